@@ -78,7 +78,7 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 
 
 def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
-    """Return what a store is called in every output: its name, or what its kind calls it by its place.
+    """Return a store's name in every output: its own, or the one that its kind makes from its place.
 
     :param name: that it is known by; None: nobody has stated one.
     :param root: where it lies, or lay; it need not be on this host.
@@ -92,7 +92,7 @@ def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) ->
 
 
 def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[Companion]) -> bool:
-    """Return whether further files of a segment are the archived ones, by name and by what they say.
+    """Return whether further files of a segment equal the archived ones, by name and by content.
 
     :param broker: the name of the segment's.
     """
@@ -103,8 +103,8 @@ def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[
 
 
 def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -> bool:
-    """Return whether a segment has the further files that were archived, by name. What its broker removes by
-    itself may be missing: then the lake has more than goes.
+    """Return whether a segment has the further files that were archived with it, by name. What its broker
+    removes by itself may be missing: then the lake has more than goes.
 
     :param broker: the name of the segment's.
     """

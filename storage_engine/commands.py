@@ -39,7 +39,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What is known of a store and its lakes where a text is shown.
+    """Known names of a store and its lakes, for a text that is shown.
 
     :param places: of two lakes, what texts about each have in common: a text is about the one it names first.
     :param store_options: words that each command of the store takes.

@@ -48,7 +48,7 @@ class SimulationTooLongError(BadInputError):
 
 
 class MissingExtraError(BadInputError):
-    """What was asked for needs libraries that this install lacks; the message has the command for them."""
+    """The request needs libraries that this install lacks; the message has the command for them."""
 
 
 class StoreNotFoundError(BadInputError):
@@ -279,4 +279,4 @@ OF_ONE_LOG = (
     ProofError,
     StoreLayoutError,
 )
-"""What is wrong with a segment or its log, and not with its store or a lake."""
+"""A fault of a segment or its log, and not of its store or a lake."""

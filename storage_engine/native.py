@@ -91,7 +91,7 @@ def _bind_to_sources(compiled: Any, folder: Path) -> bool:
 
 @functools.cache
 def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return a stamp that changes whenever a module changes that kernels of this folder may call.
+    """Return what changes whenever a module does that kernels of this folder may call.
 
     Those of a broker call their own and the shared ones; those of others, as of a test, may call any.
     """

@@ -98,7 +98,7 @@ def at_risk_text(lag: LagSummary, unit: str) -> str:
 
 
 def archive_lines(done: ArchiveResult) -> Iterator[str]:
-    """Yield what was archived and proven."""
+    """Yield the archived and proven segments."""
     receipts = done.receipts
     if receipts:
         messages = count_text(sum(row.message_count for row in receipts), "message")
@@ -111,7 +111,7 @@ def archive_lines(done: ArchiveResult) -> Iterator[str]:
 
 
 def release_lines(result: ReleaseResult) -> Iterator[str]:
-    """Yield what was deleted, and where the log begins now."""
+    """Yield the deleted segments, and the present begin of the log."""
     if not result.deleted:
         yield "Nothing was deleted."
         return
@@ -121,7 +121,7 @@ def release_lines(result: ReleaseResult) -> Iterator[str]:
 
 
 def dependents_lines(result: DependentsResult) -> Iterator[str]:
-    """Yield what was deleted behind the segments."""
+    """Yield files deleted after the segments."""
     if not result.deleted:
         yield "No queue or index file points only at what is gone: nothing was deleted."
         return
@@ -130,7 +130,7 @@ def dependents_lines(result: DependentsResult) -> Iterator[str]:
 
 
 def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
-    """Yield what was flushed, or how far a running broker is."""
+    """Yield the flushed files, or how far behind a running broker is."""
     from storage_engine.retention.hold.hold_text import progress_text
 
     if result.progress is not None:
@@ -167,14 +167,14 @@ def usage_lines(report: RetentionReport) -> Iterator[str]:
 
 
 def validation_lines(result: ValidationResult) -> Iterator[str]:
-    """Yield what validation came to."""
+    """Yield the result of validation."""
     checks = Counter(check.status.value for check in result.checks)
     ranges = Counter(row.where.value for row in result.ranges)
     yield f"{result.overall.value}: checks {_counted(checks)}; ranges of offsets {_counted(ranges)}"
 
 
 def broken_text(result: ValidationResult) -> str:
-    """Return which checks failed or warn, each with an example; "" if none did."""
+    """Name checks that failed or warn, each with an example; "" if none did."""
     return together(
         f"{check.status.value} {check.expectation}: {', '.join(check.examples[:1])}"
         for check in result.checks
@@ -183,7 +183,7 @@ def broken_text(result: ValidationResult) -> str:
 
 
 def maintenance_lines(lakes: Sequence[LakeMaintenance], done: MaintainResult) -> Iterator[str]:
-    """Yield what was removed."""
+    """Yield the removed files and records."""
     for lake in lakes:
         tables = "; ".join(table.text for table in lake.tables)
         files = count_text(lake.taken_files, "file")

@@ -81,7 +81,7 @@ def _aligned(size: int, stagger: int) -> npt.NDArray[np.uint8]:
 
 
 class ColumnAddresses:
-    """Where a batch's columns lie in memory. Holds what must stay there while a kernel runs."""
+    """Addresses of a batch's columns in memory. Holds what must stay there while a kernel runs."""
 
     def __init__(self, columns: int) -> None:
         self.table = np.zeros(columns, np.int64)

@@ -280,11 +280,11 @@ LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterable[st
     cycle.flush_checkpoint: lambda _, flushed: (f"flush: {flushed.flushed} files and directories",),
     cycle.validate: lambda _, result: (f"validate: {result.overall.value}",),
 }
-"""What a step came to, in words."""
+"""The result of a step, in words."""
 
 
 def tell_on_stderr(line: str) -> None:
-    """Say what a step came to."""
+    """Print the result of a step."""
     say(line, err=True)
 
 

@@ -258,7 +258,7 @@ def _print_settings(found: Diagnosis, width: int) -> None:
 
 
 def _is_telling(one: SettingInEffect) -> bool:
-    """Return whether a setting has to be shown although it is the default."""
+    """Return whether a setting has to be shown although it has its default."""
     always = ("deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
     return one.source is not SettingFrom.DEFAULT or one.name in always
 

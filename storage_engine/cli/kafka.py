@@ -264,7 +264,7 @@ def _disks(paths: Sequence[Path]) -> tuple[DiskUsage, ...]:
 
 
 def _is_there(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:
-    """Return whether there is the space that was asked for; where nobody said how much, whether any came."""
+    """Return whether the requested space is free; where the call names none, whether any was freed."""
     is_bounded = request.free_bytes is not None or request.target_used_percent is not None
     return all(one.is_enough for one in room) and (is_bounded or deleted)
 

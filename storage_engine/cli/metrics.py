@@ -96,7 +96,7 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """What Prometheus' library asks at each scrape.
+    """Answers Prometheus' library at each scrape.
 
     :param stores: names; empty: all stores of the journals.
     """

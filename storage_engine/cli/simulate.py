@@ -190,7 +190,7 @@ def print_simulation(found: Simulation, days: int) -> None:
 
 
 def changes_text(today: Simulated, changed: Simulated) -> str:
-    """Return what differs, in few words."""
+    """Return the changed settings, in few words."""
     found = [
         f"{name} {value}" for name, value in changed.settings.items() if today.settings.get(name) != value
     ]

@@ -150,7 +150,7 @@ def plan(
 
 
 def _touched(managed: ManagedStore) -> tuple[str, ...]:
-    """Say which archived segments a run would hash again, or why that isn't known; (): none."""
+    """Print the archived segments that a run would hash again, or why that is unknown; (): none."""
     if not has_lake(managed):
         return ()
     try:
@@ -303,7 +303,7 @@ def print_inspection(found: Inspection) -> None:
 
 
 def print_quarantines(found: Sequence[QuarantineLook]) -> None:
-    """Print what runs have set aside, if anything."""
+    """Print the files that runs have set aside, if there are any."""
     if not found:
         return
     print_table(

@@ -119,7 +119,7 @@ def _told(day: str, verdicts: Sequence[Verdict], lost: Sequence[Incident]) -> Da
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Return whether a run validated something, or had to; most runs find that nothing is due."""
+    """Return whether a run validated something or had to; most runs find nothing due."""
     if verdict.unchanged_since is not None:
         return False
     return bool(verdict.validation) or verdict.deleted_segments > 0 or verdict.outcome in _VALIDATED_ALWAYS

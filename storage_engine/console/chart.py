@@ -68,7 +68,7 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftMark:
-    """What others did to the store: one thing, or several that are told as one.
+    """Changes by others to the store: one, or several that are shown as one.
 
     See :class:`storage_engine.journal.reading.answers.DriftRow`.
 
@@ -272,7 +272,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredColumns:
-    """What was measured, aligned by time.
+    """Measured values, aligned by time.
 
     :param buckets: by which looks were chosen; None: each look is there.
     """

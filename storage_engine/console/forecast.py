@@ -105,7 +105,8 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How fast a store fills, by looks at its logs and its disk, and when it reaches a level.
+    """Forecast of a store by looks at its logs and its disk: the rate at which it fills, and when it reaches
+    a level.
 
     :param enough: the looks tell something; otherwise ``why`` says why they don't.
     :param why: no-samples, too-short or another-log; "" where they do.
@@ -166,7 +167,7 @@ def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLe
 def forecast_of_disk(
     looks: Sequence[Filled], moments: Sequence[Moment], room: Room | None, levels: RecordedLevels
 ) -> Forecast:
-    """Return what is to be expected where only the disk tells how much comes and goes.
+    """Return the forecast where only the disk tells how much is written and deleted.
 
     :param looks: at the fullest disk, by time.
     :param moments: looks at the logs, by time.

@@ -124,7 +124,7 @@ def samples_of(
 
 
 def name_of(summary: StoreSummary) -> str:
-    """Return what a store is called in metrics: its name, or its path where nobody named it."""
+    """Return a store's name in metrics; its path where it has no name."""
     return summary.name or summary.real_path
 
 

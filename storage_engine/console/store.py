@@ -73,7 +73,7 @@ class PlaceTotal:
 
 @dataclass(frozen=True, slots=True)
 class ShieldLine:
-    """What the shield of a store keeps: second names of segments that no lake proves yet.
+    """Segments that a store's shield keeps: second names of segments that no lake proves yet.
 
     :param mode: of the policy, on or off.
     :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
@@ -90,7 +90,7 @@ class ShieldLine:
 
 @dataclass(frozen=True, slots=True)
 class StandingLine(Standing):
-    """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`.
+    """Open decisions about a store; see :class:`storage_engine.journal.reading.answers.Standing`.
 
     :param shield: None: nobody has recorded one.
     :param has_shield: stores of this kind of broker can have one.
@@ -102,7 +102,7 @@ class StandingLine(Standing):
 
 @dataclass(frozen=True, slots=True)
 class FoundLine:
-    """What the last look between two cleanups found."""
+    """Findings of the last look between two cleanups."""
 
     at_ms: int
     alarms: tuple[str, ...]
@@ -113,7 +113,7 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class StoreAnswer:
-    """What the page of a store shows.
+    """Contents of a store's page.
 
     :param rules: None: nobody has recorded them.
     :param ranges: None likewise. Of many logs those of the worst and largest ones.

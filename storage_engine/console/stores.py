@@ -133,7 +133,7 @@ def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
 
 
 class StoreState(StrEnum):
-    """How a store is; the first one is the worst."""
+    """A store's state; the first one is the worst."""
 
     URGENT = "urgent"
     WARNING = "warning"
@@ -142,7 +142,7 @@ class StoreState(StrEnum):
 
 
 class ProblemKind(StrEnum):
-    """Why something is not known of a store."""
+    """Reason why something about a store is unknown."""
 
     NONE = ""
     NEVER_LOOKED = "never-looked"
@@ -168,7 +168,8 @@ class Filling(StrEnum):
 
 
 _LOOKED_FOR = frozenset({ProblemKind.NONE, ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE})
-"""What is wrong where the journal knows the store: a monitor that doesn't run says more than these."""
+"""Faults that show where the journal knows the store: that its monitor doesn't run is more urgent than
+these."""
 _SEVERITIES = ("urgent", "warning")
 _LEVEL_FINDINGS = {
     LevelState.REFUSES: ("urgent", "disk-full", "the broker refuses messages"),
@@ -325,14 +326,16 @@ def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
 
 
 def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
-    """Yield what the last look found lost, and its alarms."""
+    """Yield losses found at the last look, and its alarms."""
     if summary.lost:
         yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
     yield from (FindingLine("urgent", "alarm", what, "") for what in summary.alarms)
 
 
 def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
-    """Say what a level means, as doctor does: its findings may be older than the level, or not known."""
+    """Describe the state at a level, as doctor does: doctor's findings may be older than the level, or
+    unknown.
+    """
     for one in levels:
         if one.state in _LEVEL_FINDINGS:
             severity, kind, then = _LEVEL_FINDINGS[one.state]
@@ -340,7 +343,7 @@ def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
 
 
 def _most_urgent(found: Iterable[FindingLine]) -> FindingLine | None:
-    """Return what doctor said, where it said as much as a level does."""
+    """Return doctor's finding where it is at least as urgent as the level."""
     told = [one for one in found if one.severity in _SEVERITIES]
     return min(told, key=lambda one: _SEVERITIES.index(one.severity), default=None)
 

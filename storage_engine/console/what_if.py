@@ -60,7 +60,7 @@ class IngestLine:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfSettings:
-    """What can be changed.
+    """Settings that can be changed.
 
     :param can: a course can be computed; otherwise ``why`` says why not: no-store, not-simulated, no-rules,
         no-start, or a sentence of the broker's.
@@ -88,7 +88,7 @@ class AskedIngest:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfQuestion:
-    """What is to be changed; what is left out is as today.
+    """Settings to change; those left out stay as today.
 
     :param values: of settings, as text.
     """

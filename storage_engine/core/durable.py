@@ -281,7 +281,9 @@ _unfinished: set[tuple[str, int]] = set()
 
 
 def remove_unfinished() -> None:
-    """Remove what this process is writing with :func:`new_file`: it ends before its threads do."""
+    """Remove files that this process is writing with :func:`new_file`: the process ends before its threads
+    do.
+    """
     for temporary, directory in tuple(_unfinished):
         with suppress(OSError):
             os.unlink(temporary, dir_fd=directory)
@@ -303,7 +305,7 @@ def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: boo
 
 
 def settle_modes(directory: str | os.PathLike[str]) -> None:
-    """Give what a library made below our directory the modes that this module would have given it."""
+    """Set the modes of files that a library made below our directory to those of this module."""
     for _, directories, files, fd in os.fwalk(directory):
         parent = os.fstat(fd)
         of_directories, of_files = _private_modes(parent)

@@ -91,7 +91,7 @@ class SparkPair:
 
     @property
     def what(self) -> str:
-        """Say what is wrong with an unequal pair."""
+        """Describe the fault of an unequal pair."""
         return (
             f"expected pyspark and pyspark-client of one version, as both install into the folder pyspark, "
             f"found {self.pyspark} and {self.client}"

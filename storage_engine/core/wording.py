@@ -16,7 +16,7 @@ from rich.filesize import pick_unit_and_suffix
 from storage_engine.commands import Text
 
 UNCHANGED = "hashed again, unchanged"
-"""What became of an archived segment whose files were touched since."""
+"""State of an archived segment whose files were touched since."""
 _BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
 _FIRST_DAY = date(1970, 1, 1)
@@ -162,7 +162,7 @@ def reason_text(error: BaseException) -> str:
 
 
 def lock_advice(cause: str) -> str:
-    """Return what to do where SQLite says that a file is locked; "": it says something else."""
+    """Return the advice for SQLite's error that a file is locked; "": the error is another one."""
     if "database is locked" not in cause:
         return ""
     return (

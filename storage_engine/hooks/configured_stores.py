@@ -36,7 +36,7 @@ _ASKED_RUNS = 16
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredStore:
-    """What DAG files know of a store.
+    """A store as DAG files know it.
 
     :param conn_id: of the store's connection, whose id is its name.
     :param schedule: of its monitor DAG, as Airflow takes one: when somebody looks what it needs.

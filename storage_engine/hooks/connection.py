@@ -43,7 +43,7 @@ ABSOLUTE_PATH = "an absolute path, which begins with /"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a connection has a setting that is a key of a JSON field.
+    """The place in a connection of a setting that is a key of a JSON field.
 
     :param inside: the JSON field.
     :param field: the field of its own that may have it instead.
@@ -199,7 +199,9 @@ class Fields:
             raise self.error(name, expected, text, meant_zone(text)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
-        """Return what is ``host:port``, several separated by ``;`` where that may be; empty: nothing."""
+        """Return addresses in the form ``host:port``, several separated by ``;`` where allowed; empty:
+        none.
+        """
         text = self.text(name)
         expected = "host:port, several separated by ;" if several else "host:port"
         for address in filter(None, text.split(";") if several else [text]):
@@ -251,7 +253,7 @@ class Fields:
 
 
 def _says_the_same(old: Any, new: Any, usual: str) -> bool:
-    """Return whether an old place says nothing, or what the new one says.
+    """Return whether an old field is empty, or has the same value as the new one.
 
     :param usual: what it has where nobody said anything; "": of a text or an object, where case counts.
     """
@@ -294,7 +296,7 @@ _OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
 _FIELDS = (*(one.name for one in STORE_SETTINGS if not one.inside), *_OLDER_LAKE)
 """Those that a connection may have, besides those of ``PLACES``."""
 BESIDE = "beside"
-"""What older connections call the mode live."""
+"""The name of the mode live in older connections."""
 S3_CONNECTION = "airflow.s3-conn-id"
 """Property of a lake: the ``aws`` connection that opens its object store."""
 CATALOG_CONNECTION = "airflow.catalog-conn-id"
@@ -303,7 +305,7 @@ CATALOG_CONNECTION = "airflow.catalog-conn-id"
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the ``[storage_engine]`` section says, for connections that leave a field empty.
+    """Values of the ``[storage_engine]`` section, for connections that leave a field empty.
 
     :param home: AIRFLOW_HOME; journal, lake and reports lie under it when the section is silent too.
     :param lake: a directory, or a JSON object of catalog properties.
@@ -603,7 +605,7 @@ def _text(value: Any) -> str:
 
 
 class NamedConnection(Protocol):
-    """What is read of an Airflow connection."""
+    """Fields that are read of an Airflow connection."""
 
     conn_id: str
     conn_type: str

@@ -58,7 +58,7 @@ class AlarmException(AirflowFailException):
 
 @contextmanager
 def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -> Iterator[None]:
-    """Tell what a task ends with: that it fails for good is an alarm, which ends once it succeeds."""
+    """Send a task's end as an alarm: a final failure begins it, the next success ends it."""
     if not notifiers:
         yield
         return

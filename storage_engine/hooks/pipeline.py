@@ -337,7 +337,7 @@ def _spark_connections() -> frozenset[str]:
 
 
 def _may_be_used(conn_id: str) -> bool:
-    """Return whether a connection is one of Spark's that somebody has set up, and that can be read."""
+    """Return whether a connection is a Spark connection that was set up by a person, and that can be read."""
     try:
         found = BaseHook.get_connection(conn_id)
     except (AirflowException, ValueError):

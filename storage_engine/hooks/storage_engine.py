@@ -255,7 +255,7 @@ def airflow_home() -> Path:
 
 
 def section_defaults() -> Defaults:
-    """Return what Airflow's settings say for connections that leave a field empty."""
+    """Return the defaults in Airflow's settings for fields that a connection leaves empty."""
 
     def option(name: str) -> str:
         return str(conf.get(SECTION, name, fallback="") or "")
@@ -271,7 +271,7 @@ def section_defaults() -> Defaults:
 
 
 def _is_made_for_a_test(conn_id: str) -> bool:
-    """Return whether an id is one that Airflow's form makes up for a test: nobody would know it again."""
+    """Return whether an id is one that Airflow's form makes up for a test, and that is never used again."""
     is_made_up = len(conn_id) == _MADE_UP_CHARACTERS and conn_id.isalnum()
     return is_made_up and f"AIRFLOW_CONN_{conn_id.upper()}" in os.environ
 

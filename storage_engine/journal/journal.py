@@ -526,7 +526,7 @@ class Journal(JournalStores):
         return tuple((row.at_ms, row.max_offset) for row in rows)
 
     def clock_readings(self, store_id: str, limit: int = 10_000) -> tuple[ClockReading, ...]:
-        """Return what the clocks said at a store's newest samples, the last taken first."""
+        """Return the clocks' readings at a store's newest samples, the last one first."""
         query = (
             select(samples.c.clock)
             .where(samples.c.store_id == store_id, samples.c.clock.is_not(None))
@@ -555,7 +555,7 @@ WATCH_RUN: Final = "watch"
 """Run of a store under which looks that belong to no run record what they find."""
 
 DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
-"""What we did ourselves, or tried to, between two runs, about what others did."""
+"""Our own acts between two runs, or attempts at them, in answer to changes by others."""
 
 
 def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
@@ -576,8 +576,8 @@ def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Dr
 
 
 def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequence[Drift]) -> None:
-    """Record what was not recorded since the hold was renewed last. Before that is done: then each segment
-    that went is forgotten there.
+    """Record drift that was not recorded since the last renewal of the hold. Before that is done: then each
+    segment that went is forgotten there.
     """
     if not found:
         return
@@ -610,7 +610,7 @@ def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
 
 
 def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return what was recorded since a run recorded the hold last: nobody may have told it yet."""
+    """Return drift recorded since a run last recorded the hold: no report may have it yet."""
     events = _since_renewal(journal, record)
     return tuple(from_jsonable(Drift, event.payload["disturbance"]) for event in events)
 

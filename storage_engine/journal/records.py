@@ -105,7 +105,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a step meant to do, did, or failed at.
+    """A step's intent, result or failure.
 
     :param subject: what it is about: a segment's base offset, a file; "" for the step as a whole.
     :param event_id: grows with each event that is recorded, whatever the clock says.
@@ -134,7 +134,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was looked at and when.
+    """The subject and the time of a look.
 
     :param archive_lag: None where the lakes were not asked.
     :param progress: None where no running broker was asked.
@@ -151,7 +151,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """What a run came to, and its report as the journal keeps it.
+    """A run's outcome, and its report as the journal keeps it.
 
     :param version: of the report's fields.
     :param causes: why the run deleted, such as ``time-up``.

@@ -227,7 +227,7 @@ class JournalStores(HasDatabase):
         return self._twice(add)
 
     def name_store(self, store_id: str, name: str) -> StoreRecord:
-        """Record what a store is called.
+        """Record a store's name.
 
         :raises StoreIdentityError: another store has the name.
         """
@@ -308,7 +308,7 @@ class JournalStores(HasDatabase):
         self._twice(put)
 
     def record_lake_act(self, lake_id: str, act: str) -> None:
-        """Record which act is the newest of a lake, by its SHA-256; so it has all before it."""
+        """Record a lake's newest act, by its SHA-256; it implies all acts before it."""
 
         def put(connection: Connection) -> None:
             _metadata.create_all(connection)

@@ -212,7 +212,7 @@ def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
 def _logs(
     node: Node, topics: TopicSettings, ends: Mapping[str, int], now_ms: int, faulty: set[str]
 ) -> Iterator[Finding]:
-    """Yield what is wrong with logs.
+    """Yield faults of logs.
 
     :param faulty: receives the names of those that no archive takes as they are.
     """
@@ -332,7 +332,7 @@ def _log(log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Find
 
 
 def left_behind(node: Node, at_ms: int, *, running: bool) -> Iterator[Finding]:
-    """Yield what lies in a node's directories beside its logs, with bytes and since when.
+    """Yield files in a node's directories that belong to no log, with bytes and times.
 
     :param at_ms: now; of a stopped node when it last did something.
     """

@@ -40,7 +40,7 @@ _MAX_DECODED_BYTES = 64 << 20
 _BYTES_PER_DECODE = 8 << 20
 """So many bytes of batches of any logs are decoded by one call: one costs as much as hundreds of batches."""
 _UnreadPlace = tuple[Place, bool, str, int]
-"""Where a group loses records: its place, whether its position there is known, the log, and from where on."""
+"""The place where a group loses records, whether its position there is known, the log, and from where on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Consumers:
 
 
 def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
-    """Return who consumes of a node's logs.
+    """Return the consumers of a node's logs.
 
     :param cluster: None: its records on the node's disk are read.
     :raises BrokerError: the cluster can't be asked.
@@ -172,7 +172,7 @@ class LogOfLag:
 
 @dataclass(frozen=True, slots=True)
 class LagContext:
-    """What lag is measured against; picklable.
+    """Data that lag is measured against; picklable.
 
     :param logs: by name.
     """
@@ -181,7 +181,7 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return what goes, and in how long age may take each segment."""
+        """Return the segments to delete, and in how long age may delete each of the others."""
         return segments_table(
             (log.name, segment.base_offset, segment.going, segment.time_to_loss_ms)
             for log in self.logs.values()

@@ -100,7 +100,7 @@ def shortage_of(disk: DiskUsage, request: PlanRequest) -> Shortage:
 
 
 def is_bounded(request: PlanRequest) -> bool:
-    """Return whether a request says how much space is to be free."""
+    """Return whether a request names the space that is to be free."""
     return request.free_bytes is not None or request.target_used_percent is not None
 
 
@@ -163,12 +163,12 @@ _ONLY_AGE = frozenset(
         Reason.BEHIND_KEPT,
     }
 )
-"""Why segments stay that a person may have deleted sooner."""
+"""Reasons to keep segments that a person may have deleted sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What decides beside the rules of retention.
+    """Parts of a request that decide beside the rules of retention.
 
     :param stopped: the node by its own files, or what keeps all of its logs.
     :param word: of its cluster; None: none is asked.
@@ -258,7 +258,7 @@ def _cut_from(plan: LogPlan, fault_of: Callable[[Decision], Fault | None]) -> Lo
 
 
 def _forced(plan: LogPlan, reason: str) -> LogPlan:
-    """Delete what only its age or size keeps, as a person asks."""
+    """Delete segments that only age or size keep, at a person's request."""
 
     def decided() -> Iterator[Decision]:
         stops = False
@@ -273,7 +273,7 @@ def _forced(plan: LogPlan, reason: str) -> LogPlan:
 
 
 def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
-    """Keep what a broker that did not stop cleanly checks again, and may cut (LogLoader#recoverLog)."""
+    """Keep segments that a broker checks again after an unclean stop, and may cut (LogLoader#recoverLog)."""
     why = (
         f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: what lies "
         "above is certain once it has started"
@@ -286,7 +286,7 @@ def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
 def _by_way(
     plan: LogPlan, way: Way, directory: LogDirectory, log: PartitionLog, word: LeadersWord | None
 ) -> LogPlan:
-    """Keep what a leader on another node has, and can't be told to delete."""
+    """Keep segments that a leader on another node has, and can't be told to delete."""
     live = None if word is None else word.of(plan.log)
     if way.leader is None or live is None or word is None:
         ground = f"; {way.said}" if way.said else ""
@@ -427,7 +427,7 @@ def _led(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way | F
 
 
 AT_ONCE = 100
-"""How many segments leaders are told of at once."""
+"""Segments that leaders are told to delete at once."""
 
 
 def delete_segments(

@@ -108,7 +108,7 @@ def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
 
 
 def continues(left: Receipt, right: Receipt) -> bool:
-    """Return whether the leaders' epochs of two adjacent segments are of one course of the log.
+    """Return whether the leaders' epochs of two adjacent segments belong to one history of the log.
 
     Where an unclean election made two courses, the epoch at the offset between them differs.
     """
@@ -214,7 +214,7 @@ def _unsound(row: Receipt, expected: str) -> RestoreError:
 
 @dataclass(frozen=True, slots=True)
 class ServingNodes:
-    """What restoring has to know of the nodes. The first one is the restored directory's own.
+    """Facts about the nodes that a restore needs. The first one is the restored directory's own.
 
     :param logs: where each of a node's logs is, by node and name.
     """

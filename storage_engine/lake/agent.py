@@ -68,7 +68,7 @@ SegmentFiles = Callable[[], Iterable[FileFacts]]
 
 @dataclass(frozen=True, slots=True)
 class AgentListening:
-    """Where an agent listens, and who may ask for a run.
+    """The address of an agent, and the users who may ask for a run.
 
     :param certificate: of TLS, with ``key``; None: without TLS.
     :param client_authorities: who signs the certificates of drivers; None: a driver needs none.
@@ -90,7 +90,7 @@ class AgentListening:
         return tuple((found.st_ino, found.st_mtime_ns) for found in map(_stat, filter(None, named)) if found)
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what connections are encrypted by.
+        """Return the TLS context that connections are encrypted with.
 
         :raises BadInputError: others could read along, anybody could ask, or the files can't be used.
         """
@@ -240,7 +240,9 @@ class Agent:
             self._free.release()
 
     def _tls_now(self) -> ssl.SSLContext | None:
-        """Return what a connection is encrypted by: the files as they are now, or else as they were."""
+        """Return the TLS context of a new connection: from the files as they are now, or else as they
+        were.
+        """
         with self._lock:
             if (files := self._listening.files()) != self._tls_files:
                 self._tls_files = files
@@ -273,7 +275,7 @@ class Agent:
                 wire.send(error_message(error))
 
     def _greet(self, wire: Wire) -> tuple[str, str]:
-        """Return who asks, and with what secret, once both sides have shown it."""
+        """Return the caller's name and secret, once both sides have shown that they know the secret."""
         greeting = wire.receive(MOST_GREETING_BYTES)
         found = (greeting["protocol"], greeting["release"])
         if found != (PROTOCOL, __version__):

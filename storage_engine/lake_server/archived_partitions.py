@@ -45,7 +45,7 @@ class ArchivedRange:
 
 @dataclass(frozen=True)
 class ArchivedPartition:
-    """What a lake has of a partition.
+    """A lake's ranges of a partition.
 
     :param topic: what consumers call its topic.
     :param ranges: by offset, none over another.
@@ -262,7 +262,7 @@ def _offsets_left(row: Receipt, ranges: Sequence[ArchivedRange]) -> list[tuple[i
 
 
 def _directory(row: Receipt) -> PartitionDirectory:
-    """Return what a receipt's log is called.
+    """Return the directory's name for a receipt's log.
 
     :raises ReceiptError: it is the name of no log.
     """

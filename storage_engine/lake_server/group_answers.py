@@ -32,7 +32,7 @@ _SESSION_SECONDS = (1.0, 1800.0)
 
 
 class Joined(NamedTuple):
-    """What a member is told when its group has a new generation."""
+    """Answer to a member when its group has a new generation."""
 
     error: ErrorCode
     member_id: str
@@ -43,7 +43,7 @@ class Joined(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """What a member is told of its partitions."""
+    """Answer to a member with its partitions."""
 
     error: ErrorCode
     assignment: bytes = b""
@@ -181,7 +181,7 @@ class GroupCoordinator:
         return await waiting
 
     def heartbeat(self, request: Any) -> ErrorCode:
-        """Return whether a member may go on, or has to join again."""
+        """Return whether a member may stay, or has to join again."""
         group, _, error = self._member(request)
         if group is not None and group.state == PREPARING:
             return ErrorCode.rebalance_in_progress
@@ -368,7 +368,7 @@ class GroupAnswers:
         return response(request, error_code=error, error_message=None, node_id=NODE_ID, host=host, port=port)
 
     async def _forwarded(self, request: Request, upstream: Upstream) -> Frame | None:
-        """Return what a group's real coordinator answers; None: it can't be asked.
+        """Return the answer of a group's real coordinator; None: it can't be asked.
 
         Clients aren't told its address: some ask any broker that they know where to fetch.
         """

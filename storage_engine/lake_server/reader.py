@@ -36,7 +36,7 @@ Pieces = Callable[[Receipt], Iterator[Piece]]
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """What readers of committed records have to know of a partition.
+    """Transactions of a partition that readers of committed records depend on.
 
     :param aborted: by their last offset.
     :param sections: the offsets without a hole, each by its end and its last stable offset: below that every
@@ -190,7 +190,7 @@ class LakeReader:
             self.changed = asyncio.Event()
 
     def _current(self, table: Table) -> tuple[int | None, int | None]:
-        """Return which snapshots the two tables are at: rows are moved without a new receipt, too."""
+        """Return the present snapshots of the two tables: rows are moved without a new receipt, too."""
         return self._lake.segments().metadata.current_snapshot_id, table.metadata.current_snapshot_id
 
     async def batches(self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int) -> Batches:

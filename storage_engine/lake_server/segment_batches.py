@@ -166,7 +166,7 @@ def has_zstd(batches: Batches) -> bool:
 
 
 class _ThreadMemory(threading.local):
-    """What a thread puts windows together in, one after the other."""
+    """A thread's memory in which windows are put together, one after the other."""
 
     def __init__(self) -> None:
         self._windows = WindowMemory()
@@ -307,7 +307,7 @@ class SegmentInLake:
         return self._scratch.size_bytes
 
     def lies_in(self, table: Table, untouched: Set[str]) -> bool:
-        """Return whether it lies in a newer table as it did, and is read from that if so.
+        """Return whether it lies unchanged in a newer table, and is read from that if so.
 
         :param untouched: the table's data files that are as they were written.
         """
@@ -464,7 +464,7 @@ class SegmentInLake:
         return self._beginnings[number]
 
     def _begins_late(self, number: int, offset: int) -> bool:
-        """Return whether the batch of an offset in a window began before that."""
+        """Return whether the batch with an offset of a window begins before the window."""
         window = self._windows[number]
         begin = self._beginning(number)
         if begin is None:

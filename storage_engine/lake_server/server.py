@@ -271,7 +271,7 @@ _RENEWAL_SECONDS = 10.0
 _DROP_SECONDS = 600.0
 _MOST_CONNECTIONS = 1000
 _REQUEST_SECONDS = 30.0
-"""How long a request may take to come, from its first byte on, and a client to log in."""
+"""Time limit for a request, from its first byte on, and for a client's login."""
 _IDLE_SECONDS = 600.0
 """After so long without a request, or of an answer that isn't taken, a connection is closed
 (connections.max.idle.ms).
@@ -299,7 +299,7 @@ class Listening:
     users: Mapping[str, User] | None = None
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what connections are encrypted by.
+        """Return the TLS context that connections are encrypted with.
 
         :raises BadInputError: the files are no certificate and key, or others could read along.
         """

@@ -73,7 +73,7 @@ class RuleLevels:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """How much is written to the logs while the broker accepts it.
+    """Bytes written to the logs while the broker accepts them.
 
     :param bytes_per_day: of the logs alone.
     :param profile: the weight of each hour of the day, in the store's time zone; only their ratios count.
@@ -140,7 +140,7 @@ class SegmentRun:
 
 @dataclass(frozen=True, slots=True)
 class CourseStart:
-    """What a course begins with: one disk, and the log on it.
+    """The start of a course: one disk, and the log on it.
 
     :param disk_bytes: used and usable bytes, without what the file system keeps for root.
     :param other_bytes: used on it by what is neither the log nor its dependents.
@@ -188,7 +188,7 @@ class CourseStart:
 
     @property
     def used_bytes(self) -> int:
-        """Return what is on the disk."""
+        """Return the bytes used on the disk."""
         return self.other_bytes + self.log_bytes + int(self.log_bytes * self.dependents_share)
 
     def changed(self, *, disk_bytes: int | None = None, ingest: Ingest | None = None) -> CourseStart:
@@ -251,7 +251,7 @@ class CourseSummary:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happens from the start on, thinned to at most 2,000 points that keep each peak and each drop.
+    """The course from its start, thinned to at most 2,000 points that keep each peak and each drop.
 
     Two points of one moment are before and behind a deletion.
 
@@ -336,7 +336,7 @@ class BrokerRules(ABC):
         *,
         limit_seconds: float = MOST_SECONDS,
     ) -> Course:
-        """Compute what happens from the start on.
+        """Compute the course from its start.
 
         :param limit_seconds: of processor time.
         :raises BadInputError: a value that the broker would not work with, or a horizon that is too long.
@@ -347,7 +347,7 @@ class BrokerRules(ABC):
     def advice(
         self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
     ) -> tuple[Advice, ...]:
-        """Compute what a person may want to change at this ingest.
+        """Compute advice for a person at this ingest.
 
         :param wished_hours: how long messages should stay; None: as long as the settings say.
         :raises BadInputError: a value that the broker would not work with.
@@ -386,7 +386,7 @@ _UNSET = -1
 
 
 class CourseRecord:
-    """Takes what happens in the order in which it does."""
+    """Takes events in their order."""
 
     def __init__(self, start: CourseStart, horizon_ms: int) -> None:
         self._disk_bytes = start.disk_bytes
@@ -425,7 +425,7 @@ class CourseRecord:
         forced: bool,
         unexpired: int,
     ) -> None:
-        """Keep what a pass deleted, together with those shortly before it for the same causes."""
+        """Keep the deletions of a pass, together with those shortly before it for the same causes."""
         index = self._open.get((causes, forced))
         if index is not None:
             run = self._runs[index]

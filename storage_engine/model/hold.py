@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 
 class HoldMemory(Protocol):
-    """Where a broker folder keeps what it must know again after a kill. Durable when a call returns."""
+    """Keeps what a broker package must know again after a kill. Durable when a call returns."""
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return what was saved last; None: nothing, or it was dropped."""
+        """Return the value that was saved last; None: there is none, or it was dropped."""
 
     def save(self, state: Mapping[str, Any] | None) -> None:
-        """Replace what is kept; None drops it."""
+        """Replace the saved value; None drops it."""
 
     def of_others(self) -> Sequence[Mapping[str, Any]]:
         """Return the memory that other stores of the same kind of broker share in the same journal."""
@@ -55,7 +55,7 @@ class HoldMemory(Protocol):
         """
 
     def record_drift(self, found: Sequence[Drift]) -> None:
-        """Record what was found otherwise than it should be, before what is remembered goes on without it.
+        """Record drift, before the remembered state goes on without it.
 
         What was recorded already is not recorded again.
         """
@@ -85,7 +85,7 @@ def save_hold(memory: HoldMemory, state: object | None) -> None:
 
 
 class DriftKind(StrEnum):
-    """What somebody else, or time, did to a held store."""
+    """Kind of a change that another program, or time, made to a held store."""
 
     MTIME_CHANGED = "mtime-changed"
     SETTING_CHANGED = "setting-changed"
@@ -119,7 +119,7 @@ class DriftKind(StrEnum):
 
 
 UNPROVEN = "no lake proves them"
-"""What a record says of a range that went when lakes were asked, and none had all of it. Persisted."""
+"""Word of a record for a range that was deleted when lakes were asked, and none had all of it. Persisted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Drift:
 
     @property
     def was_unproven(self) -> bool:
-        """Return whether no lake had all of it when it was found gone, and no rule let it go."""
+        """Return whether it was found gone while no lake had all of it and no rule permitted its deletion."""
         return UNPROVEN in self.detail
 
 
@@ -167,7 +167,7 @@ class DueRange:
 
 @dataclass(frozen=True, slots=True)
 class WatchLook:
-    """What the last look of a store's watch came to.
+    """Result of a watch's last look at its store.
 
     :param looked_at_ms: when it last looked at all that the hold rests on; 0: it hasn't, or doesn't say so.
     :param fenced: so many segments of the fence stood after that look.
@@ -220,20 +220,20 @@ class HoldStatus:
     lasts_ms: int | None = None
 
     def is_half_over(self, now_ms: int) -> bool:
-        """Return whether it runs out by itself in less than half of its time: a renewal was missed."""
+        """Return whether it ends by itself in less than half of its time: a renewal was missed."""
         if self.ends_at_ms is None or self.lasts_ms is None:
             return False
         return self.ends_at_ms - now_ms < self.lasts_ms // 2
 
     @property
     def is_well(self) -> bool:
-        """Return whether nothing goes that shouldn't: all of it is held, or nothing of it has to be."""
+        """Return whether all segments that have to be held are held, or none has to be."""
         return (self.held or self.left_to_broker) and not (self.unheld or self.due or self.alarms)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerProgress:
-    """How far a running broker is with its own work; None: it doesn't say.
+    """A running broker's progress with its own work; None: it doesn't say.
 
     :param flush_behind_bytes: in the log and not on disk yet.
     :param dispatch_behind_bytes: in the log and not in consume queues and index yet.

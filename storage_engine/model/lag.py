@@ -88,7 +88,7 @@ def archive_lag_of(
 
 class PositionsFrom(StrEnum):
     FILES = "files"
-    """What the broker last wrote down: of a stopped one that is all there is to know."""
+    """Positions in the broker's files: the only source for a stopped one."""
     BROKER = "broker"
     """The running broker, when it was asked."""
     NOBODY = "nobody"
@@ -97,7 +97,7 @@ class PositionsFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LagSource:
-    """Where the positions of groups are from.
+    """Source of groups' positions.
 
     :param written_at_ms: when files that a running broker goes on writing were written; None: the positions
         are of when lag was computed, or the broker is stopped.
@@ -185,7 +185,7 @@ class UnreadMessages:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What consumers lose by a deletion; its size is bounded.
+    """Consumers' losses by a deletion; its size is bounded.
 
     :param rows: most messages first, then those whose number is not known.
     :param more: how many rows there are beyond those.
@@ -217,7 +217,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class LagSummary:
-    """What goes into XCom and the report's head; its size is bounded, whatever the number of queues.
+    """Lag for XCom and the report's head; its size is bounded, whatever the number of queues.
 
     :param unknown: positions of groups in queues that are not known.
     :param at_risk_groups: groups that still have to read what is in the plan; the first by name.
@@ -247,7 +247,7 @@ class LagSummary:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What was measured of a store's consumers.
+    """Measured lag of a store's consumers.
 
     :param at_risk: rows that still have to read what a plan deletes, the row that decides of each log among
         them.

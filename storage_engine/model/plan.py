@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Cause(StrEnum):
-    """Why a cleanup pass runs at all."""
+    """Cause of a cleanup pass."""
 
     TIME_UP = "time-up"
     SPACE_FULL = "space-full"
@@ -32,13 +32,13 @@ class Cause(StrEnum):
 
 class Urgency(StrEnum):
     ORDINARY = "ordinary"
-    """Only what has expired goes."""
+    """Only expired segments are deleted."""
     FORCED = "forced"
     """Age is ignored."""
 
 
 class Reason(StrEnum):
-    """Why a segment goes, or why it stays."""
+    """The reason why a segment is deleted, or why it stays."""
 
     EXPIRED = "expired"
     FORCED = "forced"
@@ -56,7 +56,7 @@ class Reason(StrEnum):
     REFUSED = "refused"
     """A segment of its log is not as the plan needs it, so no segment of that log goes."""
     UNKNOWN = "unknown"
-    """What decides on it isn't known, which never lets it go."""
+    """A fact that decides is unknown, which never permits its deletion."""
     UNLIMITED = "unlimited"
     """No bound of age or size applies to its log."""
     SIZE_NOT_REACHED = "size-not-reached"
@@ -72,7 +72,8 @@ class Reason(StrEnum):
     REPLICAS_ELSEWHERE = "replicas-elsewhere"
     """Other nodes have replicas of its log, or may have, and it isn't known that they are stopped."""
     NOT_HELD = "not-held"
-    """Where we delete beside a running broker: its log isn't held at this moment, or nobody leads it."""
+    """Where deletions are ours beside a running broker: the log isn't held at this moment, or has no
+    leader."""
     REMOTE_STORAGE = "remote-storage"
     """Its log is copied to remote storage, and the broker alone knows what is there."""
 
@@ -82,7 +83,7 @@ DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a caller asks beyond what the store's own settings say.
+    """A caller's request beyond the store's own settings.
 
     :param manual: a person (or ``clean --manual``) triggers the pass: the cause holds at any hour.
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
@@ -121,7 +122,7 @@ class Release(Protocol):
     def __call__(self, request: PlanRequest) -> object: ...
 
     def stop(self) -> None:
-        """Let what goes on end at its next step, and begin nothing more. Called by another thread."""
+        """End the call in progress at its next step, and begin nothing more. Called by another thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +379,7 @@ def target_reached(
 
 
 class Realm(StrEnum):
-    """What vouches for a person's name. Names from two of these can't be compared."""
+    """The authority for a person's name. Names from two of these can't be compared."""
 
     SHELL = "shell"
     """The operating system: the real user id of a process."""
@@ -403,13 +404,13 @@ class Person:
 
     @property
     def text(self) -> str:
-        """Return who it is, for messages."""
+        """Return the person's name, for messages."""
         if self.realm is Realm.AIRFLOW:
             return f"{self.name} (Airflow)"
         return f"{self.name} (uid {self.uid}{f', for {self.behind}' if self.behind else ''})"
 
     def is_another(self, other: Person) -> bool:
-        """Return whether the two are certainly not one person; what can't be compared counts as one."""
+        """Return whether the two are certainly not one person; two that can't be compared count as one."""
         if self.realm is not other.realm:
             return False
         names = [{name.casefold() for name in (one.name, one.behind) if name} for one in (self, other)]
@@ -418,7 +419,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Who began a run.
+    """The starter of a run.
 
     :param person: None: nobody did, as where a schedule or an asset begins a run of Airflow.
     """
@@ -437,7 +438,7 @@ class Said(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What was answered about a plan.
+    """Answer about a plan.
 
     :param person: None where nobody did.
     :param at_ms: when, by the clock of the machine that took the answer.
@@ -452,13 +453,13 @@ class Reply:
 
     @property
     def approver(self) -> Person | None:
-        """Return who approved the plan; None: nobody did by this."""
+        """Return the person who approved the plan; None: this is no approval."""
         return self.person if self.said is Said.APPROVED else None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """What was asked, while nobody has answered.
+    """Question about a plan, while it is open.
 
     :param why: why a second person has to approve the plan, as a clause.
     :param until_ms: an answer from that moment on doesn't count; None: any time will do, as at a shell.

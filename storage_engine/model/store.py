@@ -48,7 +48,7 @@ One = TypeVar("One", bound=OfLog)
 
 
 def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
-    """Return what belongs to each log, in the order in which it came.
+    """Return items grouped by log, each group in its given order.
 
     :param name_of: returns what the log of an item is called.
     """
@@ -60,7 +60,7 @@ def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What the file system says of a file.
+    """The file system's facts about a file.
 
     Two equal facts mean that nobody wrote to it in between, where the first one was taken of a settled file
     and the file system's times can be trusted (:mod:`storage_engine.same_bytes`).
@@ -147,7 +147,7 @@ class Segment:
 
     @property
     def disk_bytes(self) -> int:
-        """Return what all its files take."""
+        """Return the bytes of all its files."""
         return self.facts.size_bytes + sum([file.size_bytes for file in self.companions])
 
     @property
@@ -162,7 +162,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentContext:
-    """What a broker knows of a segment beside its files, when it is archived.
+    """A broker's facts about a segment that its files don't have, at the time of archiving.
 
     :param log_id: see ``Receipt``.
     :param evidence: what the receipt says of it, as JSON.
@@ -316,12 +316,12 @@ class StoreSnapshot:
 
 
 WENT: Final = "files of it went away while it was looked at: the next look knows"
-"""Why a broker keeps a log out of the lake of which it deletes just now."""
+"""The reason why a broker keeps a log out of the lake that it deletes from just now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archivable:
-    """What of a store may be archived by now.
+    """Segments of a store that may be archived by now.
 
     :param segments: sealed ones, oldest first in each log.
     :param kept_out: why other sealed segments of a log stay out, for now or for good, by the log's name.
@@ -440,7 +440,7 @@ _SEPARATORS = frozenset("/\\")
 
 
 def log_name_fault(name: object) -> str:
-    """Return what is wrong with a log's name, in words; "" where it may be stored and printed."""
+    """Return the fault of a log's name, in words; "" where it may be stored and printed."""
     if type(name) is not str:
         return f"text, found {type(name).__name__}"
     if not name or name.isspace():
@@ -474,7 +474,7 @@ def in_file_name(log: str, max_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """Which log it is, whatever has its name.
+    """A log's identity, whatever log has its name.
 
     :param log_id: as receipts have it; "": it can't be told.
     :param told_at: how far the broker's own knowledge of its logs reached; an earlier state tells nothing.
@@ -489,17 +489,17 @@ NAMED: Final = "named:"
 
 
 def is_unique(log_id: str) -> bool:
-    """Return whether an identity is of one log alone, for good."""
+    """Return whether an identity belongs to one log alone, for good."""
     return bool(log_id) and not log_id.startswith(NAMED)
 
 
 def may_be_one(log_id: str, other_id: str) -> bool:
-    """Return whether two identities may be of one log; "" is of any."""
+    """Return whether two identities may belong to one log; "" may belong to any."""
     return log_id == other_id or not (is_unique(log_id) and is_unique(other_id))
 
 
 def log_label(log: str, log_id: str) -> str:
-    """Return what a log is called once another one has its name."""
+    """Return a log's label once another log has its name."""
     return f"{log} ({log_id})"
 
 
@@ -521,7 +521,7 @@ class IdentifiedRange(Protocol):
 
     @property
     def log_id(self) -> str | None:
-        """Return which log it is, as receipts have it; None or "": it isn't known."""
+        """Return the log's identity, as receipts have it; None or "": it is unknown."""
 
 
 _NO_LOG = "none"
@@ -530,7 +530,7 @@ _NO_LOG = "none"
 
 @dataclass(frozen=True, slots=True)
 class LogNames:
-    """What each log is called where several have had one name: the present one by it, others by a label.
+    """Names of logs where several have had one name: the present log keeps it, others have a label.
 
     Two identities are matched here and nowhere else. What has none is of the log that its lineage's receipts
     are of, else of whatever has its name.
@@ -575,11 +575,11 @@ class LogNames:
         return cls(last, of_lineages, labels | told)
 
     def is_label(self, called: str) -> bool:
-        """Return whether a log is called by a label, as another one has its name."""
+        """Return whether a log goes by a label, since another one has its name."""
         return called in self.ids and called not in self.present
 
     def name_of(self, one: IdentifiedRange) -> str:
-        """Return what the log is called that something belongs to."""
+        """Return the name of the log that an item belongs to."""
         log_id = one.log_id or self.of_lineages.get((one.log, one.lineage), "")
         if may_be_one(log_id, self.present.get(one.log, "")):
             return one.log
@@ -588,7 +588,7 @@ class LogNames:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why a log isn't here.
+    """The reason why a log isn't here.
 
     :param is_right: it was deleted, or belongs elsewhere by now.
     :param why: a clause.

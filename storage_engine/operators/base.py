@@ -78,14 +78,18 @@ class StoreOperator(BaseOperator):
 
     @abstractmethod
     def do_step(self, context: Context) -> Any:
-        """Do what this operator is for; returns the task's XCom."""
+        """Run this operator's step; returns the task's XCom."""
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage | None:
-        """Return the tables that all attempts of a failing step have read and written; None: there are none."""
+        """Return the tables that all attempts of a failing step have read and written; None: there are
+        none.
+        """
         return None
 
     def keep_lineage(self, make: Callable[[], Lineage | None]) -> None:
-        """Keep what the task read and wrote, where somebody asks for it. What fails there ends no task."""
+        """Keep the data that the task read and wrote, where lineage is wanted. What fails there ends no
+        task.
+        """
         if not is_wanted():
             return
         try:
@@ -94,11 +98,11 @@ class StoreOperator(BaseOperator):
             self.log.warning("what was read and written is told nobody: %s", error)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return what the task kept; opens neither journal nor lake."""
+        """Return the task's lineage; opens neither journal nor lake."""
         return operator_lineage(self._lineage)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return what it kept before it failed."""
+        """Return the lineage that the task kept before it failed."""
         return operator_lineage(self._lineage)
 
     @contextmanager
@@ -134,12 +138,12 @@ class StoreOperator(BaseOperator):
         return any(isinstance(outlet, AssetAlias) for outlet in self.outlets)
 
     def say(self, lines: Iterable[str]) -> None:
-        """Log what the task did, a line each."""
+        """Log the task's result, a line each."""
         for line in lines:
             self.log.info("%s", line)
 
     def warn(self, *notices: str) -> None:
-        """Log what a person should know, in one line, with the commands that help as they are to be typed."""
+        """Log a notice for a person, in one line, with the commands that help as they are to be typed."""
         if line := together(notice for notice in notices if notice):
             self.log.warning("%s", with_connection(line, self.storage_engine_conn_id))
 
@@ -194,7 +198,7 @@ def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
 
 
 def starter(context: Context) -> Starter:
-    """Return who began a DAG run, by what Airflow tells of it.
+    """Return the starter of a DAG run, by Airflow's record of it.
 
     Where an older Airflow doesn't say it of a run by hand, nobody is certainly another person.
     """

@@ -253,7 +253,7 @@ CAUSES: Mapping[str, str] = {
 
 
 def error_advice(error: str, words: BrokerWords) -> str:
-    """Return what to do about an error.
+    """Return the remedy for an error.
 
     :param error: the name of its class.
     :param words: of the store's broker.
@@ -262,7 +262,7 @@ def error_advice(error: str, words: BrokerWords) -> str:
 
 
 def check_advice(expectation: str, words: BrokerWords) -> str:
-    """Return what to do about an expectation that rows break.
+    """Return the remedy for an expectation that rows break.
 
     :param expectation: the name of its class.
     :param words: of the store's broker.
@@ -284,5 +284,5 @@ def reason_words(reason: str) -> str:
 
 
 def reason_advice(reason: str) -> str:
-    """Return what to do about a reason to keep; "" where nothing is."""
+    """Return the remedy for a reason to keep; "" where there is none."""
     return REASONS.get(reason, ("", ""))[1]

@@ -30,7 +30,7 @@ STEPS: Mapping[str, str] = {
 
 
 def is_dry_run(report: Mapping[str, Any]) -> bool:
-    """Return whether the run was only asked what would go."""
+    """Return whether the run was a dry run."""
     return bool(report["outcome"] == "dry-run")
 
 
@@ -66,7 +66,9 @@ def worst_status(validation: Mapping[str, Any] | None) -> str:
 
 
 def gone_by_rules(places: Collection[str]) -> str:
-    """Return the bytes in these ranges that rules kept out of the lake or took out of it; "": there are none."""
+    """Return the bytes in these ranges that rules kept out of the lake or took out of it; "": there are
+    none.
+    """
     said = {Where.EXPIRED: "what expired", Where.NOT_ARCHIVED: "what isn't archived by rule"}
     return " and ".join(text for where, text in said.items() if where in places)
 
@@ -78,7 +80,7 @@ def amount(segments: Sequence[Mapping[str, Any]]) -> str:
 
 
 def is_set_aside(report: Mapping[str, Any]) -> bool:
-    """Return whether what went lies in a quarantine."""
+    """Return whether the deleted files lie in a quarantine."""
     aside = report["quarantine"]
     return aside is not None and aside["state"] not in ("emptied", "undone")
 
@@ -115,7 +117,7 @@ def words_of(broker: str) -> BrokerWords:
 
 
 def sets_aside_until_start(broker: str) -> bool:
-    """Return whether an undo of what was deleted fits only before the store's broker starts."""
+    """Return whether an undo of the deletion works only before the store's broker starts."""
     try:
         return find_broker(broker).aside is Aside.OUTSIDE
     except BadInputError:

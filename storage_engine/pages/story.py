@@ -89,7 +89,7 @@ def of_any_release(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tell(report: Mapping[str, Any]) -> Story:
-    """Say what a report says.
+    """Return the report's text.
 
     :param report: with every field; see :func:`of_any_release`.
     """
@@ -458,7 +458,7 @@ class Problem:
 
 
 def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return what needs a person, the worst first.
+    """Return the problems that need a person, the worst first.
 
     :param report: with every field, as JSON.
     """

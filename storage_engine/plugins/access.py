@@ -79,7 +79,7 @@ def dag_id(store: ConfiguredStore, purpose: str) -> str:
 
 
 def is_own_dag(stores: Iterable[ConfiguredStore], conn_id: str, dag: str) -> bool:
-    """Return whether a DAG is one of those by which a store is managed.
+    """Return whether a DAG is one of those that manage a store.
 
     :param stores: that the user may read.
     """

@@ -318,7 +318,7 @@ def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Resp
 @console.get("/api/stores/{store:path}/run")
 @in_own_threads
 def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
-    """Return what a run came to, such as a dry run that the page has started."""
+    """Return the result of a run, such as a dry run that the page has started."""
     if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
         raise not_found()
     return answer(request, run_in_short(store.conn_id, f"{dag}/{run}"))
@@ -359,7 +359,7 @@ def calendar(request: Request, store: ReadableStore, year: Year) -> Response:
 @console.get("/api/stores/{store:path}/what-if")
 @in_own_threads
 def settings(request: Request, store: ReadableStore) -> Response:
-    """Return which settings of a store can be tried, with their values today."""
+    """Return the settings of a store that can be tried, with their values today."""
     return answer(request, what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms()))
 
 

@@ -97,7 +97,9 @@ class WebJournal(JournalReader):
         )
 
     def _refuse_silent(self) -> None:
-        """Raise what a journal said that did not answer a moment ago; after a pause one question is asked."""
+        """Raise the error of a journal that did not answer a moment ago; after a pause one request is
+        tried.
+        """
         with self._lock:
             if self._why is None:
                 return
@@ -118,7 +120,7 @@ _LOOKING_SECONDS = 0.1
 """After so long, no more of those are looked up that never were."""
 _NOT_YET = "Its connection was not looked up yet, as many were at once. Ask again in a moment."
 _OF_ANOTHER = (ProblemKind.NO_STORE, ProblemKind.JOURNAL)
-"""What a journal says where a store whose connection was not looked up may be in another one."""
+"""Answer for a store whose connection was not looked up: it may be in another journal."""
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
 """For all journals together, which are asked at the same time: one to take a connection, one to answer."""

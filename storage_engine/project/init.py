@@ -117,7 +117,7 @@ _WORKERS = 10
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Where things are in a project directory, which is also its AIRFLOW_HOME."""
+    """Places in a project directory, which is also its AIRFLOW_HOME."""
 
     home: Path
 
@@ -228,7 +228,7 @@ def init_project(
 
 
 def next_steps(project: Project, *, store_is_known: bool) -> str:
-    """Return what a person does with a new project."""
+    """Return the next steps in a new project."""
     edit = (
         ""
         if store_is_known

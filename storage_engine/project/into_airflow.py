@@ -27,7 +27,7 @@ SECTION, STORES = "storage_engine", "stores"
 EDGE_EXECUTOR = "airflow.providers.edge3.executors.EdgeExecutor"
 TEST_VARIABLE = "AIRFLOW__CORE__TEST_CONNECTION"
 TEST_IS_OFF = "Testing connections is disabled in Airflow configuration."
-"""What Airflow says where it is."""
+"""Airflow's answer to where it is."""
 
 _READABLE = 0o644
 """Of a new DAG file: Airflow's processes may run as another user than who sets it up."""
@@ -37,7 +37,7 @@ _OURS = re.compile(rb"# Written by storage-engine init [^\n]*; sha256 ([0-9a-f]{
 
 @dataclass(frozen=True, slots=True)
 class OwnAirflow:
-    """What an Airflow says of itself.
+    """An Airflow's description of itself.
 
     :param dags_folder: where it reads DAG files from.
     :param stores: the option that lists the stores, as it is in effect.
@@ -81,7 +81,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What becomes of one file.
+    """Change of one file.
 
     :param before: what it has now; None: there is no such file.
     """
@@ -139,7 +139,7 @@ def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | No
 
 
 def edge_options(airflow: OwnAirflow) -> tuple[Option, ...]:
-    """Return what an Airflow's settings have to say, so that edge workers get the tasks made for them."""
+    """Return the settings that an Airflow needs so that edge workers get their tasks."""
     # Those of teams stand behind, each team's with a name.
     common, *of_teams = airflow.executor.split(";")
     listed = [name.strip() for name in common.split(",")]

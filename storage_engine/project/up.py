@@ -116,7 +116,7 @@ class AirflowApi:
         return {task["task_id"]: task["state"] for task in instances["task_instances"]}
 
     def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """Return what a task returned.
+        """Return a task's result.
 
         :raises ApiError: with status 404 when it returned nothing.
         """
@@ -481,7 +481,7 @@ MARK = "STORAGE_ENGINE_PROCESS_TREE"
 _KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 
 _ASK_SECONDS = 8.0
-"""How long a component may take to end by itself; a scheduler would wait for its running tasks."""
+"""Time that a component has to end by itself; a scheduler would wait for its running tasks."""
 _KILL_SECONDS = 10.0
 
 

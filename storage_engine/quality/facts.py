@@ -154,7 +154,7 @@ class LakeFacts:
     ended: tuple[Receipt, ...] = ()
     """Receipts of segments that expired."""
     expiries: Mapping[str, str] = field(default_factory=dict)
-    """By which policy and since when, by the act's SHA-256."""
+    """The policy's act and its time, by the act's SHA-256."""
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
@@ -453,7 +453,7 @@ def other_logs(
 
 @dataclass(frozen=True, slots=True)
 class RunScope:
-    """What a run touched.
+    """Segments that a run touched.
 
     :param segments: that it archived, wanted to archive or deleted.
     :param pending: that its plan deletes and that are still there.

@@ -18,12 +18,12 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.quality import rules
 
 WARNING = "warning"
-"""For what does no harm (a broker cleans it up itself), what a person decided, what is proven and has to be
-renewed (rows that another engine moved), and what the files alone can't tell from a fault (a topic that was
-deleted and made again counts its queue offsets from 0 again)."""
+"""Severity of findings that do no harm (a broker cleans it up itself), that a person decided, that are proven
+and have to be renewed (rows that another engine moved), and that the files alone can't tell from a fault (a
+topic that was deleted and made again counts its queue offsets from 0 again)."""
 
 EXAMPLES = 10
-"""How many of the rows that break a rule a check names."""
+"""Number of rows that a check names of those that break its rule."""
 
 SUBJECT = "subject"
 """Column of every fact table that names what the row is about."""
@@ -117,7 +117,7 @@ _NOTHING = {"found_bytes": "none (no such file)", "found_sha256": "none (not rea
 
 
 def example_text(subject: object, values: Iterable[tuple[str, object]]) -> str:
-    """Return what a row is about, and what was found there.
+    """Return the subject of a row, and the value found there.
 
     :param values: the columns that the rule looks at, each with its value; -1, "", None and what is no number
         say nothing.

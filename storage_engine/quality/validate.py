@@ -152,7 +152,7 @@ def write_page(
 
 
 def _is_of_earlier_release(directory: Path) -> bool:
-    """Return whether a validation made this project of Great Expectations before they were marked."""
+    """Return whether a validation of a release without marks made this project of Great Expectations."""
     if directory.is_symlink() or not (directory / "gx" / "great_expectations.yml").is_file():
         return False
     return {path.name for path in directory.iterdir()} <= {"gx", "checks.json"}

@@ -218,7 +218,7 @@ def _is_accepted(found: _Lost, loss: AcceptedLoss) -> bool:
 
 
 def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
-    """Return what else store and lakes together don't have, by the decision that the monitor tells.
+    """Return the other ranges that store and lakes together lack, with the decision that the monitor names.
 
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -356,7 +356,7 @@ def adopt(
 def _contradicted_logs(
     store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]
 ) -> tuple[set[str], set[str]]:
-    """Return which logs aren't what is archived under their names, and which archived ones are."""
+    """Return logs whose bytes contradict the archived ones under their names, and the archived ones."""
     found = {segment.log for segment in contradictions(store, record, logs)}
     lakes = () if store.policy.archive is ArchiveMode.OFF else store.lakes
     opened = map(open_lake, lakes)
@@ -378,7 +378,7 @@ def _diverged_logs(
     lakes: Sequence[LakeConfig],
     logs: Collection[str],
 ) -> set[str]:
-    """Return which logs differ from what other replicas archived of them."""
+    """Return logs that differ from what other replicas archived of them."""
     snapshot = take_snapshot(broker, clock_ms(), store.broker)
     there = [one for one in take_archivable(broker, snapshot).segments if one.log in logs]
     return {
@@ -479,7 +479,7 @@ def _record_of(store: ManagedStore, found: Stamp) -> StoreRecord:
 def stamp(
     store: ManagedStore, person: str, reason: str, *, store_id: str | None = None, new: bool = False
 ) -> Stamp:
-    """Say which store a directory is, and write its stamp again.
+    """Decide which store a directory is, and write its stamp again.
 
     What was known before of the lakes given here is over: their present state counts from now on. What is
     known of other lakes stays. The lakes are read before anything is changed.
@@ -587,7 +587,9 @@ def _asked(lake: Lake, store_id: str) -> _AskedLake:
 
 
 def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
-    """Return whether what is known is of a lake that wasn't asked, neither by its id nor at its place."""
+    """Return whether a known receipt belongs to a lake that wasn't asked, neither by its id nor at its
+    place.
+    """
     return not any(
         head.lake_id in lake.lake_ids
         or (head.place == lake.place if head.place else head.location == lake.location)
@@ -628,7 +630,7 @@ def _check_unknown(store: ManagedStore, journal: Journal) -> None:
 
 
 def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
-    """Return which store the directory is; nothing is written.
+    """Return the store that the directory is; nothing is written.
 
     :raises BadInputError: nothing tells.
     :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.

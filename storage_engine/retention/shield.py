@@ -183,7 +183,7 @@ def ask_of_gone(store: ManagedStore, journal: Journal, record: StoreRecord, shie
 
 
 def _is_told_proven(seen: SeenLink, row: Receipt | None) -> bool:
-    """Return whether a receipt is of a link's bytes, as far as can be told without reading them."""
+    """Return whether a receipt has a link's bytes, as far as can be told without reading them."""
     if row is None:
         return False
     return seen.link.sha256 == row.sha256 if seen.link.sha256 else seen.is_same
@@ -310,7 +310,7 @@ _TOGETHER = 2
 
 @dataclass(frozen=True, slots=True)
 class ShieldResult:
-    """What a look after a shield did, and what the shield has now.
+    """Changes of one look after a shield, and the shield's present content.
 
     :param links: that there are now.
     :param gone: base offsets of segments that only the shield has, and no lake provably; another file may
@@ -390,7 +390,8 @@ def _need(context: Context) -> ShieldNeed:
 
 
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
-    """Link what isn't proven, archive what is gone, drop what is proven, and give up what has to be.
+    """Link unproven segments, archive deleted ones, drop links of proven ones, and give links up where space
+    requires it.
 
     Beside a running broker whose watch is alive only that watch does it.
 
@@ -456,7 +457,7 @@ def _link(
     unproven: Sequence[Segment],
     tends: bool,
 ) -> Wanted:
-    """Link what shall have a link, and drop the links that have no use any more."""
+    """Make the links that are wanted, and drop those that have no use any more."""
     context, root = tending.context, tending.root
     judged, proofs = known
     policy = context.store.policy
@@ -497,7 +498,7 @@ def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tupl
 
 
 def _is_current(context: Context, seen: SeenLink) -> bool:
-    """Return whether a link is of the lineage that its log has now."""
+    """Return whether a link belongs to its log's present lineage."""
     return seen.link.lineage == context.record.lineage_of(seen.link.log)
 
 

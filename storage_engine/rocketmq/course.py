@@ -421,7 +421,7 @@ def course_start(
     zone: ZoneInfo,
     oldest_message_ms: int | None,
 ) -> CourseStart | None:
-    """Return what a simulation starts from; None where the disk's level, or its log, isn't known.
+    """Return the start of a simulation; None where the disk's level, or its log, is unknown.
 
     Its ingest is as the last writes of the last seven days tell it; 0 bytes where they tell nothing.
     """
@@ -473,7 +473,7 @@ def _allocated(layout: StoreLayout) -> Iterator[int]:
 
 
 def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
-    """Return what follows for a store; nothing where nothing comes.
+    """Return advice for a store; empty where there is none.
 
     :param wished_hours: how long messages should stay; None: nobody says.
     """

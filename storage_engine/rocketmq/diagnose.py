@@ -417,7 +417,7 @@ _LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _LONG_DESTROY_MS = HOUR_MS
 _ALIKE = 0.9
-"""How like a known key a misspelt one is; 1: the same but for upper and lower case."""
+"""Similarity of a misspelt key to a known one; 1: the same but for upper and lower case."""
 
 
 def _percent(value: int) -> str:

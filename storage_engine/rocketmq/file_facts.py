@@ -51,7 +51,7 @@ _LMQ_PREFIX = "%LMQ%"
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogEnd:
-    """Where a running broker's log ends, by its word: what it has written whole.
+    """End of a running broker's log, by the broker: up to there it has written whole messages.
 
     :param dispatched_offset: messages below it are in their consume queues.
     """
@@ -355,7 +355,7 @@ def collect_queues(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What was found of one queue; no fact where it has no file."""
+    """Facts about one queue; none where it has no file."""
 
     files: tuple[QueueFileFact, ...]
     queue: QueueFact | None
@@ -371,7 +371,7 @@ def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
 
 
 def _is_sound(row: _Row) -> bool:
-    """Return whether nothing in it looks like a fault, or like a look at a moment between two changes."""
+    """Return whether it has no sign of a fault, or of a look between two changes."""
     queue = row.queue
     return all(a.end_offset == b.start_offset >= 0 for a, b in pairwise(row.files)) and (
         queue is None
@@ -527,7 +527,7 @@ def _end(entry: Mapping[str, int]) -> int:
 def _messages(
     queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
 ) -> tuple[str, str]:
-    """Return what the first live entry stands for, and what the frame it points at says it is.
+    """Return the message of the first live entry, and the message in the frame that it points at.
 
     An LMQ's entry points at a message of another topic, whose own offset is a property; a batch entry
     names its first message.

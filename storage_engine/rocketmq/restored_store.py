@@ -36,7 +36,7 @@ _TOPICS_IN_FILES = RestoredSetting(
     "lake",
     "With v2 the broker reads no topic of those that were made here, and serves none of them.",
 )
-"""What makes a broker read the configuration that is made (ConfigManagerFactory)."""
+"""Content by which a broker reads the configuration that is made (ConfigManagerFactory)."""
 _MANY_TOPICS = (
     "queues may have messages of several topics, of which some are gone, and those behind would get "
     "other queue offsets"

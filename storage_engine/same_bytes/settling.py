@@ -22,7 +22,7 @@ _ROUNDS: Final = 10
 _FINE_SECONDS: Final = 0.02
 """More than the kernel's clock for files takes from one value to the next, 10 ms at most."""
 _COARSE_SECONDS: Final = 2.0
-"""Where times have no fraction of a second: the coarsest file systems count by two seconds."""
+"""Margin where times have no fraction of a second: the coarsest file systems count by two seconds."""
 _SECOND_NS: Final = 1_000_000_000
 
 

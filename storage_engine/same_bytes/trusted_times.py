@@ -35,7 +35,7 @@ _MAX_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """What mounts have answered since the machine's start.
+    """Answers of mounts since the machine's start.
 
     :param trusted: by mount.
     """
@@ -45,7 +45,7 @@ class _Answers:
 
 
 _answers: dict[tuple[str, str], bool] = {}
-"""What this process knows, by start of the machine and mount: our directory may be read-only."""
+"""Answers that this process knows, by start of the machine and mount: our directory may be read-only."""
 
 
 def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike[str]) -> bool:
@@ -73,7 +73,7 @@ def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike
 
 
 def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str]) -> bool | None:
-    """Return what a mount has answered before; None: it was never asked, or not since the machine's start.
+    """Return a mount's earlier answer; None: it was never asked, or not since the machine's start.
 
     Nothing is tried or written. The arguments are those of :func:`times_are_trusted`.
     """

@@ -97,11 +97,11 @@ class _CauseSensor(BaseSensorOperator):
 
     @abstractmethod
     def holds(self, sensed: SenseResult) -> bool:
-        """Return whether the cause that is waited for holds."""
+        """Return whether the awaited cause holds."""
 
     @abstractmethod
     def trigger(self) -> BaseTrigger:
-        """Return what waits for it in the triggerer."""
+        """Return the trigger that waits for it."""
 
     def poke(self, context: Context) -> PokeReturnValue:
         check_answers(self.hook.managed_store.root)
@@ -123,7 +123,7 @@ class _CauseSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=self.holds(sensed), xcom_value=to_jsonable(sensed))
 
     def tell(self, sensed: SenseResult) -> None:
-        """Log what was seen, in one line, and what a person should know, in another one."""
+        """Log the result of a look, in one line, and a notice for a person, in another one."""
         told = [trigger.detail for trigger in sensed.triggers] or ["no cause holds"]
         self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(told))
         if notices := (*sensed.alarms, *sensed.notices):
@@ -302,7 +302,7 @@ class StorageEngineDueSensor(_CauseSensor):
         raise ended
 
     def _tell_of_sealed(self, context: Context, unmet: list[str]) -> bool:
-        """Tell whether sealed segments wait to be archived ahead.
+        """Report whether sealed segments wait to be archived ahead.
 
         :param unmet: gets why nobody is going to archive them.
         """

@@ -37,7 +37,7 @@ _MAX_BYTES: Final = 64 << 20
 
 
 class LinkKind(StrEnum):
-    """How a link shares the segment's bytes."""
+    """The way in which a link shares the segment's bytes."""
 
     MEANT = "meant"
     """It is about to be made."""

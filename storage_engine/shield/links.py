@@ -307,7 +307,7 @@ def _no_link(link: Link, error: OSError) -> NoLinkError:
 
 
 def _record(directory: int, links: Sequence[Link]) -> None:
-    """Write what may as well be written later, as on a full disk: links that are gone, and digests."""
+    """Write the part that may as well be written later, as on a full disk: removed links, and digests."""
     try:
         write_index(directory, links)
     except OSError as error:

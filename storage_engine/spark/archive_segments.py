@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What every executor has to see.
+    """Paths that every executor has to see.
 
     :param segments: as the driver sees them; one of each directory.
     :param token: a file that the driver has just put into the lake.
@@ -158,7 +158,7 @@ def _check_served(agent: AgentRun, expected: FileFacts) -> None:
 
 
 def _probe(sight: Sight) -> str | StorageEngineError:
-    """Return what this host wrote into the lake, or why it can't work."""
+    """Return the file that this host wrote into the lake, or why it can't work."""
     mine = f"{sight.token.removesuffix(PARTIAL_SUFFIX)}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
     try:
         check_sight(sight)
@@ -224,16 +224,16 @@ def _is_same(found: FileFacts, expected: FileFacts, store_roots: tuple[str, ...]
 
 
 TASK_BYTES = 1 << 30
-"""What a task is given at most, unless one segment has more: a commitlog segment of the usual size."""
+"""Bytes that a task is given at most, unless one segment has more: a commitlog segment of the usual size."""
 
 SEGMENT_COST_BYTES = 4 << 20
-"""What opening, naming and syncing a segment's file costs, as bytes that take as long to archive."""
+"""Cost of opening, naming and syncing a segment's file, as bytes that take as long to archive."""
 
 SHARED_COST_BYTES = 256 << 10
 """The same of a segment that shares its file."""
 
 TASKS_PER_CORE = 4
-"""Where there are segments enough: a slower core then takes fewer of them."""
+"""Tasks for each core, where there are segments enough: a slower core then takes fewer of them."""
 
 
 def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob, ...]]:
@@ -257,7 +257,7 @@ def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRequest:
-    """What the job is asked: segments of one lake, usually of one store.
+    """The job's request: segments of one lake, usually of one store.
 
     :param agent: that executors read them from; None: they see the store.
     """
@@ -275,7 +275,7 @@ class ArchiveResult:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How a task ended. Our own error is a result: Spark would only retry it and wrap its message."""
+    """The end of a task. Our own error is a result: Spark would only retry it and wrap its message."""
 
     proven: tuple[ProvenSegment, ...]
     error: StorageEngineError | None

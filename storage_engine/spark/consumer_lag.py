@@ -63,7 +63,7 @@ _PLAIN_PLACES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLagRequest:
-    """What to compute; crosses to the job as JSON.
+    """The request to compute lag; crosses to the job as JSON.
 
     :param store_root: the store; executors must see it under the same path.
     :param broker_conf, overrides, time_zone, live: as in ``ManagedStore``.
@@ -271,7 +271,7 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
 
 
 def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> ConsumerLagResult | None:
-    """Return what the job computes and writes, computed and written here: no Spark has to start.
+    """Return the job's result, computed and written here: no Spark has to start.
 
     :param spark: that takes what is large; None: there is none.
     :return: None where it is Spark's.
@@ -316,7 +316,7 @@ def _nobody_known(request: ConsumerLagRequest, source: LagSource) -> ConsumerLag
 
 
 def _shielded(job: LagJob) -> Iterator[str]:
-    """Say which messages groups have not read in segments that only the shield has."""
+    """Name messages that groups have not read in segments that only the shield has."""
     try:
         found = shielded_unread(map(job.unread, shielded_runs(job.snapshot)))
     except (StorageEngineError, OSError) as error:

@@ -117,7 +117,7 @@ class StoreFile:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What one query reads of a store.
+    """Parts of a store that one query reads.
 
     :param store_id: "": nothing of it is archived yet, so it has none.
     """
@@ -129,7 +129,7 @@ class ReadPlan:
 
 @dataclass(frozen=True)
 class StoreLook:
-    """What a store had on its disk at a moment.
+    """A store's files on its disk at a moment.
 
     :param store_id: by its stamp, as are ``lineages``; None: it has none.
     :param present: identities of its logs, by name.
@@ -209,7 +209,7 @@ def plan_read(
     store_id: str | None = None,
     skip_holes: bool = False,
 ) -> ReadPlan:
-    """Decide what a query reads.
+    """Decide which files and segments a query reads.
 
     :param look: taken before the lake's tables are loaded; None: the lake alone is read.
     :param where: which rows are asked for, by the columns of the table of rows.

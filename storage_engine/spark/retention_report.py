@@ -70,7 +70,7 @@ _NAMES = CELLS.names[:4]
 
 @dataclass(frozen=True, slots=True)
 class RetentionReportRequest:
-    """What to count; crosses to the job as JSON.
+    """The span to count; crosses to the job as JSON.
 
     :param first_ms: when the broker stored the first message that counts; None: the lake's first.
     :param until_ms: when it stored the first one that doesn't; None: none.
@@ -228,7 +228,7 @@ def of_segments(rows: pa.Table, wanted: Set[tuple[int, str, int]]) -> pa.Table:
 
 
 def _counts(row: Receipt, request: RetentionReportRequest, counted: Set[SegmentIdentity]) -> bool:
-    """Return whether a segment may have messages of the span, and no lake before this one has it."""
+    """Return whether a segment may have messages of the span that no lake before this one has."""
     first_ms, last_ms = row.first_store_timestamp_ms, row.last_store_timestamp_ms
     if row.identity in counted:
         return False

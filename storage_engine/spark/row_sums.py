@@ -180,12 +180,12 @@ def _count(mask: Any) -> Any:
 
 
 TASKS_PER_CORE = 4
-"""Where there are files enough: a slower core then takes fewer of them."""
+"""Tasks for each core, where there are files enough: a slower core then takes fewer of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Where rows were read.
+    """The row group that rows were read from.
 
     :param first_row: how many rows of the file come before them.
     """

@@ -87,7 +87,7 @@ class SparkInstallation:
 
     @property
     def java_flags(self) -> tuple[str, ...]:
-        """Return what this Spark starts each Java with, beyond what every Java takes."""
+        """Return the flags that this Spark starts each Java with, beyond those that every Java takes."""
         return (VECTOR_MODULE_FLAG,) if self.line[0] >= 4 else ()
 
 

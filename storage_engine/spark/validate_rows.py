@@ -61,7 +61,7 @@ _RECEIPTS = (
 
 @dataclass(frozen=True, slots=True)
 class ValidateRowsRequest:
-    """What to look at; crosses to the job as JSON.
+    """The ranges to look at; crosses to the job as JSON.
 
     :param lakes: of the store; each by itself has to be right.
     :param spans: offsets to look at, with the segments right beside them; none: all that the lakes have.
@@ -304,7 +304,9 @@ def _is_joined(chain: str, start: Column, end: Column) -> Column:
 
 
 def _within(codec: SegmentCodec, first: str, last: str) -> Column:
-    """Return whether offsets lie in their segment, where a stream is a log, so that both count the same."""
+    """Return whether offsets lie in their segment, where a stream is a log, so that both have the same
+    unit.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     if offsets_count_bytes(codec):

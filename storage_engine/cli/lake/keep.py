@@ -196,7 +196,7 @@ def _keep(
     *,
     dry_run: bool,
 ) -> tuple[KeepForecast, tuple[str, ...]]:
-    """Record what is to be, and return what the lake keeps then, with notes.
+    """Record the decision, and return the lake's rules then, with notes.
 
     :param archive: of what it decides whether it is archived; None: it decides something else.
     """
@@ -228,7 +228,7 @@ def _keep(
 
 
 def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], what: str) -> list[str]:
-    """Return which further lakes have segments of the journal's stores, and lack what was recorded."""
+    """Return notes on further lakes that have segments of the journal's stores and lack the recorded act."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
     from storage_engine.retention.housekeeping.keeping import other_lakes
@@ -303,7 +303,7 @@ def print_forecast(found: KeepForecast) -> None:
 
 
 def archive_text(rule: ArchiveRule) -> str:
-    """Return whether messages enter the lake, as ``--archive`` takes it."""
+    """Return the value of ``--archive`` that says whether messages enter the lake."""
     return YES if rule.archives else NO
 
 

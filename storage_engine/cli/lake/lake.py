@@ -331,7 +331,7 @@ def print_verification(result: StoreVerification) -> None:
 def say_next_step(
     found: Sequence[StoreVerification], managed: ManagedStore | None, lake_dir: Path, level: VerifyLevel
 ) -> None:
-    """Say what to type after a verification, by what it found.
+    """Print the next command after a verification, by its result.
 
     :param managed: the store that the lake was compared with; None: there was none.
     """

@@ -442,7 +442,7 @@ def rebuild(
 
 
 def print_info(found: LakeInfo) -> None:
-    """Print what a lake is."""
+    """Print the description of a lake."""
     facts = [
         ("lake", found.lake_id or "no UUID"),
         ("warehouse", found.location),
@@ -509,7 +509,7 @@ def print_info(found: LakeInfo) -> None:
 
 
 def _mark(table: TableInfo, found: LakeInfo) -> str:
-    """Say what a table's mark says, as far as it isn't what it should be."""
+    """Describe the faults of a table's mark."""
     if table.mark is None:
         return "none"
     said = []
@@ -523,7 +523,7 @@ def _mark(table: TableInfo, found: LakeInfo) -> str:
 
 
 def print_rebuilt(done: Rebuilt) -> None:
-    """Print what a rebuild did, or would do."""
+    """Print the result of a rebuild, or of its dry run."""
     print_table(
         "The state that the lake is in",
         (

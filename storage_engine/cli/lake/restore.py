@@ -160,7 +160,7 @@ def restore(
 def _print_restored(
     chosen: ChosenSegments, restored: Sequence[RestoredSegment], to_dir: Path, is_named: bool
 ) -> None:
-    """Print what was restored, its settings, what is missing, and what to type next.
+    """Print the restored files, their settings, missing ranges, and the next command.
 
     :param is_named: see ``_print_settings``.
     """
@@ -239,7 +239,7 @@ def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None
 
 
 def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
-    """Say what the store's other lineages hold, which this restore has not brought back."""
+    """Print the segments of the store's other lineages, which this restore has not brought back."""
     for number, ranges in groupby(others, key=lambda row: row.lineage):
         held = ", ".join(f"{row.log} [{row.start_offset}, {row.end_offset})" for row in ranges)
         say(

@@ -54,7 +54,7 @@ CLEAN = (
     "undo_directories",
     "archive_bytes_per_second",
 )
-"""What a whole cleanup at the shell is told."""
+"""Options of a whole cleanup at the shell."""
 
 _FLAGS = {"archive": "--archive-policy", "undo_directories": "--undo-directory"}
 _UNITS = {"hours": "HOURS", "percent": "PERCENT"}
@@ -119,7 +119,7 @@ def lake_option(*, required: bool = True) -> Callable[[Function], Function]:
 
 
 def is_lake_there(lake: Path) -> bool:
-    """Return whether anything of a lake lies in a directory."""
+    """Return whether a directory has any part of a lake."""
     return any(os.path.lexists(lake / name) for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL))
 
 
@@ -285,7 +285,7 @@ conn_id_option = with_option(CONN_ID)
 
 
 def store_of_connection(conn_id: str) -> ManagedStore:
-    """Return what an Airflow connection amounts to.
+    """Return the store that an Airflow connection describes.
 
     :raises BadInputError: there is no such connection, or a field of it can't be used.
     :raises MissingExtraError: Airflow isn't installed.

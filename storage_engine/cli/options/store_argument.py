@@ -121,7 +121,9 @@ def live_broker(
 
 
 def _is_typed(parameter: str) -> bool:
-    """Return whether an option stands in the call: what the environment says waits for a broker."""
+    """Return whether an option was typed in the call; one from the environment counts only once there is a
+    broker.
+    """
     return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.ENVIRONMENT
 
 

@@ -49,7 +49,7 @@ class NamedStore:
 
     @property
     def source(self) -> str:
-        """Return what a message about a field names."""
+        """Return the name of a field's source, for messages."""
         return f"{self.file}: store {self.name}"
 
     def path(self, key: str) -> Path | None:

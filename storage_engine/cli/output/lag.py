@@ -143,7 +143,7 @@ def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) ->
 def print_lag(
     rows: Sequence[Mapping[str, Any]], source: LagSource, unit: str, *, by_hand: bool, by_broker: bool
 ) -> None:
-    """Print what consumer groups have read and what they may lose.
+    """Print consumer groups' positions and possible losses.
 
     :param unit: what the messages of a topic are divided into.
     :param by_hand: the segments that are about to go go only if a person asks.

@@ -53,7 +53,8 @@ AlarmsTold = Callable[..., None]
 
 @contextmanager
 def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]) -> Iterator[AlarmsTold]:
-    """Tell what a command ends with: what is given to what this yields, or the error that comes before.
+    """Send the alarms that a command ends with: those passed to the yielded function, or the error raised
+    before.
 
     :param source: the command.
     """

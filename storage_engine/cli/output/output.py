@@ -59,7 +59,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What of a table's columns fits into the width of a terminal.
+    """Columns of a table that fit into the width of a terminal.
 
     :param shown: indexes of the columns that are shown.
     :param name_width: most width of a column of names, in characters of a terminal.
@@ -70,7 +70,7 @@ class Layout:
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout:
-    """Decide what fits: the last column, if it is text, may be wrapped and takes what is left."""
+    """Choose the columns' widths: the last column, if it is text, may be wrapped and takes the rest."""
     widths = [
         max([len(column.title), *(cell_width(row[at]) for row in rows)]) for at, column in enumerate(columns)
     ]
@@ -152,7 +152,7 @@ def terminal_width() -> int | None:
 
 @no_collection()
 def print_json(kind: str, value: Any) -> None:
-    """Print what a command came to as one indented JSON object on stdout, as every command with --json does.
+    """Print a command's result as one indented JSON object on stdout, as every command with --json does.
 
     :param kind: the command as it is typed, such as ``lake info``; programs tell objects apart by it.
     :param value: a dataclass or mapping; a list stands in it under a name.
@@ -195,7 +195,7 @@ def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
 
 
 def answer(kind: str, value: Any, said: str, *, as_json: bool) -> int:
-    """Print what a command came to, as :func:`print_json` or :func:`say` does.
+    """Print a command's result, as :func:`print_json` or :func:`say` does.
 
     :return: the exit code of what is done.
     """
@@ -212,7 +212,7 @@ def say_styled(text: str = "") -> None:
 
 
 def put(data: object) -> None:
-    """Print what another program reads, such as versions for pip: also where the command is quiet."""
+    """Print text for another program, such as versions for pip: also where the command is quiet."""
     _write(printable(str(data), keep="\n"))
 
 
@@ -334,7 +334,7 @@ def store_head(managed: ManagedStore) -> str:
 
 
 def store_name(managed: ManagedStore) -> str:
-    """Return what the store is called."""
+    """Return the store's name."""
     from storage_engine.retention.store.managed_store import store_name
 
     return store_name(managed)

@@ -105,7 +105,7 @@ def by_hand(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return what would go if a person asked; None: the same, or something goes anyhow.
+    """Return the segments that a run by hand would delete; None: the same, or some are deleted anyhow.
 
     :param hold_back: as of :func:`preview`.
     """
@@ -143,7 +143,7 @@ def _digest(plan: Plan) -> str | None:
 
 
 def print_pending(pending: Iterable[Pending]) -> None:
-    """Print what is pending, if anything is, or may be."""
+    """Print the pending messages, if there are any, or may be."""
     rows = [item for item in pending if item.count != 0 or item.lost]
     if not rows:
         return

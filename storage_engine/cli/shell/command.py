@@ -63,7 +63,7 @@ class GroupedOption(click.Option):
         return None if value is None and NAMED in ctx.meta else super().process_value(ctx, value)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return what the environment gives; None where the words that were typed leave it no say."""
+        """Return the environment's value; None where a typed option excludes it."""
         typed = ctx.meta.get(_TYPED, set())
         beside = {"store", "lake_dir"} if self.name == "conn_id" else {"conn_id", "conn_ids"}
         stores = {"store", "stores"} & {str(parameter.name) for parameter in ctx.command.params}
@@ -223,7 +223,8 @@ def _place(lake_dir: str) -> str:
 
 
 def with_store_of_connection(said: Arguments, store: ManagedStore) -> Arguments:
-    """Return what a call says, with the store that its connection names and what its broker needs.
+    """Return a call's arguments, with the store that its connection names and the options that its broker
+    needs.
 
     Commands that take no connection can be pasted by it. Secrets stay where they are.
     """
@@ -249,7 +250,7 @@ def _words(option: click.Option, value: Any) -> list[str]:
 
 
 def parameters_of(group: click.Group, arguments: Sequence[str]) -> Arguments:
-    """Return what a call was given, as :func:`said_by` does; nothing where it names no command."""
+    """Return a call's parameters, as :func:`said_by` does; empty where it names no command."""
     command: click.Command = group
     context: click.Context | None = None
     name, rest = "storage-engine", list(arguments)

@@ -61,7 +61,7 @@ class StoredReport:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What others did to a store, a loss that a person accepted, or a step that failed."""
+    """A change by others to a store, a loss that a person accepted, or a step that failed."""
 
     run_key: str
     step: str
@@ -90,7 +90,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class DriftRow:
-    """What somebody else did to a store; or several such things, told as one.
+    """A change by others to a store; or several of them, shown as one.
 
     :param at_ms: of several, the first one.
     :param details: of several, those of the last one.
@@ -106,7 +106,7 @@ class DriftRow:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the last look between two cleanups found."""
+    """Findings of the last look between two cleanups."""
 
     at_ms: int
     found: Mapping[str, Any]
@@ -128,7 +128,7 @@ class SegmentRow:
 
 @dataclass(frozen=True, slots=True)
 class HoldRow:
-    """What the last look at a store's hold found, and the run that looked.
+    """Findings of the last look at a store's hold, and the run that looked.
 
     :param ends_at_ms: when the hold ends by itself unless it is renewed; None: it doesn't, or isn't held.
     :param described: what is held of a store that is left to its broker; "": it isn't left to it.
@@ -181,7 +181,7 @@ class VerifiedRow:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What stands for a store now.
+    """Open decisions about a store.
 
     :param worker: who has its lease, and so works on it; None: nobody.
     :param verified: None: no check is remembered.

@@ -24,7 +24,7 @@ from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan import Plan
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
-"""What is about a range of the log that is gone."""
+"""Decisions about a range of the log that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class JournalEnds:
 
 @dataclass(frozen=True, slots=True)
 class EventsAround:
-    """When the events on both sides of a number were recorded, of any store, in milliseconds since the epoch.
+    """The times of the events on both sides of a number, of any store, in milliseconds since the epoch.
 
     :param before_ms: of the last one up to this number; None: there is none.
     :param after_ms: of the first one behind it; None: there is none.
@@ -93,7 +93,7 @@ def events_around(connection: Connection, event_id: int) -> EventsAround:
 
 
 def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalEnds:
-    """Return what a later look goes on from."""
+    """Return the state from which a later look goes on."""
     undo = (
         select(func.max(events.c.id))
         .join(runs, events.c.run_id == runs.c.id)
@@ -224,7 +224,7 @@ class Verdict:
 def read_verdicts(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, limit: int = 20_000
 ) -> tuple[Verdict, ...]:
-    """Return what the runs that began between two moments came to, by time; the newest ones."""
+    """Return the outcomes of runs that began between two moments, by time; the newest ones."""
     query = (
         select(
             runs.c.id.label("run_id"),

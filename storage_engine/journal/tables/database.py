@@ -178,7 +178,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 UNREADABLE = (SQLAlchemyError, *MALFORMED)
-"""What reading a journal raises whose pages, rows or JSON are damaged."""
+"""Errors that reading a journal raises when its pages, rows or JSON are damaged."""
 
 BUSY_TIMEOUT_MS = 30_000
 RESERVE_BYTES = 1 << 20
@@ -346,7 +346,7 @@ class JournalDatabase:
 
 
 class HasDatabase:
-    """What works on a journal, a transaction a method."""
+    """Works on a journal, a transaction a method."""
 
     def __init__(self, database: JournalDatabase) -> None:
         self._database = database

@@ -84,7 +84,7 @@ def _take(connection: Connection, key: Column[str], value: str, of: str) -> Leas
 
 
 def is_taken(connection: Connection, store_id: str) -> bool:
-    """Return whether the lease of a store is with a run that is not known to be dead."""
+    """Return whether a store's lease belongs to a run that is not known to be dead."""
     row = connection.execute(select(leases).where(leases.c.store_id == store_id)).first()
     if row is None or row.token is None or row.expires_at_ms < clock_ms():
         return False
@@ -154,7 +154,9 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """Return what tells this process from every other one, and from a later one with the same number."""
+    """Return the identity of this process, different from every other one's and from a later one with the
+    same number.
+    """
     reading = read_clock()
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")

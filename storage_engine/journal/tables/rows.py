@@ -106,7 +106,7 @@ def _pack(decisions: Sequence[Decision]) -> bytes:
 
 
 def _fits(name: str, values: Sequence[int]) -> bool:
-    """Return whether 64 bits hold them: a clock that is wrong gives times behind the year 2262."""
+    """Return whether the values fit into 64 bits: a wrong clock gives times after the year 2262."""
     lowest, highest = (0, 1 << 64) if name in _UNSIGNED else (_NONE, 1 << 63)
     return not values or (lowest <= min(values) and max(values) < highest)
 
@@ -382,7 +382,7 @@ Slot = tuple[str, int]
 
 
 class SlotTopic(NamedTuple):
-    """What a segment has of one topic; of topic "" are several that have no row of their own.
+    """Bytes of one topic in a segment; topic "" stands for all topics that have no row of their own.
 
     :param newest_day: UTC day of its newest message, counted from 1970-01-01.
     """

@@ -110,7 +110,7 @@ def check_options(settings: Mapping[str, str]) -> None:
 _ADDRESS = re.compile(r"(?:\w+://)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]/]+))(?::(?P<port>\d{1,5}))?\Z")
 _DEFAULT_PORT, _LAST_PORT = 9092, (1 << 16) - 1
 _CONNECT_SECONDS = 1.0
-"""How long one address may take; who is slower isn't nobody."""
+"""Time limit for one address; a slower answer is not a missing one."""
 _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT})
 """As of the IPv6 address of a name, on a machine that has none."""
 
@@ -160,14 +160,14 @@ Answer = TypeVar("Answer")
 Key = TypeVar("Key")
 
 TIMEOUT_SECONDS = 15.0
-"""How long a request may take; a cluster that elects a leader takes a few."""
+"""Time limit of a request; a cluster that elects a leader takes a few seconds."""
 _POLL_SECONDS = 0.2
 _SHUT_OUT_SECONDS = 2.0
-"""How long another broker may still let us in."""
+"""Time in which another broker may still let us in."""
 _REFUSED_SECONDS = 1.0
-"""How long somebody may still begin to listen."""
+"""Time in which a listener may still start."""
 _ELECTION_SECONDS = 5.0
-"""How long brokers may name a leader's epoch of before its election."""
+"""Time in which brokers may name a leader's epoch from before its election."""
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
 _OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
@@ -257,7 +257,7 @@ class Cluster:
         self.admin = self._connected(settings)
 
     def answer(self, what: str, future: Future[Answer]) -> Answer:
-        """Return what a request is answered with.
+        """Return the answer to a request.
 
         :param what: was asked for, for a message.
         :raises BrokerUnavailableError: nobody answers.
@@ -281,7 +281,7 @@ class Cluster:
 
     @property
     def _is_refused(self) -> bool:
-        """Return whether nobody has answered yet, nor listens where the cluster should be.
+        """Return whether there is no answer yet and no listener at the cluster's addresses.
 
         A cluster that has answered may be without a broker for a moment.
         """

@@ -85,7 +85,7 @@ def _missing_groups(cluster: Cluster) -> str:
 def _of_groups(
     cluster: Cluster, what: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield what each group's coordinator answers, or the error; who takes groups over is asked again."""
+    """Yield the answer of each group's coordinator, or the error; a new coordinator is asked again."""
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     passing, left = _passing_codes(), groups
     while left:

@@ -75,7 +75,7 @@ class Lack:
 def lacking_rights(
     cluster: Cluster, topics: Sequence[str], groups: Sequence[str], *, deleting: bool = False
 ) -> tuple[Lack, ...]:
-    """Ask which rights the account lacks; a topic or group that the cluster doesn't know asks for none.
+    """Ask which rights the account lacks; a topic or group that the cluster doesn't know needs none.
 
     :param topics: may have the one that groups commit to.
     :param deleting: also those that holding and deleting take.

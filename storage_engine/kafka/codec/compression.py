@@ -23,7 +23,7 @@ from storage_engine.kafka.codec.batch_kernels import expand_frames
 from storage_engine.native import kernel, load_u8, load_u32
 
 _BUFFER_BYTES: Final = 8 << 10
-"""What is read at a time (GzipCompression#wrapForInput)."""
+"""Bytes read at a time (GzipCompression#wrapForInput)."""
 _LEAST_BEHIND: Final = 26
 """Another member is looked for where more bytes of the buffer are left, with the trailer, or any behind it
 (GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1 on always looks, and then
@@ -123,17 +123,17 @@ def _uint16(data: bytes, at: int) -> int:
 
 
 MAX_EXPANDED_BYTES: Final = 128 << 20
-"""What a batch may expand to. Kafka's own clients end a batch long before, at ``batch.size``."""
+"""Bytes that a batch may expand to. Kafka's own clients end a batch long before, at ``batch.size``."""
 
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """By the number in a batch's attributes."""
 _ZSTD = 4
 _ZSTD_IN_BYTES: Final = (128 << 10) + 3
-"""What Java reads at a time (ZSTD_DStreamInSize)."""
+"""Bytes that Java reads at a time (ZSTD_DStreamInSize)."""
 _ZSTD_OUT_BYTES: Final = 16 << 10
-"""What Kafka expands at a time (ZstdCompression#decompressionOutputSize)."""
+"""Bytes that Kafka expands at a time (ZstdCompression#decompressionOutputSize)."""
 _ZSTD_PART_BYTES: Final = 4 << 10
-"""What is expanded at a time: so little that it can't fill the memory."""
+"""Bytes expanded at a time: so few that they can't fill the memory."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16

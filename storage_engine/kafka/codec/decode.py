@@ -37,7 +37,7 @@ _SHARED = {
     "base_timestamp": kernels.BASE_TIMESTAMP,
     "attributes": kernels.ATTRIBUTES,
 }
-"""What a batch's rows have in common."""
+"""Columns that all rows of a batch share."""
 _OWN = {
     "last_offset_delta": kernels.LAST_OFFSET_DELTA,
     "max_timestamp": kernels.MAX_TIMESTAMP,
@@ -46,7 +46,7 @@ _OWN = {
     "batch_size": kernels.BATCH_SIZE,
     "crc": kernels.CRC,
 }
-"""What only the row of a batch has."""
+"""Columns that only the row of a batch has."""
 
 
 def decode_chunk(
@@ -172,7 +172,7 @@ class _Filling:
         self.batches = last
 
     def table(self) -> pa.Table:
-        """Return what has been written."""
+        """Return the rows written so far."""
         if self._columns is None:
             raise ValueError("expected rows, found none written")
         begin = int(self._chunk.positions[0])
@@ -181,7 +181,7 @@ class _Filling:
         return table_of(self._columns, self._state, content)
 
     def damages(self) -> Iterator[Damage]:
-        """Yield what was found to be no batch, or one that can't be read."""
+        """Yield ranges that are no batch, or a batch that can't be read."""
         kinds, faults = self._kinds[: self.batches], self._faults[: self.batches]
         damaged = (kinds == BatchKind.UNDECODABLE) | (faults != batch_kernels.FAULT_NONE)
         for i in np.flatnonzero(damaged).tolist():

@@ -25,7 +25,7 @@ _COLUMNS = ("topic", "partition", "state")
 
 @dataclass(frozen=True, slots=True)
 class SegmentTransactions:
-    """What is to be known of a segment beside its bytes.
+    """Facts about a segment that its bytes don't have.
 
     :param end: offset behind its last; below it every transaction has ended by now.
     :param open_before: transactions that were open where it begins, by producer and first offset.

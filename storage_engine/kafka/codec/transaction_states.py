@@ -57,7 +57,7 @@ _DATA, _COMMIT, _ABORT = 0, 1, 2
 
 
 class TransactionState(IntEnum):
-    """How a record's transaction ended. A record outside of any transaction is committed."""
+    """Outcome of a record's transaction. A record outside of any transaction is committed."""
 
     COMMITTED = 0
     ABORTED = 1
@@ -91,7 +91,7 @@ class UncommittedTransactions:
     def of_files(
         cls, aborted: Iterable[AbortedTransaction], producers: Iterable[Producer], end_offset: int
     ) -> UncommittedTransactions:
-        """Return what a log's small files say.
+        """Return the transactions' states in a log's small files.
 
         :param aborted: entries of the transaction indexes of *all* segments from the first record of
             interest up to ``end_offset``. A segment without the file has none.
@@ -107,7 +107,9 @@ class UncommittedTransactions:
 
     @classmethod
     def of_open(cls, transactions: Iterable[tuple[int, int]], end_offset: int) -> UncommittedTransactions:
-        """Return what is known where these are open, by producer and first offset, and none was aborted."""
+        """Return the states where these transactions are open, by producer and first offset, and none was
+        aborted.
+        """
         ranges = [(producer, first, _OPEN_END, _NO_TIME) for producer, first in transactions]
         return cls._of(ranges, end_offset)
 
@@ -301,8 +303,8 @@ def _events(
 
 
 def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDArray[np.bool_]:
-    """Return which batches have a count of records that can't be, and the right CRC: of those that are no
-    marker a broker reads the header alone (ProducerAppendInfo#append).
+    """Return the batches that have an impossible count of records and the right CRC: of all but markers, a
+    broker reads the header alone (ProducerAppendInfo#append).
     """
     is_whole: npt.NDArray[np.bool_] = chunk.faults == FAULT_COUNT
     for i in np.flatnonzero(is_whole).tolist():

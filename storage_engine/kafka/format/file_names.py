@@ -25,7 +25,7 @@ INTERNAL_TOPICS = frozenset(
 
 
 class DirectoryState(StrEnum):
-    """What a directory in a log directory is for."""
+    """Purpose of a directory in a log directory."""
 
     LOG = "log"
     DELETED = "delete"
@@ -37,7 +37,7 @@ class DirectoryState(StrEnum):
 
 
 class FileKind(StrEnum):
-    """What a file of a log is, by its suffix."""
+    """Kind of a log's file, by its suffix."""
 
     LOG = "log"
     OFFSET_INDEX = "index"
@@ -47,7 +47,7 @@ class FileKind(StrEnum):
 
 
 class FileState(StrEnum):
-    """What becomes of a file when the broker starts, or at a later time."""
+    """Fate of a file when the broker starts, or later."""
 
     IN_USE = ""
     DELETED = "deleted"
@@ -60,7 +60,7 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """What the name of a directory says.
+    """The parts of a directory's name.
 
     :param unique: sets apart what would have the same name; "" of a log.
     """
@@ -81,7 +81,7 @@ class PartitionDirectory:
 
 
 class LogFile(NamedTuple):
-    """What the name of a file of a log says.
+    """The parts of the name of a log's file.
 
     :param offset: of the segment's first record; of a snapshot, below which it knows the producers.
     """
@@ -106,7 +106,7 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 def partition_directory(name: str) -> PartitionDirectory | None:
-    """Return what a directory's name says (LocalLog#parseTopicPartitionName); None: it is no log's."""
+    """Return the partition in a directory's name (LocalLog#parseTopicPartitionName); None: it is no log's."""
     aside = _ASIDE.match(name) if name.endswith(_ASIDE_ENDINGS) else None
     log = aside["log"] if aside else name
     topic, _, number = log.rpartition("-")

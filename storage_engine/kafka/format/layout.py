@@ -43,7 +43,7 @@ from storage_engine.model.store import FileFacts
 
 @dataclass(frozen=True, slots=True)
 class LivePartition:
-    """What a cluster says of one partition at one moment.
+    """A cluster's facts about one partition at one moment.
 
     :param topic_id: of the topic that has the name now; files of another one are of a topic that is gone.
     :param leader: node that leads it. All offsets are those of its log, not of a follower's.
@@ -73,7 +73,7 @@ class LivePartition:
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """What a running cluster said.
+    """A running cluster's answers.
 
     :param cluster_id: its own; a node's files that name another one are of another cluster.
     :param partitions: by ``<topic>-<partition>``; one that is missing was not answered.
@@ -132,11 +132,11 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """Return what its segments' own files take, which ``retention.bytes`` is held against."""
+        """Return the bytes of its segments' own files, which ``retention.bytes`` is compared with."""
         return sum(segment.log.size_bytes for segment in self.segments)
 
     def has_lost_files(self) -> bool:
-        """Return whether files that nobody can make again went away since they were listed."""
+        """Return whether files that can't be made again have vanished since they were listed."""
         files = (one for segment in self.segments for one in (segment.log, *segment.companions))
         return not all(os.path.exists(one.path) for one in (*files, *self.snapshots))  # noqa: PTH110
 
@@ -220,12 +220,14 @@ class Node:
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether its last stop was none that a broker or a controller takes for clean (KIP-966)."""
+        """Return whether its last stop was unclean for a broker or a controller (KIP-966)."""
         return len(self.broker_epochs) > 1 or any(one.left_uncleanly for one in self.directories)
 
     @property
     def zookeeper(self) -> bool:
-        """Return whether the cluster keeps its topics in ZooKeeper, so that their settings aren't here."""
+        """Return whether the cluster keeps its topics in ZooKeeper, so that their settings aren't on this
+        disk.
+        """
         return any(directory.meta is not None and directory.meta.zookeeper for directory in self.directories)
 
 
@@ -238,7 +240,7 @@ def store_around(path: Path) -> Path | None:
 
 
 def node_name(root: Path) -> str:
-    """Return what a node is called where nobody says it, by its number and cluster.
+    """Return a node's default name, by its number and cluster.
 
     Where these can't be read, or of a log directory alone: by its place.
     """
@@ -404,7 +406,7 @@ def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) ->
 
 
 _READINGS = 20
-"""How often a log or a node is read whose files go away each time: more often than a broker deletes."""
+"""Times that a log or a node is read again while its files vanish: more often than a broker deletes."""
 
 
 def read_again(log: PartitionLog, read: Callable[[PartitionLog], Found]) -> tuple[PartitionLog, Found] | None:

@@ -22,7 +22,7 @@ FoundSettings = Mapping[str, Mapping[str, TopicSetting]]
 
 @dataclass(frozen=True, slots=True)
 class FoundLogs:
-    """What was found of held logs.
+    """State of held logs, as found.
 
     :param told: what the cluster tells of them; one that is missing wasn't answered.
     :param here: names of the logs that this node has a directory of.
@@ -49,7 +49,7 @@ class FoundLogs:
         return {name.rpartition("-")[0]: str(one.topic_id) for name, one in logs if one.topic_id is not None}
 
     def may_be_in_failed(self, name: str, known: KnownLog) -> bool:
-        """Return whether a log that isn't here may lie in a directory that can't be read."""
+        """Return whether a missing log may lie in a directory that can't be read."""
         live = self.elsewhere.get(name)
         if not self.failed:
             return False
@@ -65,7 +65,8 @@ def all_drift(
     now_ms: int,
     others: Sequence[HoldState] = (),
 ) -> Iterator[Drift]:
-    """Yield what isn't as it is remembered. What wasn't answered isn't known, and tells nothing.
+    """Yield differences between the remembered and the present state. What wasn't answered isn't known, and
+    tells nothing.
 
     :param others: what other stores of the journal remember: what they did is no drift.
     """
@@ -163,7 +164,7 @@ def _no_more(name: str, known: KnownLog, cluster_id: str, said: str) -> Drift:
 
 
 def _log_id(name: str, known: KnownLog, cluster_id: str) -> str:
-    """Return which log it was, as receipts have it; "" where the cluster isn't known."""
+    """Return the log's identity, as receipts have it; "" where the cluster is unknown."""
     partition = int(name.rpartition("-")[2])
     return log_id_text(cluster_id, uuid.UUID(known.topic_id), partition) if cluster_id else ""
 

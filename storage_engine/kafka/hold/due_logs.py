@@ -34,7 +34,7 @@ _LONGEST_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class DueLog:
-    """What of a log no lake proves.
+    """Unproven segments of a log.
 
     :param unproven: its segments that hold records and that no lake proves, the active one too.
     :param at_ms: when the rules take each, by its base offset; None: never, or not known.
@@ -77,7 +77,7 @@ class DueLog:
 
 @dataclass(frozen=True, slots=True)
 class DueLogs:
-    """What one look finds of a node's logs.
+    """Results of one look at a node's logs.
 
     :param of: what of each isn't proven, by its name; none of logs that stay out of the lake for good.
     :param gone: logs that lost a file while they were looked at: nothing of them is known.
@@ -125,7 +125,7 @@ def due_logs(
 
 
 def _is_proven(segment: Segment, proven: Mapping[SegmentId, FileFacts]) -> bool:
-    """Return whether a lake has a segment, by the very file that is here."""
+    """Return whether a lake has a segment, proven from the same file that is on disk now."""
     found, here = proven.get(segment.id), segment.facts
     return found is not None and (found.device, found.inode, found.size_bytes) == (
         here.device,
@@ -177,7 +177,7 @@ def _due_log(
 def active_and_expired(
     seen: SeenNode, state: HoldState, others: Sequence[HoldState], kept: Collection[str], now_ms: int
 ) -> Iterator[str]:
-    """Say which active segments a broker closes and deletes at once when nothing is held any more.
+    """Name the active segments that a broker closes and deletes at once when the hold ends.
 
     No lake can have them before.
 
@@ -319,7 +319,7 @@ def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: in
 
 @dataclass(frozen=True, slots=True)
 class HoldLook:
-    """What one look knows.
+    """Knowledge of one look.
 
     :param logs: what of the node's logs isn't proven.
     :param found: where all logs are.

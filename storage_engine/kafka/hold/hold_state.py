@@ -67,11 +67,11 @@ class HeldSetting:
         return lesser(found, self.original.value if self.until_then is None else self.until_then)
 
     def has_set(self, found: TopicSetting) -> bool:
-        """Return whether a value is one that we have set, or are about to."""
+        """Return whether we have set this value, or are about to."""
         return found.is_own and found.value in self.ours
 
     def is_ours(self, found: TopicSetting) -> bool:
-        """Return whether nobody but us has changed the setting."""
+        """Return whether only we have changed the setting."""
         return self.has_set(found) or (not self.is_set and found == self.original)
 
 
@@ -82,7 +82,7 @@ def lesser(one: int, other: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How far a log was written at one moment.
+    """The end of a log at one moment.
 
     :param base_offset: of its active segment.
     :param size_bytes: of that segment.
@@ -134,15 +134,15 @@ class HoldState:
         return self.looked_at_ms + self.holds_for_ms if self.holds_for_ms else None
 
     def has_ended(self, now_ms: int) -> bool:
-        """Return whether the hold has ended by itself, as nobody has renewed it."""
+        """Return whether the hold has ended by itself, for lack of a renewal."""
         return self.ends_at_ms is not None and self.ends_at_ms < now_ms
 
     def has_settings(self, topic: str) -> bool:
-        """Return whether we did anything to a topic's settings."""
+        """Return whether we changed any of a topic's settings."""
         return any(one.topic == topic for one in self.settings)
 
     def setting(self, topic: str, key: str) -> HeldSetting | None:
-        """Return what we did to a setting; None: nothing."""
+        """Return our change of a setting; None: there is none."""
         return next((one for one in self.settings if (one.topic, one.key) == (topic, key)), None)
 
 
@@ -228,7 +228,7 @@ def from_their_starts(node: Node) -> Node:
 
 
 def is_same_topic(log: PartitionLog, known: LivePartition) -> bool:
-    """Return whether nothing speaks against a log being of the topic that has its name now."""
+    """Return whether a log may be of the topic that has its name now: nothing contradicts it."""
     if known.topic_id is None:
         return True
     try:

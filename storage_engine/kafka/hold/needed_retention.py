@@ -32,7 +32,7 @@ TopicSettings = Mapping[str, TopicSetting]
 
 @dataclass(frozen=True, slots=True)
 class LogAge:
-    """What a log's expiry depends on.
+    """Facts on which a log's expiry depends.
 
     :param oldest_ms: the smallest of its segments' largest timestamps; None: it has none, or no age counts.
     :param grown_bytes: what was written to it within ``span_ms``.
@@ -84,7 +84,9 @@ def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int
 
 
 def protects(key: str, value: int, logs: Collection[LogAge], now_ms: int, for_ms: int) -> bool:
-    """Return whether a value keeps all that is there for some time, of size as fast as the logs grow."""
+    """Return whether a value keeps all present records for some time; by size: while logs grow as fast as
+    now.
+    """
     if value == UNLIMITED or not logs:
         return True
     if key == RETENTION_MS:
@@ -195,7 +197,7 @@ def same_setting(others: Sequence[HoldState], topic_id: str, key: str) -> Iterat
 
 
 def set_by_another(others: Sequence[HoldState], held: HeldSetting, found: TopicSetting) -> bool:
-    """Return whether another store has set a setting to what is found."""
+    """Return whether another store has set a setting to its present value."""
     return any(one.has_set(found) for one in same_setting(others, held.topic_id, held.key))
 
 
@@ -238,7 +240,9 @@ def let_go_by_others(others: Sequence[HoldState], log: str, topic_id: str) -> in
 
 
 def looks_at(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
-    """Return whether another store has a replica of a log, and so judges what of it is unproven."""
+    """Return whether another store has a replica of a log, and so judges which of its segments are
+    unproven.
+    """
     return any(
         (known := state.logs.get(log)) is not None and known.topic_id == topic_id and not known.is_away
         for state in others

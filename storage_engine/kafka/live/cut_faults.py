@@ -22,7 +22,7 @@ from storage_engine.model.store import FileFacts, Segment
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What goes of a log.
+    """Segments to delete of a log.
 
     :param segments: its first ones, oldest first.
     """
@@ -152,7 +152,7 @@ def _other_policy(live: LivePartition) -> str:
 
 
 def files_fault(prefix: Prefix) -> str:
-    """Return what is wrong with the segments as the log's first ones; "": nothing is."""
+    """Return the fault of segments that should be the log's first ones; "": there is none."""
     there = [files.base_offset for files in prefix.log.segments]
     going = [segment.base_offset for segment in prefix.segments]
     if there[: len(going)] != going or len(there) <= len(going):

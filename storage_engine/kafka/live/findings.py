@@ -96,7 +96,7 @@ def offline_findings(node: Node) -> Iterator[Finding]:
 
 
 def waiting_files(node: Node) -> Iterator[Finding]:
-    """Yield what lies below leaders' starts: it is deleted, and its files are still there.
+    """Yield files below the leaders' starts: their records are deleted, and the files are still there.
 
     :param node: with what its cluster says.
     """
@@ -119,7 +119,7 @@ def waiting_files(node: Node) -> Iterator[Finding]:
 
 
 def _unknown(facts: LiveFacts) -> Iterator[Finding]:
-    """Yield what the cluster didn't tell, by why."""
+    """Yield facts that the cluster didn't tell, by the reason."""
     refused: dict[str, list[str]] = defaultdict(list)
     for name, known in facts.partitions.items():
         for why in known.refused:

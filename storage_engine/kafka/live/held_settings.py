@@ -53,7 +53,7 @@ def rely_on_others(
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What became of settings that had to be raised.
+    """Results for settings that had to be raised.
 
     :param state: in which what the cluster now says is set.
     :param refused: why the cluster didn't let topics be changed, by topic.
@@ -75,7 +75,7 @@ def raise_settings(
     strict: bool,
     first_margin_ms: int | None = None,
 ) -> Raised:
-    """Raise what has to be, once it is remembered.
+    """Raise settings that have to be raised, once the raise is remembered.
 
     :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
     :param first_margin_ms: a setting that isn't ours yet is raised where it keeps records for less; None: as
@@ -149,7 +149,7 @@ def _as_said(held: HeldSetting, said: Mapping[str, TopicSetting] | BrokerRefused
 
 @dataclass(frozen=True, slots=True)
 class SettingsPutBack:
-    """What became of settings that were to be as they had been.
+    """Results for settings that were to be put back.
 
     :param kept: those that aren't, and whose first values have to be remembered.
     :param unsettled: why nobody else can put topics back, by topic; of each some are in ``kept``.

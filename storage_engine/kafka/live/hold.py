@@ -171,7 +171,7 @@ def _status(
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
-    """Return what a hold is worth: settings as they were found, and those that were set since.
+    """Return the state of a hold: settings as they were found, and those that were set since.
 
     Each log has its own answer. Of what isn't held the store plans nothing from here on.
 
@@ -291,7 +291,7 @@ def end_hold(store: LiveNode, now_ms: int) -> HoldStatus:
 _TIMES = 1.25
 """So many margins before it would go, what is held stays so: no setting goes to and fro."""
 LOOKS = 3
-"""How often a node is looked at whose files go away, or whose settings others change, meanwhile."""
+"""Times that a node is looked at again while its files vanish, or others change its settings."""
 NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
 
 
@@ -456,7 +456,7 @@ def _due(
     unread: Mapping[str, str],
     ends: Mapping[str, int],
 ) -> Iterator[DueRange]:
-    """Yield what goes though no lake has it, log by log.
+    """Yield segments that will be deleted and no lake has, log by log.
 
     :param within: now, and a margin.
     :param unheld: why topics can't be held, or held any longer.

@@ -47,7 +47,7 @@ def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms
 
 @dataclass(slots=True)
 class _Topic:
-    """What is said of a topic.
+    """A cluster's facts about a topic.
 
     :param partitions: leader, replicas and replicas in sync of each.
     """

@@ -109,8 +109,8 @@ def delete_segments(
 
 
 def below_start(store: LiveNode, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return which of these segments lie wholly below where their leaders begin: they are deleted, wherever
-    their files are.
+    """Return those of these segments that lie wholly below their leaders' starts: their records are deleted,
+    wherever the files are.
 
     Of a log that we never had cut, nothing counts as deleted where its leader doesn't answer.
 
@@ -195,7 +195,7 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What a log's leader says of itself at one moment.
+    """A leader's facts about its log at one moment.
 
     :param epoch: None: it doesn't say.
     """
@@ -523,7 +523,7 @@ def other_than(
 def _about(
     topic: str | None, partition: int | None, left: Mapping[tuple[str, int], Witness]
 ) -> list[tuple[str, int]]:
-    """Return which logs an error is about; of a topic as a whole it names no partition."""
+    """Return the logs that an error is about; an error about a whole topic names no partition."""
     whole = partition is None or partition < 0
     return [key for key in left if key[0] == topic and (whole or key[1] == partition)]
 

@@ -310,7 +310,7 @@ def found_logs(
 
 
 def _failed(node: Node) -> Mapping[str, str]:
-    """Return what is wrong with directories that can't be read, or that their broker serves no more."""
+    """Return the fault of directories that can't be read, or that their broker no longer serves."""
     unread = {
         path: f"it can't be read: {why}. What its logs have is unknown, and nothing of the node is planned, "
         "archived or deleted until it is back"
@@ -382,7 +382,7 @@ def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> Mapping[str, Bearab
 
 
 def _limit(disk: DiskUsage, grown_bytes: int, wanted_ms: int) -> DiskLimit | None:
-    """Return what limits a hold; None: how full a disk is can't be told."""
+    """Return the limit of a hold; None: the disk's level is unknown."""
     if disk.total_bytes is None or disk.usable_bytes is None:
         return None
     fillable = disk.usable_bytes - disk.total_bytes * _KEPT_FREE_PERCENT // 100

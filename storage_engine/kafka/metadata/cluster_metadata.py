@@ -298,7 +298,7 @@ def _put(
     rest: bytes,
     path: Path,
 ) -> None:
-    """Take what a PartitionRecord says.
+    """Apply a PartitionRecord.
 
     :param rest: what is behind the topic's id.
     """
@@ -319,7 +319,7 @@ def _check_version(kind: int, version: int, path: Path) -> None:
 
 @lru_cache(maxsize=4096)
 def _made(data: bytes, path: Path) -> PartitionState:
-    """Read what is behind the partition's id in a PartitionRecord: the same for many partitions."""
+    """Parse the fields behind the partition's id in a PartitionRecord: the same for many partitions."""
     reader = _Reader(data, path)
     replicas, _, removing, adding = (reader.numbers() for _ in ("replicas", "isr", "removing", "adding"))
     reader.number()
@@ -327,7 +327,7 @@ def _made(data: bytes, path: Path) -> PartitionState:
 
 
 def _changed(reader: _Reader, before: PartitionState) -> PartitionState:
-    """Read what is behind the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
+    """Parse the fields behind the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
     state = before
     for tag, value in reader.tagged():
         if tag == _REPLICAS_TAG:

@@ -43,7 +43,7 @@ _REMEDY = "Start the broker, which reads the topic by itself, and ask it: --brok
 
 @dataclass(slots=True)
 class CommittedOffsets:
-    """What the records say, the newest of each key.
+    """Contents of the records, the newest of each key.
 
     :param offsets: by group, topic and partition; None: the group's partition can't be read to its end, so
         that a newer one may be there.

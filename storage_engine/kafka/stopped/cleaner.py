@@ -109,7 +109,7 @@ def due(log: PartitionLog, cleaned_to: int, settings: CleanerSettings, first_ope
 def cleaner_findings(
     node: Node, topics: TopicSettings, first_open: Mapping[str, int], at_ms: int
 ) -> Iterator[Finding]:
-    """Yield what says that the cleaner is dead, off, or passes over a log.
+    """Yield signs that the cleaner is dead, off, or passes over a log.
 
     :param first_open: where the oldest open transaction of a log begins, by log.
     :param at_ms: now; of a stopped node when it last did something.

@@ -171,7 +171,7 @@ def imbalance(node: Node, rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
 
 
 def internal_findings(node: Node, at_ms: int) -> Iterator[Finding]:
-    """Yield what Kafka's own topics take, and how they grow."""
+    """Yield the bytes that Kafka's own topics take, and their growth."""
     sizes: dict[str, list[tuple[int, int]]] = {}
     for _, log in node.logs:
         if log.name.is_internal and log.name.topic != METADATA_TOPIC:

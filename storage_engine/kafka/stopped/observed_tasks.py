@@ -40,13 +40,13 @@ from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.store import FileFacts, SegmentId
 
 DELETE_DELAY_MS = 60_000
-"""What a node has where nothing is set (``log.segment.delete.delay.ms``)."""
+"""The default of a node (``log.segment.delete.delay.ms``)."""
 TOPIC_IS_GONE = "its topic was deleted"
 _OWN = (FileKind.LOG, FileKind.TRANSACTION_INDEX, FileKind.SNAPSHOT)
 _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 Found = tuple[list[LeftOver], list[str]]
-"""What may go, and clauses of what stays and why."""
+"""Files that may be deleted, and clauses on those that stay and why."""
 
 
 def deleted_segments(node: Node, delays_ms: Callable[[str], int | None], now_ms: int) -> Found:
@@ -232,7 +232,7 @@ def _files_text(files: list[FileFacts]) -> str:
 
 
 def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
-    """Yield which words of a person are for nothing, as sentences.
+    """Yield persons' decisions that have no effect, as sentences.
 
     :raises BadInputError: a topic is there still, so that the word for it is wrong.
     """
@@ -338,7 +338,7 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 
 
 def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
-    """Measure what lies behind recovery points. A log's point moves when a segment is closed, or by
+    """Measure the bytes behind recovery points. A log's point moves when a segment is closed, or by
     ``flush.ms`` and ``flush.messages`` where these are set.
     """
     behind = sorted(((_unflushed(directory, log), log) for directory, log in managed_logs(node)), key=_size)

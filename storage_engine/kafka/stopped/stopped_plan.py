@@ -26,7 +26,7 @@ _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 
 @dataclass(frozen=True, slots=True)
 class StoppedNode:
-    """What a stopped node's files say of itself.
+    """State of a stopped node by its files.
 
     :param metadata: its copy of the cluster's.
     :param copied: logs that its broker copies to another log directory.

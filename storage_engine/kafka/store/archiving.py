@@ -104,7 +104,8 @@ def archivable_of_logs(
     logs: Mapping[str, tuple[LogDirectory, PartitionLog]],
     settings: TopicSettings,
 ) -> Archivable:
-    """Return which segments of some logs may be archived by now; a log with a fault keeps no other out.
+    """Return the segments of some logs that may be archived by now; a log with a fault doesn't keep others
+    out.
 
     :param logs: by name, of those that are there by now and maybe others.
     """
@@ -257,13 +258,15 @@ def _check_transaction_index(
 
 
 def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:
-    """Return what a segment's receipt says beside its bytes; the log's start where it lies inside."""
+    """Return a segment's evidence for its receipt beside its bytes; the log's start where that lies
+    inside.
+    """
     found: dict[str, Any] = {"leader_epochs": [[one.epoch, one.start_offset] for one in epochs]}
     return {**found, START_EVIDENCE: log_start} if first < log_start < end else found
 
 
 def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
-    """Return what a log is to its cluster: cluster id, topic id and partition.
+    """Return a log's identity in its cluster: cluster id, topic id and partition.
 
     :raises CorruptFileError: the file with the topic's id can't be what its name says.
     :raises OSError: it can't be read.

@@ -447,7 +447,7 @@ def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """What a snapshot was made of.
+    """Data that a snapshot was made of.
 
     :param known: logs with all that was found of each, by name.
     """

@@ -181,7 +181,7 @@ class OpenNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeTasks(BackgroundTasks):
-    """What a node's broker does in the background."""
+    """Background tasks of a node's broker."""
 
     node: OpenNode
 
@@ -197,7 +197,7 @@ class NodeTasks(BackgroundTasks):
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs(IdentifiedLogs):
-    """Which logs a node has, by their files and by the cluster's metadata."""
+    """A node's logs, by its files and by the cluster's metadata."""
 
     node: OpenNode
 
@@ -230,7 +230,7 @@ class NodeLogs(IdentifiedLogs):
 
 @dataclass(frozen=True, slots=True)
 class NodeReplicas(StoreReplicas):
-    """What a node's logs have in common with those of other nodes."""
+    """A node's logs compared with those of other nodes."""
 
     node: OpenNode
 
@@ -251,7 +251,7 @@ class NodeReplicas(StoreReplicas):
 
 @dataclass(frozen=True, slots=True)
 class NodeConsumers(StoreConsumers):
-    """Who consumes a node's logs, by their files, and by the cluster where one is asked."""
+    """Consumers of a node's logs, by their files, and by the cluster where one is asked."""
 
     node: OpenNode
 
@@ -273,7 +273,9 @@ class NodeConsumers(StoreConsumers):
         return unread_by_log(consumers, context, new_min_offsets)
 
     def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
-        """Return who consumes, and what of some logs they have read is looked up in."""
+        """Return the consumers, and the index in which the positions that they have read in some logs are
+        looked up.
+        """
         from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
@@ -283,7 +285,7 @@ class NodeConsumers(StoreConsumers):
 
 @dataclass(frozen=True, slots=True)
 class NodeCourse(StoreCourse):
-    """What goes when, by the topics' settings."""
+    """Deletions to come, by the topics' settings."""
 
     node: OpenNode
 
@@ -309,7 +311,9 @@ class NodeCourse(StoreCourse):
 
 @dataclass(frozen=True, slots=True)
 class NodeProcess(StoreProcess):
-    """Who has the log directories' lock files, and what a node's broker leaves when it has run."""
+    """The process that has the log directories' lock files, and the files that a node's broker leaves when it
+    has run.
+    """
 
     data_paths: tuple[Path, ...]
 

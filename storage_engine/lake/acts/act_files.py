@@ -120,7 +120,7 @@ def list_acts(file_io: FileIO, location: str) -> tuple[str, ...]:
 
 
 def lacks_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> bool:
-    """Return whether an act of one location of ``segments`` isn't at another.
+    """Return whether an act at one location of ``segments`` is missing at another.
 
     :raises LakeUnavailableError: they can't be listed.
     """
@@ -142,7 +142,7 @@ def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
 
 
 def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Acts:
-    """Record what a person decides; durable when this returns.
+    """Record a person's decision; durable when this returns.
 
     Killed at any instant and run again, it goes on.
 
@@ -327,7 +327,8 @@ class HeldStores:
         return tuple(hold for hold in self.holds if hold.covers_store(store_id, names))
 
     def holds_file(self, inside: str) -> bool:
-        """Return whether a data file, or one of receipts, is held; by its store, for it may have every topic.
+        """Return whether a data file, or a file of receipts, is held; by its store, since it may have every
+        topic.
 
         :param inside: its path, relative to its table's location.
         """
@@ -339,7 +340,7 @@ class HeldStores:
 
 
 def read_held_stores(lake: Lake) -> HeldStores:
-    """Return which stores of a lake are held now.
+    """Return the stores of a lake that are held now.
 
     :raises LakeUnavailableError: the lake or its acts can't be read: then nothing may be removed.
     """
@@ -347,7 +348,7 @@ def read_held_stores(lake: Lake) -> HeldStores:
 
 
 def held_stores(lake: Lake, acts: Acts) -> HeldStores:
-    """Return which stores of a lake are held now, by acts that were read already.
+    """Return the stores of a lake that are held now, by acts that were read already.
 
     :raises LakeUnavailableError: the receipts can't be read.
     """

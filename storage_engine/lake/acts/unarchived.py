@@ -94,7 +94,7 @@ class ArchivePermits:
         return "" if rule is None else not_archived_text(rule)
 
     def unarchived(self, segments: Sequence[Segment]) -> dict[str, str]:
-        """Return which logs of segments aren't archived, by which rule, by name."""
+        """Return the logs of segments that aren't archived, with the rule, by name."""
         logs = dict.fromkeys(segment.log for segment in segments)
         return {log: clause for log in logs if (clause := self.clause_of_log(log))}
 
@@ -121,7 +121,9 @@ class ArchivePermits:
         return None if receipt.is_whole else replace(self, there=tuple(sorted(receipt.kept_streams)))
 
     def clause_of_receipt(self, receipt: Receipt) -> str:
-        """Return which topics a segment's copy lacks, and by which rules; "": it is no copy to delete by."""
+        """Return the topics that a segment's copy lacks, and the rules, as a clause; "": such a copy permits
+        no deletion.
+        """
         if not receipt.lacks_by_rules:
             return ""
         rules = {topic: self.rule_of(receipt.log, topic) for topic in receipt.gone_streams}
@@ -130,7 +132,7 @@ class ArchivePermits:
 
 
 def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
-    """Return which topics of a segment aren't archived, as a clause.
+    """Name the topics of a segment that aren't archived, as a clause.
 
     :param rules: by topic.
     """
@@ -141,7 +143,9 @@ def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
 
 
 def leaves_out_rows(broker: str) -> bool:
-    """Return whether rows of some topics of a segment may stay out of a lake: they lie side by side in it."""
+    """Return whether a kind's segments may enter a lake without the rows of some topics: topics share its
+    segments.
+    """
     found = find_broker(broker)
     return not found.topics.are_logs and bool(found.codec.columns.streams)
 

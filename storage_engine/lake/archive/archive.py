@@ -147,7 +147,7 @@ def segment_jobs(
     contexts: Mapping[SegmentId, SegmentContext] | None = None,
     permits: ArchivePermits = NO_PERMITS,
 ) -> tuple[SegmentJob, ...]:
-    """Describe what to archive; the only place that asks the lake where its data files go.
+    """Describe the segments to archive; the only place that asks the lake where its data files go.
 
     An empty lake that was made for no broker becomes one for this broker's segments.
 
@@ -407,7 +407,7 @@ def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJ
 
 
 def _file_of(job: SegmentJob) -> tuple[str, str] | None:
-    """Return what jobs have in common whose segments may lie in one file; None: nothing."""
+    """Return the common parameters of jobs whose segments may lie in one file; None: they share none."""
     if job.found_in is not None:
         return job.store_id, job.found_in[0]
     return None if job.shares is None else (job.store_id, f"topic {job.shares}")
@@ -624,7 +624,9 @@ def _with_source(
 
 
 def first_damage(job: SegmentJob) -> Damage | None:
-    """Return what is wrong with a segment's first bytes that can't be read; None: nothing, or it is gone."""
+    """Return the fault of a segment's first bytes that can't be read; None: there is none, or the file is
+    gone.
+    """
     codec = find_broker(job.broker).codec
     with suppress(StorageEngineError, OSError):
         source = read_source(job)

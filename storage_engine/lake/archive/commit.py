@@ -297,7 +297,9 @@ def _is_as_proven(file: LiveFile, segment: ProvenSegment) -> bool:
 
 
 def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> bool:
-    """Return whether rows of a segment lie in files other than its own, which may be lost: none is read."""
+    """Return whether rows of a segment lie in other files than its own, which may be lost: no file is
+    read.
+    """
     where = segment_rows(segment.store_id, segment.lineage, segment.log, segment.base_offset)
     locations = {file.location for file in own}
     with metadata_errors(table.location(), "look for rows of a segment"):
@@ -568,7 +570,7 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
 def _look(
     lake: Lake, segments: Table, messages: Table, proven: Sequence[ProvenSegment], leaving: Leaving
 ) -> tuple[list[ProvenSegment], dict[SegmentIdentity, Receipt]]:
-    """Return which segments have no receipt that holds, and the receipts of the others.
+    """Return the segments without a sound receipt, and the receipts of the others.
 
     :param segments: loaded before the table of rows: a receipt comes after its data.
     """
@@ -604,7 +606,7 @@ def _look(
 
 
 def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
-    """Return whether a receipt lacks nothing of a segment but what archive rules leave out of it now, too."""
+    """Return whether a receipt lacks only rows that archive rules leave out now, too."""
     if row.is_whole or not row.lacks_by_rules:
         return row.is_whole
     lacks = {stream["name"] for stream in json.loads(segment.streams or "[]") if stream["gone"] is not None}

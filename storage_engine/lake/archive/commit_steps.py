@@ -52,7 +52,7 @@ _REFUSED_STATES = ("25006", "42501", "53100", "55P03")
 
 @dataclass(frozen=True, slots=True)
 class CommitStep:
-    """What has to be committed next.
+    """The next thing to commit.
 
     :param what: says the same for the same work, so that two readings of the tables can be compared.
     """
@@ -137,7 +137,8 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
 
 
 def _is_up_to_date(lake: Lake, table: Table) -> bool:
-    """Return whether a loaded table has all that was ever committed to it, by the mark below its location.
+    """Return whether a loaded table has all commits that were ever made to it, by the mark below its
+    location.
 
     :raises LakeIdentityError: not even the table as it is now has: its catalog went back to an older state.
     """
@@ -172,7 +173,7 @@ def _unknown_if_unreadable(lake: Lake, unknown: Exception | None) -> Iterator[No
 def _is_still(
     step: CommitStep, next_step: Callable[[], CommitStep | None], lake: Lake, cause: Exception
 ) -> bool:
-    """Return whether the tables, read again, still miss exactly what an attempt wanted to add."""
+    """Return whether the tables, read again, still miss exactly the rows that an attempt wanted to add."""
     try:
         again = next_step()
     except LakeUnavailableError as error:
@@ -183,7 +184,7 @@ def _is_still(
 
 
 def _is_settled(lake: Lake, error: Exception) -> bool:
-    """Return whether what the table says now is final, so that a failed attempt can't land later.
+    """Return whether the table's present state is final, so that a failed attempt can't land later.
 
     True for SQLite, whose commits end with the call. A server may still be at work on a request that
     timed out.
@@ -196,7 +197,7 @@ def _is_settled(lake: Lake, error: Exception) -> bool:
 
 
 def _was_not_sent(error: Exception) -> bool:
-    """Return whether a commit failed at writing a file, which comes before the catalog is asked.
+    """Return whether a commit failed while it wrote a file, that is before the catalog was asked.
 
     A file has a name; a connection that broke has none.
     """

@@ -208,7 +208,7 @@ def rows_table_among(names: Iterable[str]) -> str:
 
 
 def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
-    """Return whether a lake takes the first store of whatever kind. Pure.
+    """Return whether a lake takes the first store of any kind. Pure.
 
     One of version 1, which has no UUID, was made for the default broker.
     """
@@ -223,7 +223,7 @@ def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
 
 
 def has_no_broker(lake: Lake) -> bool:
-    """Return whether a lake is still nobody's, and takes the first store of whatever kind.
+    """Return whether a lake has no kind yet, and takes the first store of any kind.
 
     :raises LakeUnavailableError: its tables can't be read.
     """

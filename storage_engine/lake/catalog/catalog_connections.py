@@ -1,4 +1,6 @@
-"""Connections to a catalog server: each has a time limit, and none is used again after it was idle for long."""
+"""Connections to a catalog server: each has a time limit, and none is used again after it was idle for
+long.
+"""
 
 from __future__ import annotations
 

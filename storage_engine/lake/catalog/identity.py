@@ -51,7 +51,7 @@ MARK_NAME = f"{HIDDEN_PREFIX}mark.json"
 _METADATA_FILE = re.compile(r"v?(\d+)(?:-.*)?\.metadata\.json")
 
 _DENIED = re.compile(r"AWS Error ACCESS_DENIED|Azure Error: \[\w*\] 403")
-"""What PyArrow says, without an error number, of a file that one isn't allowed to see."""
+"""PyArrow's text, without an error number, for a file that this user may not see."""
 
 _POSTGRES = "postgresql:"
 _REST = "rest:"
@@ -72,7 +72,7 @@ _POSTGRES_SCHEMA = re.compile(rf"(?P<database>{_POSTGRES}\d+/\d+)/(?P<schema>.*)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a table's location says of the lake that it belongs to.
+    """The record at a table's location of the lake that it belongs to.
 
     :param catalog: identity of the catalog that committed last.
     :param metadata: name of the table's metadata file that was committed last.
@@ -214,7 +214,7 @@ def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = Fals
 
 
 def mark_of(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> Mark:
-    """Return what a loaded table's mark has to say."""
+    """Return the contents of a loaded table's mark."""
     return Mark(lake_id, str(table.metadata.table_uuid), catalog, _name(table.metadata_location), pending)
 
 
@@ -290,7 +290,7 @@ def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
 
 
 def _is_denied(cause: BaseException | None) -> bool:
-    """Return whether a failure says that one may not see a file, or that it can't be there."""
+    """Return whether a failure means that this user may not see a file, or that it can't be there."""
     return isinstance(cause, PermissionError | NotADirectoryError) or bool(_DENIED.search(str(cause)))
 
 
@@ -305,7 +305,7 @@ def is_below(location: str, directory: str) -> bool:
 
 
 def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
-    """Hold what the mark below a table's location says against the table.
+    """Compare the mark below a table's location with the table.
 
     :param table: as loaded; loaded again where somebody may have committed since.
     :param lake_id: of the lake, by its tables; None: nothing gave it one yet.
@@ -323,7 +323,7 @@ def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
 
 
 def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: str) -> str:
-    """Return what a mark has against a loaded table, and what to do; "" where nothing."""
+    """Return the contradiction between a mark and a loaded table, and the remedy; "" where there is none."""
     if mark is None:
         if lake_id is None or lake_id_of(table) is None or table.current_snapshot() is None:
             return ""
@@ -353,7 +353,7 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
 
 
 def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
-    """Return whether a table's metadata, at ``location``, came after another file's, or is that one."""
+    """Return whether a table's metadata, at ``location``, is that of another file or was made after it."""
     known = {_name(entry.metadata_file) for entry in metadata.metadata_log}
     if file_name == _name(location) or file_name in known:
         return True

@@ -70,7 +70,8 @@ class OwnTable(Table):
 
 
 class OwnTables(Catalog):
-    """How our catalogs load and commit tables; each has to be told whose it is before the first.
+    """Loads and commits tables for our catalogs; each catalog has to be given its owner before the first
+    table.
 
     :param ignored: names of what a catalog's server has answered and nobody here follows.
     """
@@ -80,7 +81,7 @@ class OwnTables(Catalog):
     _catalog_id: str
 
     def belong_to(self, config: LakeConfig, catalog_id: str) -> None:
-        """Take what tells which place is this lake's own."""
+        """Take the function that tells which place is this lake's own."""
         self._config, self._catalog_id = config, catalog_id
 
     def _load_file_io(self, properties: Properties | None = None, location: str | None = None) -> FileIO:

@@ -229,7 +229,7 @@ def live_files(table: PlacedTable) -> dict[str, DataFile]:
 
 
 class _PlacedIO(FileIO):
-    """Opens what a table's metadata names where it lies now; writes nothing."""
+    """Opens files that a table's metadata names, at the place where they lie now; writes nothing."""
 
     def __init__(self, table: PlacedTable) -> None:
         super().__init__(table.io.properties)

@@ -17,7 +17,7 @@ from storage_engine.lake.catalog.catalog_connections import ANSWER_SECONDS, CONN
 from storage_engine.lake.catalog.own_tables import OwnTables
 
 _REST_CONFIG = ("prefix", "namespace-separator")
-"""What the protocol needs of a REST catalog's configuration; all else is ours to say."""
+"""Properties that the protocol needs of a REST catalog's configuration; all others are ours."""
 
 _REST_TABLE_CONFIG = ("token",)
 """The same of what it says of a table."""

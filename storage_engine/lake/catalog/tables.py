@@ -139,10 +139,10 @@ _TREE_TYPES: dict[str, pa.DataType] = {
     "gone": pa.string(),
 }
 TREE_COLUMNS = pa.schema([pa.field(name, kind) for name, kind in _TREE_TYPES.items()])
-"""What the lake adds behind a codec's columns since version 3."""
+"""Columns that the lake adds behind a codec's columns since version 3."""
 
 TREE_FIELDS = ("root", "streams", "row_groups", "state", "act")
-"""What receipts have since version 3."""
+"""Columns of receipts since version 3."""
 
 LATER_COLUMNS: tuple[str, ...] = ("properties_text",)
 """Columns that some codec has since version 3, in the order in which they came. A new table gets the columns
@@ -157,7 +157,7 @@ _IDENTITY_TYPES: dict[str, pa.DataType] = {
     "segment_base_offset": pa.int64(),
 }
 IDENTITY_COLUMNS = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _IDENTITY_TYPES.items()])
-"""What the lake adds in front of a codec's columns."""
+"""Columns that the lake adds in front of a codec's columns."""
 
 SELECTIVE_COLUMNS = (*IDENTITY_COLUMNS.names, "physical_offset", "kind")
 """Columns of every broker's rows with minimum and maximum: what a query selects by."""
@@ -310,7 +310,7 @@ def partition_by_store(schema: Schema) -> PartitionSpec:
 
 
 def is_by_store(table: Table, spec_id: int) -> bool:
-    """Return whether files of this partition spec are of one store each, which their partition names."""
+    """Return whether files of this partition spec have one store each, which their partition names."""
     (only, *others) = table.specs()[spec_id].fields or (None,)
     return (
         only is not None
@@ -384,7 +384,7 @@ def check_version_of(location: str, properties: Mapping[str, str]) -> None:
 
 
 def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
-    """Return what a loaded table lacks, as one that an older version made does."""
+    """Return the columns that a loaded table lacks because an older version made it."""
     there = {field.name for field in table.schema().fields}
     return [field for field in expected.fields if field.name not in there]
 
@@ -399,7 +399,9 @@ def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
 
 
 def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return what other engines and older releases go by and a table has not, or has otherwise. Pure."""
+    """Return the properties that other engines and older releases need and that a table lacks, or has with
+    other values. Pure.
+    """
     wanted = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
     return {key: value for key, value in wanted.items() if found.get(key) != value}
 

@@ -56,7 +56,7 @@ _ARCHIVED_ONLY = "in the lake only, with a valid receipt"
 
 @dataclass(frozen=True, slots=True)
 class LocalSpan:
-    """What one segment file holds of the log: [start_offset, end_offset), up to the logical end.
+    """One segment file's range of the log: [start_offset, end_offset), up to the logical end.
 
     :param sha256: of the whole file; None when nobody read it.
     :param unchanged: its facts (device, inode, size, mtime, ctime) are still those it was proven with,
@@ -88,7 +88,7 @@ class LocalSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedSpan:
-    """What went from a log, by the journal: what a run deleted, or others deleted.
+    """A range that was deleted from a log, by the journal: by a run, or by others.
 
     :param excused: why no receipt was needed (policy ``archive: off``, a rule, or a waiver); "" when it was.
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
@@ -114,13 +114,13 @@ class ReleasedSpan:
 
     @property
     def is_loss(self) -> bool:
-        """Return whether it went when no rule let it go, and nobody has accepted that."""
+        """Return whether it was deleted while no rule permitted that, and no person has accepted the loss."""
         return self.unproven and not self.excused
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpan:
-    """What another store has archived of a log that both have a replica of.
+    """A range that another store has archived of a log that both have a replica of.
 
     :param log: its name, or what it is called once another one has that.
     :param ended: what became of it where it expired; "": that store has it whole.
@@ -139,7 +139,7 @@ ComparedReceipts = Callable[[], Collection[str | SegmentIdentity]]
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """Who may know of bytes that are in no place that was looked at.
+    """Places that may have bytes that are in no place that was looked at.
 
     :param present: by name, the identity of the log on disk, as receipts have it; "": it can't be told.
     :param replicas: what sound receipts of other stores have; counts where nothing of the store does.
@@ -356,7 +356,7 @@ def _judge(
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """What became of bytes that are in no place that was looked at.
+    """State of bytes that are in no place that was looked at.
 
     :param where: NOT_ARCHIVED, LOST or UNKNOWN.
     :param is_accepted: all of it went without an archive by somebody's decision.
@@ -370,7 +370,8 @@ class Absent:
 def judge_absent(
     released: Sequence[ReleasedSpan], unasked: Sequence[str], *, has_receipt: bool = False
 ) -> Absent:
-    """Decide what bytes are that are in no place that was looked at: LOST only where nobody else may know.
+    """Judge bytes that are in no place that was looked at: LOST only where every place that may have them was
+    asked.
 
     :param released: what the journal says of their going.
     :param unasked: lakes that may have them and were not asked, each as a clause.
@@ -437,7 +438,7 @@ def _joined(rows: Sequence[RangeStatus]) -> RangeStatus:
 
 
 def merge_intervals(pieces: Iterable[HasOffsets | Interval]) -> list[Interval]:
-    """Return what ranges cover, as intervals that don't touch, by offset."""
+    """Return the union of ranges as intervals that don't touch, by offset."""
     found: list[Interval] = []
     ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
     for start, end in sorted(ends):

@@ -56,7 +56,7 @@ def local_spans(
     lineages: Lineages,
     ends: Mapping[SegmentId, int] | None = None,
 ) -> tuple[LocalSpan, ...]:
-    """Return what a store has on disk, compared with its receipts. A file that goes away meanwhile isn't on
+    """Return a store's ranges on disk, compared with its receipts. A file that goes away meanwhile isn't on
     disk.
 
     :param rows: the store's receipts; :func:`comparable` says which count.
@@ -144,7 +144,7 @@ def companion_fault(broker: str, proven: Companion, path: Path) -> str:
 
 
 def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
-    """Return whether a file that has other bytes than a companion says the same.
+    """Return whether a file that differs from a companion in bytes has the same content.
 
     :raises OSError: it can't be read.
     """
@@ -159,7 +159,7 @@ _COLUMNS = ("sequence", "log", "lineage", "base_offset", "size_bytes", "row_hash
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReceiptSpan:
-    """What one receipt says of where its segment lies, and its place in the chain of receipts.
+    """A receipt's range, the file of its rows, and its place in the chain of receipts.
 
     :param log_id: which log it is of; "": it isn't known.
     :param ended: what became of a segment that expired; "": the lake has it whole.
@@ -244,8 +244,8 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
 
 
 def has_those_before(lake: Lake, store_id: str, rows: Sequence[ReceiptSpan]) -> bool:
-    """Return whether a lake has as many receipts of a store as the last one's number says: another engine may
-    have deleted some. No file of them is read.
+    """Return whether a lake has as many receipts of a store as the number of the last one says: another
+    engine may have deleted some. No file of them is read.
 
     :param rows: the store's last ones, in their order.
     :raises LakeUnavailableError: the table can't be read.

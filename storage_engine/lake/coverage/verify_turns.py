@@ -40,7 +40,7 @@ def last_check(history: History, receipt: HasReceiptHash, level: VerifyLevel) ->
 
 
 def standing_fault(history: History, receipt: HasReceiptHash) -> Check | None:
-    """Return what was found wrong with a segment and not found right since, by a look at least as close."""
+    """Return the fault of a segment that no later look of at least the same depth found mended."""
     for check in history.get(receipt.row_hash, ()):
         if check.fault and last_check(history, receipt, check.level) == check:
             return check

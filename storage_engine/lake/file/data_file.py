@@ -51,7 +51,7 @@ CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, A
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """What a segment's rows say of it. Timestamps in ms since the epoch; None without messages."""
+    """Facts about a segment from its rows. Timestamps in ms since the epoch; None without messages."""
 
     row_count: int
     message_count: int
@@ -223,7 +223,7 @@ def codec_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def _row_errors(name: str) -> Iterator[None]:
-    """Tell what is wrong with a codec's rows from a sink that can't take them.
+    """Turn errors about a codec's rows, raised by a sink that can't take them, into ours.
 
     :raises ProofError: the rows aren't as their schema says.
     """
@@ -353,7 +353,7 @@ class RowCounter:
             self._last_us.append(extremes["max"].as_py())
 
     def stats(self) -> DataFileStats:
-        """Return what has been counted."""
+        """Return the counts so far."""
         first, last = min(self._first_us, default=None), max(self._last_us, default=None)
         return DataFileStats(
             row_count=self._rows,
@@ -365,7 +365,7 @@ class RowCounter:
 
 
 class WindowMemory:
-    """What windows are put together in. It serves one segment after the other, never two at a time.
+    """Memory in which windows are put together. It serves one segment after the other, never two at a time.
 
     Fresh pages would have to be cleared by the kernel, which takes a good part of the time of encoding.
     """
@@ -740,7 +740,7 @@ def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) 
 
 
 def place_of(metadata: pq.FileMetaData, column: str, name: str) -> int:
-    """Return which of a data file's columns one is.
+    """Return the position of one of a data file's columns.
 
     :raises ProofError: its footer names none.
     """

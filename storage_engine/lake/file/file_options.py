@@ -14,7 +14,7 @@ from storage_engine.model.broker.codec import Columns
 
 COMPRESSION_LEVEL: Final = 1
 _PACKED_LEVEL: Final = -100
-"""Of what doesn't shrink: zstd then looks for little."""
+"""The level for data that doesn't shrink: zstd then searches little."""
 SAMPLE_ROWS: Final = 1 << 14
 """Of the first rows, by which a file's options are chosen."""
 _SAMPLE_VALUES: Final = 1000
@@ -53,7 +53,7 @@ def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -
 
 
 def _has_repeats(column: pa.ChunkedArray[Any]) -> bool:
-    """Return whether values come again often enough for a dictionary."""
+    """Return whether values repeat often enough for a dictionary."""
     values: Any = column
     if pa.types.is_binary_view(values.type):
         values = values.cast(pa.large_binary())
@@ -62,7 +62,7 @@ def _has_repeats(column: pa.ChunkedArray[Any]) -> bool:
 
 
 def _is_packed(column: pa.ChunkedArray[Any]) -> bool:
-    """Return whether a column of bytes doesn't shrink, as they are compressed already."""
+    """Return whether a column of bytes doesn't shrink, since they are compressed already."""
     if not pa.types.is_binary_view(column.type):
         return False
     taken: list[bytes] = []

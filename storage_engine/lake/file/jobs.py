@@ -22,7 +22,7 @@ _DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})(?:-([0-9a-f]{8}))?
 
 @dataclass(frozen=True, slots=True)
 class AgentAccess:
-    """How a driver reaches the agent beside a broker.
+    """The address of the agent beside a broker, and the driver's access to it.
 
     :param address: HOST:PORT; plain://HOST:PORT without TLS.
     :param token: that the agent has as well; "": it asks for a certificate.
@@ -190,12 +190,12 @@ def shared_file_name(run: str, task: int) -> str:
 
 
 def is_shared_name(name: str) -> bool:
-    """Return whether a data file is named as one of several segments."""
+    """Return whether a data file's name is that of a file of several segments."""
     return _SHARED_FILE_NAME.fullmatch(name) is not None
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a data file is named as archiving names them; else another program did."""
+    """Return whether a data file has a name that archiving gives; else another program wrote it."""
     return is_shared_name(name) or split_data_file_name(name)[0] != ""
 
 

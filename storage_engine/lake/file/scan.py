@@ -57,7 +57,7 @@ RANGES_NAME = f"{HIDDEN_PREFIX}manifests.json"
 
 
 class Range(NamedTuple):
-    """What a manifest can have of a store.
+    """Range of a store that a manifest can have.
 
     :param first: lowest base offset of a segment; ``last`` the highest.
     :param newest: highest sequence of a row.
@@ -71,7 +71,7 @@ class Range(NamedTuple):
 
 
 class WantedFiles(NamedTuple):
-    """Which files of a store somebody looks for.
+    """Files of a store that are looked for.
 
     :param first: those with segments of this base offset or a higher one, up to ``last``.
     :param since: those with rows of this sequence or a higher one.
@@ -101,7 +101,7 @@ def known_ranges(table: Table) -> Mapping[str, Ranges]:
 
 
 def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:
-    """Return whether a manifest can have files of a store that somebody looks for.
+    """Return whether a manifest can have files of the wanted stores.
 
     :param ranges: None: nothing is known of it.
     """
@@ -386,7 +386,7 @@ def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Range]:
 
 
 def is_whole_file(task: FileScanTask) -> bool:
-    """Return whether every row that a file holds is wanted."""
+    """Return whether every row in a file is wanted."""
     return not task.delete_files and task.residual == AlwaysTrue()
 
 
@@ -482,7 +482,9 @@ class LiveFile:
         return bool(self.delete_files)
 
     def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
-        """Return a check of whether a file may have a segment, by the bounds that the table has of the file."""
+        """Return a check of whether a file may have a segment, by the bounds that the table has of the
+        file.
+        """
         bounds = []
         for name, value_of in _BOUNDED.items():
             field = schema.find_field(name)

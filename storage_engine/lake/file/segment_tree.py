@@ -50,7 +50,7 @@ _INT64 = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What a receipt says of a segment's tree.
+    """A receipt's record of its segment's tree.
 
     :param root: in hex.
     :param streams: JSON list of the streams by name; None: there is one, and nothing of it is gone.

@@ -93,7 +93,7 @@ def _stores_in(table: Table, task: FileScanTask) -> list[str]:
 def check_entries(
     table: Table, rows: Sequence[Receipt], entries: Sequence[TableEntry], committed_since: frozenset[str]
 ) -> tuple[Finding, ...]:
-    """Return what is wrong with the entries that no receipt names, though every receipt may be sound.
+    """Return faults of entries that no receipt names, though every receipt may be sound.
 
     :param rows: receipts that count; the file of a segment that expired may be there, or not any more.
     :param committed_since: data files whose receipts came after ``rows`` was read.

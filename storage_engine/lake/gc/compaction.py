@@ -131,7 +131,7 @@ class LargerFile:
 
 @dataclass(frozen=True, slots=True)
 class LakeCompaction:
-    """What was done to a lake's small data files, or would be.
+    """Changes to a lake's small data files, done or planned.
 
     :param files: number of those that were replaced.
     :param larger_files: number of those that replaced them.
@@ -149,7 +149,7 @@ class LakeCompaction:
 
     @property
     def text(self) -> str:
-        """Return what was done, as a sentence; "": nothing was."""
+        """Return what was done, as a sentence; "": nothing was done."""
         if not self.larger_files:
             return ""
         small, larger = count_text(self.files, "small data file"), count_text(self.larger_files, "file")
@@ -313,7 +313,7 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
 
 
 def _is_as_archived(file: LiveFile, rows: Sequence[Receipt]) -> bool:
-    """Return whether a small file is as its receipts say, and has no row of which none says so."""
+    """Return whether a small file agrees with its receipts, and has no row without a receipt."""
     return (
         bool(rows)
         and file.entry.file_size_in_bytes < SHARED_SEGMENT_BYTES
@@ -620,7 +620,7 @@ def _rows(segments: Table, files: Sequence[LargerFile]) -> dict[SegmentIdentity,
 
 
 def _names(messages: Table, row: Receipt | None, location: str) -> bool:
-    """Return whether a receipt says that a data file has the rows, as we have put them there."""
+    """Return whether a receipt names a data file for the rows, as we have put them there."""
     return row is not None and row.moved_to is None and data_file_of(messages, row) == location
 
 
@@ -719,7 +719,7 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
 
 
 def _file_fault(error: ProofError | LakeUnavailableError) -> Text:
-    """Return what is wrong with one data file.
+    """Return the fault of one data file.
 
     :raises LakeUnavailableError: nobody can tell, as the lake can't be read.
     """

@@ -278,7 +278,7 @@ def _place_of(identity: SegmentIdentity) -> tuple[str, int, str, int]:
 
 
 def _shares(expiry: RecordedExpiry) -> bool:
-    """Return whether segments of an act share data files: it names the file of each, in their order."""
+    """Return whether segments of an act share data files: the act names the file of each, in their order."""
     decision = expiry.recorded.act.decision
     return not decision.thinned and len(set(decision.files)) < len(decision.files) == len(decision.segments)
 
@@ -297,7 +297,7 @@ def _now(acts: Acts, expiry: RecordedExpiry) -> RecordedExpiry:
 
 
 def _is_current(acts: Acts, expiry: RecordedExpiry) -> bool:
-    """Return whether an expiry may still be what the rules say, and its files may still be brought back."""
+    """Return whether an expiry may still follow the rules, and its files may still be brought back."""
     act = expiry.recorded.act
     return act.decision.policy == policy_of(acts).version and abs(clock_ms() - act.at_ms) < DAY_MS
 
@@ -481,13 +481,13 @@ def _thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, T
 
 
 def _is_thinned_by(row: Receipt, thinned: Mapping[SegmentIdentity, Thinning]) -> bool:
-    """Return whether a receipt is as an act left it that took its segment in part."""
+    """Return whether a receipt is the one left by an act that took its segment in part."""
     thinning = thinned.get(row.identity)
     return thinning is not None and row.state == PARTIAL and row.proven_files == (thinning.kept,)
 
 
 def is_there(messages: Table, row: Receipt) -> bool:
-    """Return whether a receipt's data file is where it says, by its size.
+    """Return whether a receipt's data file is at its place, by its size.
 
     :raises LakeUnavailableError: that can't be told.
     """

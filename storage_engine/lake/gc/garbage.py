@@ -1,4 +1,4 @@
-"""Finding what may go from the lake, taking it into the trash, and emptying that later.
+"""Finding files that may be removed from the lake, taking them into the trash, and emptying that later.
 
 What may go says :mod:`storage_engine.lake.gc.garbage_rule`. Here the tables are read and the files listed,
 and what was decided is done. It is decided twice: once before the lock, for live files are read back and that
@@ -115,7 +115,7 @@ class Evidence:
         return self._needed[table.metadata_location] | marked
 
     def of(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> GarbageContents:
-        """Return what a file holds or names, and where something live holds the same.
+        """Return the contents of a file, or the files that it names, and where a live file holds the same.
 
         :param table: the file's, as loaded now.
         :raises LakeUnavailableError: what is live can't be read.
@@ -268,7 +268,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What lies below one table's location, listed once, and what was read of it so far."""
+    """Files below one table's location, listed once, and the parts of them read so far."""
 
     place: Place
     listing: Listing
@@ -293,7 +293,7 @@ class DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class TableDecision:
-    """What is to become of one table's files.
+    """Decision on one table's files.
 
     :param orphans: files that are kept, those in the trash too.
     :param due: files that may go from the trash for good.
@@ -312,7 +312,7 @@ class TableDecision:
 
 
 def look(lake: Lake) -> list[Scene]:
-    """List what lies below the tables' locations.
+    """List the files below the tables' locations.
 
     :raises LakeUnavailableError: it can't be listed, or lacks a table's metadata.
     """

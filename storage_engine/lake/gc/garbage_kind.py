@@ -11,7 +11,7 @@ TRASH_MS = 7 * DAY_MS
 
 
 class GarbageKind(StrEnum):
-    """What a file below a table's location is, by its name."""
+    """Kind of a file below a table's location, by its name."""
 
     STAGED = "staged by an attempt that ended"
     DATA_FILE = "data file"

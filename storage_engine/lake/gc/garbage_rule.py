@@ -24,10 +24,10 @@ _NAMED_BY = {
     GarbageKind.RECEIPTS: GarbageKind.MANIFEST,
     GarbageKind.DELETIONS: GarbageKind.MANIFEST,
 }
-"""Which kind of file names which; nothing names what is staged."""
+"""Kinds of files that each kind names; no file names a staged one."""
 
 _SMALL_TABLES = {SEGMENTS: GarbageKind.RECEIPTS, DELETIONS: GarbageKind.DELETIONS}
-"""What a data file is by its table; of any other it has rows of segments."""
+"""Kind of a data file by its table; in any other table it has rows of segments."""
 
 _BOTTOM_UP = (
     GarbageKind.STAGED,
@@ -61,7 +61,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class GarbageContents:
-    """What was read of a file that the table doesn't need.
+    """Contents of a file that the table doesn't need.
 
     :param held: the segments or receipts in it.
     :param names: keys of the files that it names.
@@ -103,7 +103,7 @@ class Verdict:
 
 
 def kind_of(table: str, inside: str) -> GarbageKind | None:
-    """Return what a file is by its name; None where neither we nor Iceberg name files so.
+    """Return a file's kind by its name; None where neither we nor Iceberg give such names.
 
     :param inside: its path, relative to the table's location.
     """
@@ -196,7 +196,7 @@ def _with_damage(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
 
 
 class _Hidden:
-    """Which files only a file could name that can't be read."""
+    """Files that only an unreadable file could name."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         self._unreadable: dict[GarbageKind, str] = {}

@@ -45,7 +45,7 @@ RANGE_COLUMNS = (
 
 
 class ReadBack:
-    """What was read back of files, so that none is read twice while it is as it was."""
+    """Results of reading files back, so that none is read twice while it is unchanged."""
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, int, int], str] = {}

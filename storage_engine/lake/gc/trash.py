@@ -48,7 +48,7 @@ TAKEN_LIST = f"{HIDDEN_PREFIX}taken.json"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a table's files lie.
+    """The place of a table's files.
 
     :param location: without a final slash.
     :param root: the same as the file system names it.
@@ -103,7 +103,7 @@ class TableFile:
     modified_ns: int
 
     def key(self, place: Place) -> str:
-        """Return what other files name it by."""
+        """Return the name by which other files refer to it."""
         return key_of(f"{place.root}/{self.inside}")
 
 
@@ -180,7 +180,9 @@ def _table_file(file: ListedFile, inside: str) -> TableFile:
 
 
 class _Links:
-    """Which files of a local place are reached by a symbolic link: another name for a file, or elsewhere."""
+    """Files of a local place that are reached by a symbolic link: another name for a file, or a file
+    elsewhere.
+    """
 
     def __init__(self, place: Place) -> None:
         self._root = os.path.realpath(place.root) if place.is_local else None

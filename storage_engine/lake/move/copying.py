@@ -312,7 +312,7 @@ class _Work:
         return self._wanted == self._had and properties.get(COPIED_HEADS_PROPERTY) == heads_text(self._rows)
 
     def do(self, intent: Intent) -> None:
-        """Copy what is missing, write the metadata, and make the copy's catalog name it."""
+        """Copy the missing files, write the metadata, and make the copy's catalog name it."""
         locations = {name: own_location(self._to, name) for name in self._source}
         ios = {name: load_file_io(self._to.file_io_properties, place) for name, place in locations.items()}
         intent = begin(ios[SEGMENTS], locations[SEGMENTS], intent)
@@ -400,7 +400,9 @@ def _loaded(lake: Lake) -> dict[str, PlacedTable]:
 
 
 def _is_whole(deletions: PlacedTable) -> bool:
-    """Return whether a table can be copied; one of deletions that can't be keeps no lake from it."""
+    """Return whether a table can be copied; a table of deletions that can't be doesn't stop the copy of a
+    lake.
+    """
     with suppress(LakeUnavailableError):
         files = live_files(deletions).items()
         return not any(file_fault(deletions.io, at, it.file_size_in_bytes, None) for at, it in files)

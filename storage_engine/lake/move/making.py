@@ -75,7 +75,7 @@ from storage_engine.lake.storage.small_files import (
 _CLAIM_PREFIX = f"{HIDDEN_PREFIX}claim-"
 
 _GZIP_BITS = 31
-"""What zlib calls a gzip stream."""
+"""zlib's number for a gzip stream."""
 
 
 def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
@@ -153,7 +153,7 @@ def _make(config: LakeConfig, broker: str) -> None:
 
 
 def _finish(lake: Lake) -> None:
-    """Do what an attempt that was killed behind its last table didn't come to."""
+    """Finish the steps of an attempt that was killed after its last table."""
     claim = _claim_name(lake.catalog_id)
     for table in lake.tables():
         if table.current_snapshot() is None and read_mark(table) is None and (own_id := lake_id_of(table)):

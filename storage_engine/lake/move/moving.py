@@ -147,7 +147,7 @@ def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
 
 
 def is_usable(deletions: PlacedTable, tables: Tables) -> bool:
-    """Return whether a table of deletions is of the lake that other tables are of, and can be read.
+    """Return whether a table of deletions belongs to the lake of the other tables, and can be read.
 
     :raises BadInputError: a newer release made it.
     :raises LakeUnavailableError: its files can't be told.
@@ -241,7 +241,7 @@ def heads_text(rows: Sequence[Receipt]) -> str:
 
 
 def has_landed(intent: Intent, tables: Tables) -> bool:
-    """Return whether the catalog names what one of a command's attempts wrote for this place."""
+    """Return whether the catalog names metadata that one of a command's attempts wrote for this place."""
     if any(table.is_elsewhere for table in tables.values()):
         return False
     segments = tables[SEGMENTS]
@@ -338,8 +338,8 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
 
 
 def _is_same_place(table: PlacedTable) -> bool:
-    """Return whether the place that a table's metadata names is its own under another name, as by a bind
-    mount.
+    """Return whether the place that a table's metadata names is its own place under another name, as by a
+    bind mount.
     """
     here, there = local_path(table.location), local_path(table.named_location)
     if here is None or there is None:
@@ -363,7 +363,7 @@ def check_same_lake(tables: Tables) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """What a relocation came to.
+    """Result of a relocation.
 
     :param former: where the metadata said that the lake was; None: its files are where they belong.
     :param copy_of: UUID of the lake that this is a plain copy of; None: it is none.

@@ -70,7 +70,7 @@ _TOGETHER = 16
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild came to, or would come to.
+    """Result of a rebuild, done or planned.
 
     :param copy_of: UUID of the lake that this is a copy of; None: it is none. Nothing is brought into a copy.
     :param other_catalog: the catalog whose place this one took; None: it was this one's lake already.
@@ -130,7 +130,7 @@ def rebuild(
 
 
 class _Rebuild:
-    """What lies in a warehouse, and what is made of it."""
+    """Files in a warehouse, and the tables made of them."""
 
     def __init__(self, config: LakeConfig, known_heads: Mapping[str, ChainHead]) -> None:
         self._config = config

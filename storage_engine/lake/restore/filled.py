@@ -1,4 +1,6 @@
-"""A restored store's record of segments that differ from the archived ones: filler replaces deleted messages."""
+"""A restored store's record of segments that differ from the archived ones: filler replaces deleted
+messages.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class FilledSegment:
     why: str
 
     def __str__(self) -> str:
-        """Say what differs."""
+        """Return the differences as text."""
         return (
             f"{self.log}/{self.base_offset:020d} was restored with {bytes_text(self.filler_bytes)} of "
             f"filler, as it is {self.why}. Its SHA-256 was {self.sha256}, that of the archived segment "
@@ -63,7 +65,7 @@ class FilledSegments:
 
 
 def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) -> tuple[str, ...]:
-    """Say which segments that are there were restored with filler, or why that isn't known.
+    """Name the present segments that were restored with filler, or why that is unknown.
 
     :param there: logs and base offsets.
     """
@@ -74,7 +76,7 @@ def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) 
 
 
 def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:
-    """Return which segments of a store were restored with filler; (): none was.
+    """Return the segments of a store that were restored with filler; (): there are none.
 
     :raises StoreIdentityError: what says so can't be read.
     """

@@ -74,7 +74,7 @@ from storage_engine.model.proof.receipt import (
 
 
 def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """Return which files :func:`config_files` gives for a broker's segments."""
+    """Return the files that :func:`config_files` makes for a broker's segments."""
     if config is None:
         return ()
     logs = dict.fromkeys(receipt.log for receipt in receipts)
@@ -209,7 +209,7 @@ class RestoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSegments:
-    """What a restore writes, chosen before anything is written.
+    """Segments that a restore writes, chosen before anything is written.
 
     :param receipts: in order, of each log without a hole.
     :param extensions: logs of which these are more than was asked for.
@@ -419,7 +419,7 @@ def write_segments(
 
 
 class _Source:
-    """What the chosen segments are read from: for each, the lake that its receipt is of."""
+    """Source of the chosen segments: for each, the lake of its receipt."""
 
     def __init__(
         self,

@@ -180,7 +180,7 @@ def _between(
 def expired_ranges(
     expired: Sequence[Receipt], span: Span, expiries: Mapping[str, str] = NO_EXPIRIES
 ) -> tuple[LineageRange, ...]:
-    """Return which offsets of a span expired, of the newest lineage of each log.
+    """Return the offsets of a span that expired, of the newest lineage of each log.
 
     :param expired: receipts of segments that expired.
     :param expiries: by which policy and since when, by the act's SHA-256.
@@ -214,7 +214,7 @@ def expired_line(one: LineageRange) -> str:
 
 
 def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
-    """Say which other stores archived bytes between two segments, though nothing shows that they join."""
+    """Name other stores that archived bytes between two segments, though nothing shows that they join."""
     stores = {
         row.store_id: None
         for row in replicas

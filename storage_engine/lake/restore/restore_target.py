@@ -36,7 +36,7 @@ class RestoreTarget:
         self._stale: list[Path] = []
 
     def look(self, expected: Set[Path], made_after: Set[str] = frozenset()) -> Set[Path]:
-        """Return which of the expected files are there.
+        """Return those of the expected files that are there.
 
         :param made_after: names, right below the target, of what is made once all of these are there.
         :raises RestoreError: something else is there, or a symbolic link.
@@ -69,7 +69,7 @@ class RestoreTarget:
         return existing
 
     def sweep(self) -> None:
-        """Remove what :meth:`look` saw that a killed restore left half-way."""
+        """Remove files that :meth:`look` saw and a killed restore left half-written."""
         for path in self._stale:
             with target_errors(self._name / path), self._directory(path.parent) as directory:
                 os.unlink(path.name, dir_fd=directory)

@@ -190,7 +190,7 @@ def forget_links() -> None:
 
 
 def _links(table: Table, store_id: str, first: int) -> pa.Table:
-    """Return what links a store's rows, in their order.
+    """Return the links of a store's rows, in their order.
 
     :param first: only from this one on.
     """

@@ -52,10 +52,10 @@ _identity = attrgetter("store_id", "lineage", "log", "base_offset", "sha256")
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """What the lake holds of one store. Root, host, name and broker are those of the segment that was proven
-    for the first time last, at ``newest_proof_ms``; host and name are None where an older version wrote that.
-    ``log_lineages`` has each log's newest lineage. What expired is in neither ``segment_count`` nor
-    ``size_bytes``.
+    """Summary of a lake's content for one store. Root, host, name and broker are those of the segment that
+    was proven for the first time last, at ``newest_proof_ms``; host and name are None where an older version
+    wrote that. ``log_lineages`` has each log's newest lineage. What expired is in neither ``segment_count``
+    nor ``size_bytes``.
     """
 
     store_id: str
@@ -333,7 +333,7 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
 
 
 def file_fault(file_io: FileIO, location: str, size_bytes: int, sha256: str | None) -> str:
-    """Return what is wrong with a file; "" where nothing is.
+    """Return the fault of a file; "" where there is none.
 
     :param sha256: in hex; None: nobody recorded it, and only the size is looked at.
     :raises LakeUnavailableError: it can't be read.

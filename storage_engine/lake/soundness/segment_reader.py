@@ -52,7 +52,7 @@ Mask = Callable[[pa.Table], "pa.ChunkedArray[Any] | pa.Array[Any]"]
 
 @dataclass(slots=True)
 class ReadCount:
-    """What a stream has read so far of what the table has; bytes are those of Parquet columns."""
+    """The bytes that a stream has read so far, of all in the table; bytes of Parquet columns."""
 
     files: int = 0
     row_groups: int = 0
@@ -227,7 +227,7 @@ def _merged_on_read(
 
 
 EVERY_ROW: Final[Any] = cast("Any", pc).scalar(True)
-"""Which rows, as Arrow has it."""
+"""Mask of rows, as an Arrow array."""
 
 
 def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
@@ -283,7 +283,7 @@ def read_segment(
 
 
 def tree_to_compare(receipt: Receipt, name: str) -> SegmentTree | None:
-    """Return what makes a tree to hold against a receipt's; None: that has none.
+    """Return the builder of a tree to compare with a receipt's; None: the receipt has no tree.
 
     :param name: of the file or table that has the rows, for messages.
     """

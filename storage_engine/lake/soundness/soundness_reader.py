@@ -1,4 +1,4 @@
-"""Reading what tells whether receipts are sound, as deep as the caller pays for.
+"""Reading of facts that tell whether receipts are sound, as deep as the caller pays for.
 
 :mod:`~storage_engine.lake.soundness.soundness` judges it. The chain that links receipts is their reader's to
 check.
@@ -71,7 +71,7 @@ logging.getLogger("pyiceberg.io.pyarrow").addFilter(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What the table says of a data file that is as long as that.
+    """The table's values for a data file of the same length.
 
     :param first: the lowest value of each column that names a segment.
     :param last: the highest.
@@ -83,7 +83,7 @@ class _Expected:
     last: tuple[Any, ...]
 
     def is_right(self, row: Receipt) -> bool:
-        """Return whether a receipt says the same."""
+        """Return whether a receipt has the same values."""
         segment = _segment_of(row)
         if row.data_file_bytes != self.size_bytes:
             return False
@@ -94,7 +94,7 @@ class _Expected:
 
 
 class Reader:
-    """Reads what tells whether receipts are sound; each file once, however many segments lie in it.
+    """Reads facts that tell whether receipts are sound; each file once, however many segments lie in it.
 
     :param table: that of rows, as loaded: its state is the one that counts.
     :param live: what it lists, of all stores and offsets that receipts are looked at of.
@@ -129,7 +129,8 @@ class Reader:
         return {look.receipt.identity: look for look in looks if look.faults}
 
     def _is_as_expected(self, row: Receipt, root: str) -> bool:
-        """Return whether table and storage have a receipt's file just as it says; False: look closer.
+        """Return whether table and storage have a receipt's file with the receipt's values; False: look
+        closer.
 
         :param root: below which its file may lie.
         """
@@ -183,7 +184,7 @@ class Reader:
         return _judged(receipt, seen)
 
     def is_displaced(self, receipt: Receipt) -> bool:
-        """Return whether its rows lie in other files by now, or are dropped; its own row is believed."""
+        """Return whether its rows lie in other files by now, or are dropped; its own row is trusted."""
         return is_displaced(receipt, self._listed(receipt)[1])
 
     def file(self, stored: StoredFile, depth: Depth) -> SeenFile:

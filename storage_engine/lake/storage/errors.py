@@ -16,10 +16,10 @@ from storage_engine.core.wording import lock_advice, reason_text
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
 
 _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
-"""What SQLite says of a file that is none of its own, or not whole."""
+"""SQLite's texts for a file that isn't its own, or isn't whole."""
 
 _NOT_WHOLE = (ValidationError, pa.ArrowException)
-"""How they say that a file or an answer isn't whole."""
+"""Texts of libraries for a file or an answer that isn't whole."""
 
 _REBUILD = Text(
     "run ",
@@ -37,7 +37,7 @@ LAKE_FAILURES = (
     NoSuchNamespaceError,
     *_NOT_WHOLE,
 )
-"""How PyArrow, PyIceberg and its catalogs say that the lake can't be reached, read or written."""
+"""Texts of PyArrow, PyIceberg and its catalogs for a lake that can't be reached, read or written."""
 
 
 @contextmanager

@@ -108,7 +108,7 @@ class Pace:
 
 
 class _FollowedBroker:
-    """At which part of its limit archiving goes on beside a broker, which is asked once a minute."""
+    """The part of its limit at which archiving goes on beside a broker, which is asked once a minute."""
 
     def __init__(self, ask: Callable[[], float | None], now: float) -> None:
         self._ask = ask
@@ -117,7 +117,7 @@ class _FollowedBroker:
         self.share = 1.0
 
     def takes_look(self, now: float) -> bool:
-        """Return whether the caller is the one to look now."""
+        """Return whether it is the caller's turn to look."""
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_SECONDS

@@ -32,7 +32,7 @@ class LostRange(Protocol):
 
     @property
     def log(self) -> str:
-        """Return what the log is called."""
+        """Return the log's name."""
         ...
 
     @property
@@ -69,7 +69,7 @@ class ReplicaCover:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What another replica has archived of a log, and this one has not.
+    """A range of a log that another replica has archived, and this one has not.
 
     :param sha256: of this log's bytes at the same offsets; None: no batches of it begin and end there.
     """
@@ -80,7 +80,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaComparison:
-    """What a comparison with other replicas' receipts came to.
+    """Result of a comparison with other replicas' receipts.
 
     :param same: receipts of the very bytes that this log has.
     :param differences: sound receipts of other bytes, at offsets that no receipt of its own bytes covers.
@@ -229,7 +229,8 @@ def _credited(
 
 
 def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: ComparedReceipts) -> bool:
-    """Return whether other stores' receipts are of a store's log, at least up to where these went apart.
+    """Return whether other stores' receipts belong to a replica of a store's log, at least up to where these
+    diverged.
 
     :param found: of one log; one was compared, or was written behind the store's own archived segment.
     :raises LakeUnavailableError: the lake can't be read.
@@ -245,7 +246,7 @@ def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: Co
 def _with_renewed(
     lake: Lake, rows: Sequence[Receipt], compared: Collection[str | SegmentIdentity]
 ) -> Collection[str | SegmentIdentity]:
-    """Return what was compared with the receipts by which the same bytes were proven again since.
+    """Return the compared receipts together with those by which the same bytes were proven again since.
 
     :param rows: other stores' receipts that count.
     """

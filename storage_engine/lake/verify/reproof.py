@@ -92,7 +92,7 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
 
 
 def _reaches_receipt(table: Table, receipt: Receipt) -> bool:
-    """Return whether a segment's rows, wherever they lie, come to what its receipt says.
+    """Return whether a segment's rows, in whatever files, add up to what its receipt says.
 
     A rewrite gets no new root: it keeps what the old one is made of, or it proves nothing.
     """

@@ -116,14 +116,14 @@ _ADVICE = {
         "and find out who wrote to it. If the broker still has the segment, keep it until then."
     ),
 }
-"""What to do where bytes are proven, and a receipt is not sound all the same."""
+"""Advice where bytes are proven although the receipt isn't sound."""
 
 _OF_FILES = {ReceiptFault.MISSING, ReceiptFault.SIZE, ReceiptFault.SHA256}
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLook:
-    """What a close look at one segment found.
+    """Result of a close look at one segment.
 
     :param fault: why the lake can't be relied on for its bytes; "" when it can.
     :param findings: what else is wrong; includes that the segment could not be looked at.
@@ -261,7 +261,7 @@ _COMMIT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StoreMetadata:
-    """What the metadata says of one store.
+    """Facts about one store from the metadata.
 
     :param receipts: of segments that the lake has whole, or some streams of.
     :param ended: of those that expired: nothing is looked at but their chain.
@@ -409,7 +409,7 @@ _REMEMBER_EVERY_SECONDS = 1.0
 
 
 class Memory(Protocol):
-    """What was looked at when, by lake; on disk when ``record`` returns."""
+    """Memory of looks, with their times, by lake; on disk when ``record`` returns."""
 
     def recall(self, lake_id: str) -> Iterable[Check]: ...
 
@@ -525,7 +525,9 @@ class _Turn:
         return [c for c in checks if c.receipt_hash not in known and self._states[c.store_id].chained]
 
     def choose(self, max_bytes: int | None) -> list[Receipt]:
-        """Return what to look at closely now, in this order; what metadata has settled needs no look."""
+        """Return the segments to look at closely now, in this order; those that metadata has settled need no
+        look.
+        """
         if self._level is VerifyLevel.RECEIPTS:
             return []
         whole = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]

@@ -51,7 +51,7 @@ class FenceWatch(Protocol):
 
     @property
     def last_look(self) -> WatchLook:
-        """Return what the last look came to that saw all that the hold rests on."""
+        """Return the result of the last look that saw everything that the hold depends on."""
 
     def watching(self) -> AbstractContextManager[Beating | None]:
         """Be the store's only watch until the block ends; None: another process is.
@@ -60,10 +60,12 @@ class FenceWatch(Protocol):
         """
 
     def silent(self) -> str:
-        """Return which process has the store's watch and doesn't look at it; empty: none has, or it does."""
+        """Return the process that has the store's watch and doesn't look at it; empty: none has, or it
+        does.
+        """
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """Mend what isn't as the hold left it.
+        """Mend changes to what the hold left.
 
         :return: what was found, and what was done.
         :raises StorageEngineError: something can't be mended; says why.
@@ -75,7 +77,7 @@ class FenceWatch(Protocol):
 
 
 class Beating(Protocol):
-    """What tells others that a watch is alive, and whether it has looked."""
+    """Shows others that a watch is alive, and whether it has looked."""
 
     def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
         """To be called after each look.
@@ -121,7 +123,7 @@ class PendingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is pending of one kind. Too many where the broker's files are behind it, never too few.
+    """Pending messages of one kind. Too many where the broker's files are behind it, never too few.
 
     :param count: messages that are still there; None: unknown, and then any segment may hold some.
     :param first_offset: the smallest physical offset among them; None: there is none, or unknown.
@@ -216,7 +218,8 @@ class StoreHold:
         return NO_HOLD
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
-        """Hold what goes soon though no lake has it, and put back what was held for that and is archived.
+        """Hold segments that will be deleted soon and no lake has, and undo the hold of those that are
+        archived by now.
 
         Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
 
@@ -228,7 +231,7 @@ class StoreHold:
         return NO_HOLD
 
     def status(self, now_ms: int) -> HoldStatus:
-        """Return what :meth:`renew` would find, without changing anything."""
+        """Return the result that :meth:`renew` would have, without a change."""
         return NO_HOLD
 
     def held_until_ms(self) -> int | None:
@@ -240,14 +243,15 @@ class StoreHold:
         return None
 
     def holds(self, log: str) -> bool:
-        """Return whether something of a log is held, as far as is remembered: unknown counts as that.
+        """Return whether something of a log is remembered as held; unknown counts as held.
 
         Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
         """
         return True
 
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
-        """Return what the broker's rules take by a moment if the hold ends now: by age, size and disk level.
+        """Return the segments that the broker's rules delete by a moment if the hold ends now: by age, size
+        and disk level.
 
         Decided by the settings as they are once they are put back.
 
@@ -262,15 +266,15 @@ class StoreHold:
 
 
 class IdentifiedLogs(ABC):
-    """What a store knows of which logs it has, whatever has their names. Without it nothing is remembered of
-    logs, and none is told from another one of its name.
+    """The logs that a store is known to have, by identity, under whatever names. Without it nothing is
+    remembered of logs, and none is told from another one of its name.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        """Return which logs a snapshot has, by name.
+        """Return the logs of a snapshot, by name.
 
         :raises OSError: a file can't be read.
         """
@@ -283,7 +287,9 @@ class IdentifiedLogs(ABC):
         """
 
     def is_present(self, directory: Path) -> bool:
-        """Return whether one of the store's directories is what it was: no mount point without its disk."""
+        """Return whether one of the store's directories is still the same: no mount point without its
+        disk.
+        """
         return directory.is_dir()
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
@@ -305,7 +311,7 @@ class IdentifiedLogs(ABC):
 
 
 class StoreReplicas(ABC):
-    """What a store's logs have in common with their replicas: an identity, and bytes."""
+    """A store's logs compared with their replicas: by identity, and by bytes."""
 
     __slots__ = ()
 
@@ -330,15 +336,15 @@ class StoreReplicas(ABC):
 
 
 class StoreConsumers:
-    """Who waits for messages: consumers, and the broker itself. Without it what consumers have not read is
-    unknown, as this class itself answers.
+    """The store's consumers, and the messages that its broker still has to deliver. Without it what consumers
+    have not read is unknown, as this class itself answers.
     """
 
     __slots__ = ()
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        """Return what the broker has taken and still has to deliver or to decide; what can't be read is
-        unknown.
+        """Return messages that the broker has taken and still has to deliver or to decide; those that can't
+        be read are unknown.
         """
         return ()
 
@@ -369,7 +375,7 @@ class StoreConsumers:
 
 
 class StoreCourse:
-    """What goes when, by the broker's own rules, and what a simulation starts from. Without it that isn't
+    """Deletions to come, by the broker's own rules, and the start of a simulation. Without it that isn't
     known, as this class itself answers.
     """
 
@@ -424,7 +430,7 @@ class StoreCourse:
 
 
 class StoreCauses(ABC):
-    """Why a cleanup is due. Nothing is deleted by it: a plan has causes of its own. Without it a cause always
+    """Causes for a cleanup. Nothing is deleted by it: a plan has causes of its own. Without it a cause always
     holds: what has expired goes at any time.
     """
 
@@ -471,7 +477,7 @@ class StoreProcess:
         return ()
 
     def user(self) -> str:
-        """Return which other process has the store's lock, as a clause of the lock and who has it.
+        """Return the other process that has the store's lock, as a clause on the lock and its owner.
 
         :return: "": none has, by its files; only :meth:`BrokerStore.lock` tells for certain.
         :raises OSError: a file can't be read.
@@ -479,7 +485,7 @@ class StoreProcess:
         return ""
 
     def is_user_ours(self) -> bool:
-        """Return whether another of our runs has the lock, and gives it up by itself.
+        """Return whether the lock's owner is another of our runs, which gives it up by itself.
 
         :return: False: none, or unknown.
         :raises OSError: a file can't be read.
@@ -510,7 +516,7 @@ class StoreProcess:
 
 
 class StoreShield(ABC):
-    """What second names of the store's segments rest on, and what a running broker means for them."""
+    """Disks that second names of the store's segments need, and how a running broker treats them."""
 
     __slots__ = ()
 
@@ -582,7 +588,7 @@ class StoreDependents(ABC):
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What a broker folder needs to open a store; see ``ManagedStore``."""
+    """Settings that a broker package needs to open a store; see ``ManagedStore``."""
 
     root: str
     broker_conf: str | None = None
@@ -624,7 +630,7 @@ FORMER_MEMBERS: Final = former_members(
     shield="end_force sealed_files shield_need=need",
     tasks="background_tasks=look check_deleted_topics delete_left_over",
 )
-"""What stores had as members of their own before version 0.2, and where it is now."""
+"""Members of stores before version 0.2, and where each is now."""
 
 
 def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
@@ -668,7 +674,7 @@ class LockedStore:
         """
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId] | None:
-        """Return which of these segments are deleted, where a broker removes their files later.
+        """Return those of these segments that are deleted, where a broker removes their files later.
 
         None, as by default: those whose files are gone.
 
@@ -679,7 +685,7 @@ class LockedStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreLimit:
-    """What is never done with a store that can be looked at.
+    """Actions that are never done with a store, although it can be looked at.
 
     :param why: nothing of it is deleted. Its plans keep everything, and whatever would change it raises.
     :param may_archive: its log can be archived all the same; else it is a part of a store, and ``why`` is
@@ -691,7 +697,7 @@ class StoreLimit:
 
 
 class Contract(ABC):
-    """What a package implements. A class that is written for an older contract can't be defined."""
+    """The parts that a package implements. A class that is written for an older contract can't be defined."""
 
     __slots__ = ()
     _former: ClassVar[Mapping[str, str]]
@@ -713,7 +719,7 @@ class BrokerStore(Contract):
 
     @property
     def hold(self) -> StoreHold | None:
-        """Return what keeps its running broker from deleting."""
+        """Return the part that keeps its running broker from deleting."""
         return None
 
     @property
@@ -723,12 +729,12 @@ class BrokerStore(Contract):
 
     @property
     def consumers(self) -> StoreConsumers | None:
-        """Return who waits for its messages."""
+        """Return its consumers."""
         return None
 
     @property
     def course(self) -> StoreCourse | None:
-        """Return what goes when by its broker's rules."""
+        """Return the part that tells what its broker's rules delete, and when."""
         return None
 
     @property
@@ -753,12 +759,12 @@ class BrokerStore(Contract):
 
     @property
     def replicas(self) -> StoreReplicas | None:
-        """Return what its logs have in common with their replicas."""
+        """Return the part that compares its logs with their replicas."""
         return None
 
     @property
     def tasks(self) -> BackgroundTasks | None:
-        """Return what its broker does in the background beside taking messages."""
+        """Return the broker's background tasks."""
         return None
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
@@ -786,7 +792,9 @@ class BrokerStore(Contract):
 
     @property
     def limit(self) -> StoreLimit | None:
-        """Return what is never done with it, though it can be looked at; None: nothing, by its files."""
+        """Return the actions that are never done with it, though it can be looked at; None: there are none,
+        by its files.
+        """
         return None
 
     @property
@@ -796,21 +804,22 @@ class BrokerStore(Contract):
 
     @abstractmethod
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Read what the store is now.
+        """Read the store's present state.
 
         :raises StoreNotFoundError: there is no store.
         :raises StoreLayoutError: its files don't form one contiguous log.
         """
 
     def glance(self, now_ms: int) -> StoreSnapshot:
-        """Return what the store is now for who only looks, and reads as little as that takes.
+        """Return the store's present state for readers only, from as few reads as possible.
 
         Never to delete by. The errors are those of :meth:`snapshot`.
         """
         return self.snapshot(now_ms)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Return which segments may be archived by now, and why others may not. By default all sealed may.
+        """Return the segments that may be archived by now, and the reasons why others may not. By default all
+        sealed may.
 
         :raises OSError: a file can't be read.
         """
@@ -854,7 +863,7 @@ def hold_of(store: BrokerStore) -> StoreHold:
 
 
 def consumers_of(store: BrokerStore) -> StoreConsumers:
-    """Return who waits for a store's messages, or what stands for none."""
+    """Return a store's consumers, or the value for a kind that has none."""
     return store.consumers or StoreConsumers()
 
 
@@ -901,7 +910,7 @@ def process_of(store: BrokerStore) -> StoreProcess:
 
 
 def is_present(store: BrokerStore, directory: Path) -> bool:
-    """Return whether one of a store's directories is what it was, as far as the store can tell."""
+    """Return whether one of a store's directories is still the same, as far as the store can tell."""
     return directory.is_dir() if store.identities is None else store.identities.is_present(directory)
 
 

@@ -46,7 +46,7 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTask:
-    """How far one of a broker's background tasks is, as its files tell, or a running broker does.
+    """Progress of one of a broker's background tasks, by its files or by the running broker.
 
     :param name: by which the broker calls it.
     :param found: clauses of what was found.

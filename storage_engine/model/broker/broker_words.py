@@ -44,4 +44,4 @@ class Aside(Enum):
     IN_STORE = auto()
     """In our own directory within it, which its broker bears: what we delete, second names of segments."""
     OUTSIDE = auto()
-    """Only what we delete, and in directories that a person names."""
+    """Only for stores whose deletions are ours, and in directories that a person names."""

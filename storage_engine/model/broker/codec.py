@@ -39,7 +39,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a codec's columns are for; all but the stored time may be empty.
+    """Purposes of a codec's columns; all but the stored time may be empty.
 
     :param stored_at: when the broker took the message, a timestamp of any unit; None: nothing says.
     :param streams: which name the stream that a message belongs to: topic and queue, say. Bytes are counted
@@ -164,7 +164,7 @@ class SegmentCodec(Protocol):
 
     @property
     def bodies(self) -> Bodies | None:
-        """Return what reads payloads that producers compressed; None, as by default: there are none."""
+        """Return the reader of payloads that producers compressed; None, as by default: there are none."""
         return None
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
@@ -185,7 +185,7 @@ class Bodies(Protocol):
     """Payloads that producers compressed."""
 
     def is_compressed(self, flags: Any) -> Any:
-        """Return which payloads are compressed, by their flags; both are Arrow arrays."""
+        """Return a mask of the payloads that are compressed, by their flags; both are Arrow arrays."""
 
     def decompressed_parts(self, bodies: Any, flags: Any) -> Iterator[pa.Array[Any]]:
         """Yield the payloads in parts, uncompressed; what is damaged becomes null.
@@ -210,7 +210,8 @@ class RestoredSetting:
 
 
 class RestoredConfig(Protocol):
-    """Derives what a broker needs beside restored segments, from their receipts and from their rows.
+    """Derives the files that a broker needs beside restored segments, from their receipts and from their
+    rows.
 
     ``COLUMNS`` are read of each segment; ``NO_QUEUES`` is an empty table of what is known of queues.
     ``ENDS_ANYWHERE``: :meth:`unfinished` never has a reason, and isn't asked. ``FINISHED``: names, right
@@ -219,7 +220,7 @@ class RestoredConfig(Protocol):
 
     @property
     def FILES(self) -> tuple[str, ...]:  # noqa: N802
-        """Return which files there are beside logs, by their path below the restored root."""
+        """Return the files that lie beside logs, by their path below the restored root."""
 
     @property
     def COLUMNS(self) -> tuple[str, ...]: ...  # noqa: N802
@@ -234,7 +235,7 @@ class RestoredConfig(Protocol):
     def FINISHED(self) -> frozenset[str]: ...  # noqa: N802
 
     def log_files(self, log: str) -> tuple[str, ...]:
-        """Return which files there are of a log, by their path below the restored root."""
+        """Return the files of a log, by their path below the restored root."""
 
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
         """

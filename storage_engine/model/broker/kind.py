@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowTraits:
-    """What is known of segments' rows before their codec is loaded.
+    """Facts about segments' rows that are known before their codec is loaded.
 
     :param table: name of the lakes' table that has them; never changes.
     :param task_modules: what a Spark task needs of the broker's package, loaded before workers fork.
@@ -108,7 +108,7 @@ class BrokerEngine(ABC):
 
 
 class RunningKind(ABC):
-    """What is asked of a running broker, and what a hold beside it rests on.
+    """Questions to a running broker, and the basis of a hold beside it.
 
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
         client; "": a connection has its access key and its secret key.
@@ -149,7 +149,7 @@ class RunningKind(ABC):
 
 
 class Inspecting(ABC):
-    """What a person is told of a store beside its logs, segments and disks."""
+    """A store's description for a person beside its logs, segments and disks."""
 
     @abstractmethod
     def inspect(
@@ -198,7 +198,7 @@ class Inspecting(ABC):
 
 
 class Topics:
-    """What a kind of broker knows of topics by their names. This class itself knows nothing."""
+    """Facts that a kind of broker knows about topics by their names. This class itself knows nothing."""
 
     def is_system(self, topic: str) -> bool:
         """Return whether a topic is the broker's own. Unknown counts as that: wildcards match none."""
@@ -215,10 +215,10 @@ class Topics:
 
 
 class ReceiptRules:
-    """What receipts of other files prove. This class itself: nothing but of equal bytes."""
+    """Rules on what receipts of other files prove. This class itself: nothing but of equal bytes."""
 
     def continues(self, left: Receipt, right: Receipt) -> bool:
-        """Return whether a segment that one replica archived goes on where another replica's ended.
+        """Return whether a segment that one replica archived begins where another replica's ended.
 
         Only who gives logs an identity that their replicas share, has to tell.
 
@@ -227,7 +227,7 @@ class ReceiptRules:
         return False
 
     def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
-        """Return whether two contents of a segment's further file say the same. Here equal bytes do.
+        """Return whether two versions of a segment's further file have the same content. Here equal bytes do.
 
         Some brokers write such a file again when they recover, and the same bytes of the segment are no
         other segment then.
@@ -261,7 +261,7 @@ class SettingNames:
 
 
 class Places(ABC):
-    """Where the data of stores lies, by what is on a disk alone."""
+    """Places of stores' data, by the files on a disk alone."""
 
     @abstractmethod
     def store_around(self, path: Path) -> Path | None:
@@ -280,7 +280,7 @@ class Places(ABC):
         return ()
 
     def default_name(self, root: Path) -> str:
-        """Return what a store is called where nobody says it; never by what only a running broker knows.
+        """Return a store's default name; it never depends on facts that only a running broker knows.
 
         :param root: as it was named, from ``/`` on.
         """
@@ -292,7 +292,7 @@ class Places(ABC):
 
 
 class Cleanups(Enum):
-    """When a store is deleted from."""
+    """Times at which a store is deleted from."""
 
     WHEN_DUE = auto()
     """Also where a person begins a cleanup, or a schedule does."""
@@ -313,7 +313,8 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     "topics": (Topics,),
     "words": (BrokerWords,),
 }
-"""What each part of a kind is an object of: a class in its place would answer some questions by chance."""
+"""The class of each part of a kind: a class in the place of an object would answer some questions by
+chance."""
 FORMER_MEMBERS: Final = former_members(
     aside="has_shield= has_undo= undo_outside=",
     cleanups="archives_at_seal= cleans_up= cleans_up_on_request=",
@@ -329,7 +330,7 @@ FORMER_MEMBERS: Final = former_members(
     topics="has_logs_of_topics=are_logs is_system_topic=is_system topic_of_log=of_log",
     words="crash_sign title",
 )
-"""What kinds had as members of their own before version 0.2, and where it is now."""
+"""Members of kinds before version 0.2, and where each is now."""
 
 
 class Broker(Contract):
@@ -373,7 +374,7 @@ class Broker(Contract):
         """Turns segments into rows and back."""
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Derive what a broker needs beside restored segments; None: segments alone are restored.
+        """Derive the files that a broker needs beside restored segments; None: segments alone are restored.
 
         :param serving: stores of stopped brokers that are to serve the segments, the first one from the
             restored directory; none: any broker.

@@ -19,7 +19,7 @@ Place = Callable[["pa.Table"], "pa.Table"]
 
 @dataclass(frozen=True, slots=True)
 class LagRequest:
-    """What lag is measured against.
+    """Data that lag is measured against.
 
     :param plan_segments: those that a plan deletes; empty: ask without a plan. A position in another log is
         not at risk by them.

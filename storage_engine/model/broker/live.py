@@ -16,7 +16,7 @@ Refuse = Callable[[str, str, object], Exception]
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """What a running broker says of itself.
+    """A running broker's description of itself.
 
     :param role: by the broker's own word, such as ASYNC_MASTER.
     :param version: its release, by its own word.

@@ -41,7 +41,7 @@ class ActKind(StrEnum):
 
 
 YES, NO = "yes", "no"
-"""What an ``archive`` says. Persisted."""
+"""Values of an ``archive``. Persisted."""
 
 DECIDING = frozenset({ActKind.KEEP, ActKind.HOLD, ActKind.LIFT, ActKind.ARCHIVE})
 """Kinds with which another policy begins."""
@@ -156,7 +156,7 @@ class RecordedAct:
 
 
 def sha256_of_act(data: bytes) -> str:
-    """Return what an act's file is called by its bytes, in hex."""
+    """Return the name of an act's file by its bytes, in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -236,7 +236,8 @@ def not_archived_text(rule: ArchiveRule) -> str:
 
 
 def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
-    """Return what records a rule for a scope, beside the rules for others; None: it is in force already.
+    """Return the act that records a rule for a scope, beside the rules for others; None: the rule is in force
+    already.
 
     :param keep: as of :class:`KeepRule`; None: from then on the scope has no rule of its own.
     """
@@ -246,7 +247,7 @@ def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> 
 
 
 def decide_archive(acts: Sequence[RecordedAct], scope: Scope, *, archives: bool) -> KeepDecision | None:
-    """Return what records whether messages enter the lake; None: it is in force already.
+    """Return the act that records whether messages enter the lake; None: that is in force already.
 
     Without a rule they do.
     """
@@ -257,14 +258,14 @@ def decide_archive(acts: Sequence[RecordedAct], scope: Scope, *, archives: bool)
 
 
 def decide_hold(acts: Sequence[RecordedAct], scope: Scope, reason: str) -> KeepDecision | None:
-    """Return what records a hold; None: the same one is in force already."""
+    """Return the act that records a hold; None: the same hold is in force already."""
     if any((hold.scope, hold.reason) == (scope, reason) for hold in policy_of(acts).holds):
         return None
     return KeepDecision(ActKind.HOLD, scope=scope, reason=reason)
 
 
 def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | None:
-    """Return what ends a hold; None: it was lifted before.
+    """Return the act that ends a hold; None: it was lifted before.
 
     :param hold_id: the beginning of the SHA-256 of its act.
     :raises BadInputError: no hold, or several, begin so.
@@ -286,7 +287,7 @@ def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | Non
 
 @dataclass(frozen=True, slots=True)
 class RecordedExpiry:
-    """What an ``expire`` came to so far.
+    """Result of an ``expire`` so far.
 
     :param is_undone: by an ``undo``.
     :param files: that aren't gone for good, with their SHA-256; the replaced ones first, which go first.
@@ -303,7 +304,7 @@ class RecordedExpiry:
 
 
 def expiries_of(acts: Sequence[RecordedAct]) -> tuple[RecordedExpiry, ...]:
-    """Return what each ``expire`` came to, in their order."""
+    """Return the result of each ``expire``, in their order."""
     undone = {it.act.decision.expiry for it in acts if it.act.decision.kind is ActKind.UNDO}
     removed: dict[str, set[StoredFile]] = {}
     for it in acts:

@@ -26,7 +26,7 @@ GB_BYTES = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ArchivedStream:
-    """What a segment in a lake has of one topic.
+    """Bytes of one topic in an archived segment.
 
     :param size_bytes: as the broker stores them.
     :param lake_bytes: its share of the data file.
@@ -125,7 +125,7 @@ def forecast_topics(
 
 
 def month_cost(lake_bytes: int, price: float) -> float:
-    """Return what bytes cost for a month.
+    """Return the cost of bytes for a month.
 
     :param price: of 10⁹ bytes.
     """

@@ -68,11 +68,13 @@ class Scope:
 
     @property
     def specificity(self) -> tuple[tuple[bool, int], ...]:
-        """Return what is greater the more specific the patterns are: topic first, then log, then store."""
+        """Return a key that is greater the more specific the patterns are: topic first, then log, then
+        store.
+        """
         return tuple(map(_specificity, (self.topic, self.log, self.store)))
 
     def applies_to(self, stream: Stream) -> bool:
-        """Return whether a rule for these patterns is for a stream.
+        """Return whether a rule for these patterns applies to a stream.
 
         Wildcards match no topic of the broker's own; ``*`` matches what has no topic. A store is matched by
         its newest name.
@@ -222,7 +224,7 @@ GRACE_MS = DAY_MS
 
 @dataclass(frozen=True, slots=True)
 class KeepPolicy:
-    """What a lake keeps from one act until the next.
+    """A lake's keep rules from one act until the next.
 
     :param version: SHA-256 of the act that it begins with; "": there was none yet.
     :param since_ms: when that was, by the lake's clock; never before the policy in front of it.

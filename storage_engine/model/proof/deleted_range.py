@@ -13,7 +13,7 @@ DELETION = "deletion"
 
 
 class What(StrEnum):
-    """How a range went. Persisted."""
+    """The way in which a range was deleted. Persisted."""
 
     RELEASED = "released"
     """A run deleted it, by its plan and past the gate."""
@@ -25,7 +25,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunDigest:
-    """What the events of a run came to, up to one of them.
+    """The digest of a run's events, up to one of them.
 
     :param begun_at_ms: when the run began, in milliseconds since the epoch: of two journals' runs of one key
         it tells which.

@@ -65,7 +65,7 @@ class Companion(_Known):
         )
 
     def facts_in(self, directory: Path) -> FileFacts:
-        """Return what the file's facts were, by the directory that it was in."""
+        """Return the file's facts, by the directory that the file was in."""
         path = str(directory / self.name)
         return FileFacts(path, self.device, self.inode, self.size_bytes, self.mtime_ns, self.ctime_ns)
 
@@ -202,7 +202,7 @@ PARTIAL = "partial"
 """The same where some of its streams went. Persisted: never renamed."""
 
 NOT_ARCHIVED = "not archived, by rule "
-"""What a record begins with of bytes that went without a copy by a rule. Persisted: never changed."""
+"""Beginning of a record on bytes deleted without a copy by a rule. Persisted: never changed."""
 
 _ARCHIVE_RULE = "archive"
 """Kind of the act by which a receipt is partial from its beginning. Persisted."""
@@ -251,7 +251,7 @@ def files_text(files: Iterable[StoredFile]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProvenRows:
-    """What a receipt says of a segment, and the proof before it; see :class:`Receipt`."""
+    """A receipt's record of a segment, and the proof before it; see :class:`Receipt`."""
 
     store_id: str
     lineage: int
@@ -350,7 +350,7 @@ class Receipt(ProvenRows):
 
     @property
     def lacks_by_rules(self) -> bool:
-        """Return whether streams never entered, by archive rules, and nothing of the segment left since.
+        """Return whether streams never entered, by archive rules, and no row of the segment has left since.
 
         Whether such a rule permits a deletion is asked again for each.
         """
@@ -398,12 +398,12 @@ class Receipt(ProvenRows):
 
     @property
     def was_settled(self) -> bool:
-        """Return whether the proof was made of a settled file; older releases didn't see to that."""
+        """Return whether the proof was made of a settled file; older releases didn't check that."""
         return self.known.get("settled") is True
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """Return what ``evidence`` says; nothing where it is none."""
+        """Return the values of ``evidence``; empty where it is none."""
         return _json_object(self.evidence)
 
     @property
@@ -430,7 +430,7 @@ class Receipt(ProvenRows):
 
 
 def read_row_groups(text: str | None) -> range | None:
-    """Return what a receipt's ``row_groups`` says; None where it has none.
+    """Return a receipt's ``row_groups``; None where it has none.
 
     :raises ReceiptError: it says nothing that can be read.
     """

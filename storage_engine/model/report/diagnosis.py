@@ -54,7 +54,7 @@ def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class SettingFrom(StrEnum):
-    """Where the value of a broker's setting is from."""
+    """Source of the value of a broker's setting."""
 
     CONFIG_FILE = "config-file"
     OVERRIDE = "override"
@@ -79,7 +79,7 @@ class SettingInEffect:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDiagnosis:
-    """What a broker's package says of a store, also of one that can't be opened.
+    """A broker package's findings about a store, also about one that can't be opened.
 
     :param version: of the broker, as far as it can be told; "" where it can't be told at all.
     :param layout: how the store lies on disk, a few words each.

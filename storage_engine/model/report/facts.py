@@ -160,7 +160,7 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class FactsScope:
-    """How much of a store to look at.
+    """The part of a store to look at.
 
     :param full: every frame of every segment and every queue.
     :param queues: streams that a run touched, by the codec's columns for them; None: all.

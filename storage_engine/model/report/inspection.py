@@ -61,7 +61,7 @@ class Inspection:
 
 
 def plain_inspection(snapshot: StoreSnapshot) -> Inspection:
-    """Describe what every store has: logs, segments and disks."""
+    """Describe the parts that every store has: logs, segments and disks."""
     rows = tuple(
         (log.name, segment.name, segment.base_offset, segment.facts.size_bytes, segment.state.value)
         for log in snapshot.logs

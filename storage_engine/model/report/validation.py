@@ -34,7 +34,7 @@ def worst(statuses: Iterable[Status]) -> Status:
 
 
 class Where(StrEnum):
-    """Where the bytes of a range are."""
+    """The place of a range's bytes."""
 
     LOCAL = "LOCAL"
     """Only on the broker's disk; nobody asked for them to go."""
@@ -79,7 +79,7 @@ class RangeStatus:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Whether one expectation held.
+    """Result of one expectation.
 
     :param suite: suite that the expectation belongs to ("store", "lake", "across").
     :param expectation: class name, such as ``ExpectSegmentsToBeBackToBack``.
@@ -143,7 +143,7 @@ class ValidationResult:
 
 
 class VerifyLevel(StrEnum):
-    """How closely to look; each level includes those before it."""
+    """Depth of a verification; each level includes those before it."""
 
     RECEIPTS = "receipts"
     """Metadata only: receipts and their chain, and what the table says of each data file."""
@@ -216,7 +216,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of what is archived was verified, by this check or a remembered one.
+    """The part of all archived segments that was verified, by this check or a remembered one.
 
     :param level: at this level or a deeper one.
     :param total_bytes: segment bytes with a receipt.
@@ -235,7 +235,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class StoreVerification:
-    """What was found of one store.
+    """Findings about one store.
 
     :param receipt_count: receipts whose metadata was checked: all of the store, each time.
     :param checked_count: segments that were looked at more closely, as ``level`` says, this time.

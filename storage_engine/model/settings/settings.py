@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """Return what a value has to be, in words."""
+        """Return the permitted values, in words."""
         if self.kind is tuple:
             return "one absolute path, or a list of them"
         if self.choices:

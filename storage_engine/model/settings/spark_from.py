@@ -77,7 +77,7 @@ class SparkUse:
 
 @dataclass(frozen=True, slots=True)
 class WorkPlace:
-    """Where the work of a step is done.
+    """The place where a step's work is done.
 
     :param text: for a person, with the reason where a Spark is there and isn't used.
     """

@@ -36,14 +36,14 @@ COMMON_ZONES = (
     "Europe/Berlin",
     "Europe/London",
 )
-"""What the form proposes; any other zone of the IANA database will do as well."""
+"""Zones that the form proposes; any other zone of the IANA database is valid as well."""
 BROKER_DELETES, WE_DELETE = DELETES = ("broker", "us")
 BOUNDED, STRICT = HOLDS = ("bounded", "strict")
 TLS_OFF, TLS_ON, TLS_UNVERIFIED = TLS = ("off", "on", "unverified")
 
 
 class Kind(Enum):
-    """What a setting's value is, by the name of its type in JSON."""
+    """Type of a setting's value, by the name of its type in JSON."""
 
     TEXT = "text"
     PATH = "path"
@@ -124,7 +124,7 @@ class StoreSetting:
 
     @property
     def values(self) -> str:
-        """Return what its value may be, in words."""
+        """Return the permitted values, in words."""
         return ", ".join(self.choices) or self.kind.value
 
 

@@ -124,7 +124,7 @@ class KeptOut:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What of a store may be archived by now.
+    """Segments of a store that may be archived by now.
 
     :param others: sealed segments that may not, but for empty ones, of which there is nothing to prove.
     """
@@ -135,7 +135,9 @@ class Listed:
 
 
 def list_segments(context: Context) -> Listed:
-    """Return what may be archived by now, oldest first in each log, and what else is sealed."""
+    """Return the segments that may be archived by now, oldest first in each log, and the other sealed
+    ones.
+    """
     snapshot = context.snapshot(clock_ms())
     found = take_archivable(context.broker, snapshot)
     may = {segment.id for segment in found.segments}
@@ -144,12 +146,12 @@ def list_segments(context: Context) -> Listed:
 
 
 def archivable_segments(context: Context) -> Archivable:
-    """Return what may be archived by now, oldest first in each log."""
+    """Return the segments that may be archived by now, oldest first in each log."""
     return list_segments(context).archivable
 
 
 def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
-    """Return which sealed segments stay out of the lake that, by the journal, were never archived."""
+    """Return sealed segments that stay out of the lake and, by the journal, were never archived."""
     reasons = listed.archivable.kept_out
     out = {segment_subject(*one.id): one for one in listed.others if one.log in reasons}
     for step in (Step.ARCHIVE, Step.SEALED, Step.REPLICA):
@@ -169,7 +171,7 @@ def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
 
 
 def kept_out_notices(kept_out: Sequence[KeptOut]) -> tuple[str, ...]:
-    """Say which logs stay out of the lake, wholly or in part, and why."""
+    """Name the logs that stay out of the lake, wholly or in part, with the reason."""
     logs: dict[str, list[KeptOut]] = {}
     for one in kept_out:
         logs.setdefault(one.why, []).append(one)

@@ -1,4 +1,4 @@
-"""Say which segments to archive, and into which lake. Copying, proving and committing is the lake's,
+"""Choice of the segments to archive, and of the lake for each. Copying, proving and committing is the lake's,
 wherever it runs.
 
 The second lake, where there is one, takes what can't be archived into the first. That the first may have
@@ -130,7 +130,7 @@ def record_proven(
     known: Collection[str],
     ran: str,
 ) -> tuple[str, ...]:
-    """Record which file was found to be in which lake, for when that lake can't be asked.
+    """Record the lake in which each file was found proven, for times when that lake can't be asked.
 
     :param took_ms: to copy and prove all of them.
     :param faults: what was wrong with what a lake had of some of them, by subject.
@@ -170,7 +170,7 @@ def record_proven(
 
 
 def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
-    """Yield which segments were archived again since a lake has lost or damaged them, by the reason.
+    """Yield segments that were archived again because a lake has lost or damaged them, by the reason.
 
     :param faults: by the segment's subject.
     """
@@ -256,7 +256,9 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 
 def look_at_archivable(context: Context) -> Listed | None:
-    """Return what may be archived by now; None: whatever is sealed, as the broker keeps nothing out."""
+    """Return the segments that may be archived by now; None: all sealed ones, since the broker keeps none
+    out.
+    """
     listed = list_segments(context)
     return None if listed.archivable.is_all else listed
 
@@ -264,7 +266,7 @@ def look_at_archivable(context: Context) -> Listed | None:
 def to_archive(
     context: Context, run: Run, listed: Listed | None, segments: Sequence[Segment], proofs: Proofs
 ) -> Sequence[Segment]:
-    """Return which planned segments have to be archived, and may be.
+    """Return planned segments that have to be archived, and may be.
 
     What another replica has archived isn't archived again, as in an archive run ahead: the release compares
     it once more. Its files are read here, so that what the release would refuse is archived.
@@ -328,9 +330,9 @@ WhereArchived = Callable[[Sequence[SegmentJob]], str]
 """Says for a person where it archives."""
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
-"""Why a segment can't be archived though nothing contradicts what is archived already."""
+"""The reason why a segment can't be archived, though it contradicts no archived one."""
 LISTINGS = 10
-"""How often a store is listed whose files go away meanwhile: each broker deletes some every few minutes."""
+"""Times that a store is listed again while its files vanish: each broker deletes some every few minutes."""
 FAILED_LOGS = 20
 """Of more logs than these that can't be archived, it isn't found out which: each costs an attempt or two."""
 
@@ -369,8 +371,8 @@ def where_here(jobs: Sequence[SegmentJob]) -> str:
 def archive_jobs(
     store: AnyStore, run_key: str, *, all_sealed: bool = False, accept_damage: bool = False
 ) -> tuple[SegmentJob, ...]:
-    """Return what the run has to archive before its plan may be released: planned, and without a valid
-    receipt.
+    """Return the segments that the run has to archive before its plan may be released: planned, without a
+    valid receipt.
 
     :param all_sealed: every sealed segment instead, planned or not; such a run needs no plan.
     :param accept_damage: archive bytes that don't decode as they are.
@@ -485,7 +487,7 @@ def archive_planned(
 def _went(
     segments: Sequence[Segment], listed: Listed | None, failed: Mapping[str, StorageEngineError]
 ) -> bool:
-    """Return whether files of planned segments went away while these were archived."""
+    """Return whether files of planned segments vanished while these were archived."""
     kept_out = {} if listed is None else listed.archivable.kept_out
     return any(isinstance(why, FileGoneError) for why in failed.values()) or any(
         kept_out.get(log) == WENT for log in by_log(segments)
@@ -528,7 +530,7 @@ def archive_each_log(
 
 
 def joined_results(done: Sequence[ArchiveResult]) -> ArchiveResult:
-    """Return what was archived in several turns as one."""
+    """Return the results of several turns of archiving as one."""
     return ArchiveResult(
         tuple(receipt for one in done for receipt in one.receipts),
         hashed_again=tuple(receipt for one in done for receipt in one.hashed_again),
@@ -632,7 +634,7 @@ def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
 
 
 def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> Iterator[str]:
-    """Yield what was archived as it is though it can't be read, and why it can't."""
+    """Yield segments that were archived with bytes that can't be read, and why they can't."""
     by_segment = {(job.log, job.base_offset): job for job in jobs}
     for row in receipts:
         if row.damaged_bytes:

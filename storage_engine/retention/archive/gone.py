@@ -52,7 +52,7 @@ _REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that 
 
 @dataclass(frozen=True, slots=True)
 class GoneResult:
-    """What became of segments that are gone, though none of our runs deleted them.
+    """Results for segments that are gone although none of our runs deleted them.
 
     :param segments: that keep no log from going on: proven ones, and those that were the broker's to delete.
     :param refusals: of logs that lost what should have stayed, or that have a hole.
@@ -75,12 +75,14 @@ class PresentSegments:
     log_ids: Mapping[str, str]
 
     def is_log(self, log: str, log_ids: Collection[str]) -> bool:
-        """Return whether a name may still be of a log that had one of some identities; of none: it may."""
+        """Return whether a name may still belong to a log that had one of some identities; with none given,
+        it may.
+        """
         now = self.log_ids.get(log, "")
         return not log_ids or any(map(partial(may_be_one, now), log_ids))
 
     def find(self, segment: Segment, log_ids: Collection[str] = ()) -> Segment | None:
-        """Return what has a segment's records now, wherever it lies.
+        """Return the places that have a segment's records now.
 
         A broker may have moved its log to another directory, or its cleaner merged it into another segment.
 
@@ -107,7 +109,7 @@ def present_segments(context: Context, snapshot: StoreSnapshot) -> PresentSegmen
 
 
 def remembered_log_ids(context: Context) -> dict[str, set[str]]:
-    """Return which identities the logs of a store's open lineages had at earlier looks, by name."""
+    """Return the identities that the logs of a store's open lineages had at earlier looks, by name."""
     found: dict[str, set[str]] = {}
     for one in kept_logs(context.store.journal_url, context.record.store_id) or ():
         if one.lineage == context.record.lineage_of(one.log):
@@ -123,7 +125,7 @@ def settle_gone(
     is_ours: Callable[[Segment], bool],
     nothing: str,
 ) -> GoneResult:
-    """Record which planned segments went by none of our runs, and say which logs that concerns.
+    """Record planned segments that were deleted by none of our runs, and name the logs concerned.
 
     A log goes on where its oldest segments went, as brokers delete from the beginning. A lake has to prove
     them, whose files are read for it, or they were its broker's to delete. What a lake has that can't be
@@ -176,8 +178,9 @@ def _missing(
 
 
 def _may_be_away(context: Context, facts: FileFacts) -> bool:
-    """Return whether a file's disk may be missing: its directory lacks the stamp that others have, or is
-    another disk's by now."""
+    """Return whether a file's disk may be missing: its directory lacks the stamp that others have, or is on
+    another disk by now.
+    """
     path = Path(facts.path)
     lacking = missing_stamps(context.store.real_root)
     return is_away(path.parent, facts.device) or any(map(path.is_relative_to, lacking))
@@ -334,7 +337,7 @@ def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
 
 
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
-    """Return whether a running broker is left to its own rules with a log; unknown counts as no.
+    """Return whether a running broker deletes from a log by its own rules; unknown counts as no.
 
     :param is_over: ask about a broker that may have run until the run began.
     """

@@ -46,7 +46,7 @@ class MissingRange:
 
 @dataclass(frozen=True, slots=True)
 class _SeenPart:
-    """What the looks of a run have seen of a log.
+    """The part of a log that the looks of a run have seen.
 
     :param start_offset: where the log began at the first look that had it.
     :param end_offset: where it begins at the last look; of a log that is no more, where its sealed segments
@@ -64,7 +64,7 @@ class _SeenPart:
 
 @dataclass(slots=True)
 class LogLooks:
-    """What a run has seen of a store's logs, look by look. Pure.
+    """A store's logs as a run has seen them, look by look. Pure.
 
     :param seen: by name and identity: a topic that is made again takes the same name.
     """
@@ -216,7 +216,9 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
 
 
 def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
-    """Yield segments that runs meant to delete, without a result: such a run may be at work, or was killed."""
+    """Yield segments that runs meant to delete, without a result: such a run may be at work, or was
+    killed.
+    """
     for releases in open_releases(journal, record.store_id).values():
         for release in releases.values():
             yield ReleasedSpan(

@@ -166,7 +166,9 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
 
 
 def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]) -> bool:
-    """Return whether files of what may be archived, and wasn't yet, went away since it was listed."""
+    """Return whether files of segments that may be archived, and weren't yet, vanished since they were
+    listed.
+    """
     archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
     return (
         WENT in listed.archivable.kept_out.values()
@@ -176,7 +178,7 @@ def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, St
 
 
 def _is_in_place(segment: Segment) -> bool:
-    """Return whether a segment's file is under its path, untouched: a new one may have its inode."""
+    """Return whether a segment's file is under its path, unchanged: a new file may have its inode."""
     try:
         return FileFacts.of(segment.facts.path) == segment.facts
     except OSError:
@@ -204,7 +206,7 @@ def _archive(
 
 @dataclass(slots=True)
 class _Listing:
-    """What is sealed at one moment, and what of it was chosen to be archived, by its id."""
+    """Sealed segments at one moment, and those of them chosen to be archived, by id."""
 
     context: Context
     run: Run
@@ -213,7 +215,7 @@ class _Listing:
     chosen: dict[SegmentId, Segment] = field(default_factory=dict)
 
     def choose(self, segments: Sequence[Segment], proofs: Proofs) -> Sequence[Segment]:
-        """Return which of some segments to archive, within what others leave of the budget."""
+        """Return the segments to archive, within the budget that others leave."""
         proofs = read_faulty_files(self.context.store.journal_url, proofs)
         unproven, by_replicas = unproven_and_credited(
             self.context.journal, self.context.record, proofs, segments
@@ -322,7 +324,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
 
 
 def recorded_archive_lag(context: Context, run: Run) -> ArchiveLag | None:
-    """Return what the run measured last."""
+    """Return the run's last measured archive lag."""
     results = context.journal.events(run, Step.ARCHIVE_LAG, Phase.RESULT)
     return from_jsonable(ArchiveLag, results[-1].payload["result"]) if results else None
 

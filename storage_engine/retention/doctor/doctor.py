@@ -82,7 +82,7 @@ _READINGS = 500
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a look at a store, its lakes and its journal found.
+    """Findings of a look at a store, its lakes and its journal.
 
     :param said: what the broker's package says.
     :param figures: None: the store can't be opened, and a finding says why.
@@ -116,7 +116,7 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class _Known:
-    """What lake and journal say of the store, gathered step by step."""
+    """Lakes' and journal's knowledge of the store, gathered step by step."""
 
     journal: Journal | None = None
     record: StoreRecord | None = None
@@ -266,14 +266,14 @@ def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
 
 
 def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
-    """Return whether Airflow is known to have a DAG; where it can't be asked nothing speaks against it."""
+    """Return whether Airflow is known to have a DAG; where it can't be asked, it may have it."""
     return pipeline is None or all(dag.known for dag in pipeline.dags if dag.dag_id == dag_id)
 
 
 def findings_of(
     store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
 ) -> tuple[Finding, ...]:
-    """Return what is wrong with a store that its journal knows, the lakes apart; for who looks often.
+    """Return the findings about a store that its journal knows, without its lakes; for frequent callers.
 
     :param opened: the store, which is not opened again while its broker answers.
     :raises StorageEngineError: the store isn't there, or its settings can't be used.
@@ -331,7 +331,9 @@ def _open(
 
 
 def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *, has_lake: bool) -> str:
-    """Return what may go unproven once a hold has run out; "": nothing, or that is far off."""
+    """Return segments that may be deleted unproven once a hold has ended; "": there are none, or that is far
+    off.
+    """
     if looked.unheld is None:
         return ""
     from storage_engine.retention.hold.leaving_unproven import UnprovenSegments, unproven_of
@@ -344,7 +346,7 @@ def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *,
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What was seen of a store while it was open.
+    """Facts about a store, seen while it was open.
 
     :param data_paths: where its broker writes.
     :param due: how many segments could be deleted now; 0 where nobody asked.
@@ -553,7 +555,7 @@ def clock_findings(
 
 @dataclass(frozen=True, slots=True)
 class AccessRights:
-    """What the account of this process may do with a store's directories.
+    """The rights of this process's account on a store's directories.
 
     :param user: who runs this process.
     :param owner: of the store's root.
@@ -618,7 +620,7 @@ def access_findings(found: AccessRights) -> Iterator[Finding]:
 
 
 _LEAST_FILES = 2
-"""Of which a time without a fraction of a second is no chance any more."""
+"""Times without a fraction of a second in so many files are no chance any more."""
 
 
 @dataclass(frozen=True, slots=True)

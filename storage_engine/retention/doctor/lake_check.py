@@ -118,7 +118,7 @@ def _look(
 
 
 def _unrecorded(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tuple[ArchiveRule, ...]:
-    """Return which archive rules of a lake are for a store, and stand in the lake alone."""
+    """Return archive rules for a store that its lake has and its journal lacks."""
     names = (record.store_id, store_called(record.name, record.broker, record.real_path))
     rules = [it for it in info.archive_rules if any(matches(it.scope.store, name) for name in names)]
     try:

@@ -172,7 +172,7 @@ def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
 
 
 def _may_be_there(path: Path) -> bool:
-    """Return whether a file is there; one that this user may not look for may be."""
+    """Return whether a file is there; one that this user may not look up may be."""
     try:
         return path.is_file()
     except PermissionError:

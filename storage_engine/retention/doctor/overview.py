@@ -40,7 +40,7 @@ class DiskRange:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPart:
-    """What a lake has of a store.
+    """A lake's part of a store.
 
     :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
     :param expired: the same of what expired.
@@ -91,7 +91,7 @@ class Overview:
 
     @property
     def is_known(self) -> bool:
-        """Return whether every lake told what it has."""
+        """Return whether every lake could be asked."""
         return not any(lake.refused for lake in self.lakes)
 
 

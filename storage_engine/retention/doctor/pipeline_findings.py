@@ -81,7 +81,7 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """What Airflow's database says of a store's DAGs and of what runs them.
+    """Airflow's records of a store's DAGs and of the processes that run them.
 
     :param import_errors: by file, the first line of why it can't be parsed.
     :param error: why Airflow's database couldn't be read; "" where it could.

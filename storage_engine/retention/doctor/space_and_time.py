@@ -84,7 +84,7 @@ def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return what came behind the segment that was sealed a day ago, or behind the oldest one.
+    """Return the bytes behind the segment that was sealed a day ago, or behind the oldest one.
 
     :return: None where the sealed segments are of too short a time.
     """
@@ -135,7 +135,7 @@ def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Leve
 
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
-"""What consumers lose is told for the first of these spans in which anything goes."""
+"""Spans of time; consumers' losses are shown for the first one in which any segment is deleted."""
 
 
 _FAR_MS = 365 * DAY_MS
@@ -144,7 +144,7 @@ _FAR_MS = 365 * DAY_MS
 
 @dataclass(frozen=True)
 class Figures:
-    """What a look at an open store measured.
+    """Figures that a look at an open store measured.
 
     :param full_percent: level above which the broker takes no message; None: none.
     :param deletes_at_ms: by sealed segment, when the broker's rules may delete it for its age; None: never.
@@ -178,7 +178,7 @@ class Figures:
 
     @property
     def log_bytes(self) -> int:
-        """Return what the logs' files take."""
+        """Return the bytes of the logs' files."""
         return sum(segment.disk_bytes for log in self.snapshot.logs for segment in log.segments)
 
     @cached_property
@@ -258,7 +258,7 @@ def _leaving(
     going: Sequence[Segment],
     now_ms: int,
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return what goes within the first span in which anything does, and that span."""
+    """Return the segments deleted within the first span in which any is, and that span."""
     now = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
         found = tuple(
@@ -502,7 +502,7 @@ def _first_ms(segments: Sequence[Segment], found: Figures) -> int:
 
 
 def pending_findings(found: Figures) -> Iterator[Finding]:
-    """Yield what the broker still has to deliver or to decide."""
+    """Yield messages that the broker still has to deliver or to decide."""
     unknown = [item for item in found.pending if item.count is None]
     if unknown:
         kinds = " and ".join(item.kind.value for item in unknown)

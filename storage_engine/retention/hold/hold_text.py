@@ -53,7 +53,7 @@ def hold_text(status: HoldStatus) -> str:
 
 
 def _watch_text(watch: WatchLook | None) -> str:
-    """Return what a watch saw last, as a clause; "" where none looks, which a notice says."""
+    """Return the last look of a watch, as a clause; "" where no watch looks, which a notice says."""
     if watch is None:
         return ""
     return (
@@ -63,7 +63,7 @@ def _watch_text(watch: WatchLook | None) -> str:
 
 
 def watching_text(look: WatchLook) -> str:
-    """Return what a watch says that nothing keeps from looking."""
+    """Return the text for a watch that nothing keeps from looking."""
     if not look.runs_out_at_ms:
         return "watching"
     return Text(
@@ -89,7 +89,7 @@ def hold_end_text(status: HoldStatus, unproven: str) -> str:
 
 
 def due_text(due: DueRange, now_ms: int) -> str:
-    """Return what goes though no lake has it, in one line."""
+    """Return the segments that are about to be deleted unproven, in one line."""
     when = "now" if due.at_ms <= now_ms else f"from {time_text(due.at_ms)} on"
     return (
         f"log {due.log}: records of offsets [{due.start_offset}, {due.end_offset}), "
@@ -99,7 +99,7 @@ def due_text(due: DueRange, now_ms: int) -> str:
 
 
 def drift_text(drift: Drift) -> str:
-    """Return what others did in one line."""
+    """Return others' changes in one line."""
     place = ""
     if drift.start_offset >= 0:
         place = f" {drift.log} [{drift.start_offset}, {drift.end_offset})"
@@ -107,7 +107,7 @@ def drift_text(drift: Drift) -> str:
 
 
 def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
-    """Yield what goes though no lake has it, log by log, and what else has to be seen to.
+    """Yield segments that are about to be deleted unproven, log by log, and other alarms.
 
     What goes first comes first.
     """

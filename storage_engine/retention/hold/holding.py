@@ -165,7 +165,7 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
 
 
 def make_removable(context: Context) -> None:
-    """Bring what only the shield has into a lake.
+    """Archive segments that only the shield has.
 
     :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that, or what the
         log had before it was written to.
@@ -236,7 +236,7 @@ def _alone(store: ManagedStore) -> list[SeenLink]:
 
 
 def _is_accepted(context: Context, seen: SeenLink) -> bool:
-    """Return whether a person goes on without a link's segment."""
+    """Return whether a person has accepted the loss of a link's segment."""
     link = seen.link
     of_lineage = context.record.at_lineage(link.lineage, [link.log])
     return any(
@@ -249,7 +249,8 @@ _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 
 
 def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
-    """Hold what goes within the policy's margin and isn't proven; put back what is archived by now.
+    """Hold segments that would be deleted unproven within the policy's margin; undo the hold of those
+    archived by now.
 
     :param measured: what the lakes prove; None: they are asked.
     :raises GateRefusedError: nothing can be held; says why, and the remedy.
@@ -270,7 +271,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
 def _proven(
     context: Context, measured: MeasuredLag | None
 ) -> tuple[Mapping[SegmentId, FileFacts], tuple[str, ...]]:
-    """Return which segments lakes prove, with their files; where that can't be told, none."""
+    """Return segments that lakes prove, with their files; none where that can't be told."""
     try:
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
@@ -380,7 +381,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
 
 
 def _is_protected(context: Context) -> bool:
-    """Return whether a hold or a shield keeps anything, which ends with the hold."""
+    """Return whether a hold, or a shield that ends with the hold, keeps anything."""
     memory = hold_memory(context.journal, context.record.store_id)
     return memory.load() is not None or shield_path(context.store.real_root).exists()
 

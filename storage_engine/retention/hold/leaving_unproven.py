@@ -33,7 +33,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:
-    """Say which segments go within the policy's margin, and are proven in no lake.
+    """Name the segments that will be deleted within the policy's margin and are proven in no lake.
 
     What may not be archived by now counts, too, as for an open transaction: it goes all the same.
 
@@ -81,7 +81,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class UnprovenSegments:
-    """What goes within a span though no lake proves it.
+    """Segments that are deleted within a span though no lake proves them.
 
     :param unknown: what else may go, and can't be told, a clause each.
     :param unasked: why lakes couldn't be asked, of which nothing counts as proven.
@@ -98,7 +98,7 @@ class UnprovenSegments:
 
     @property
     def text(self) -> str:
-        """Return what goes unproven, as what was found."""
+        """Return the segments to be deleted unproven, as a finding's text."""
         said = []
         if self.segments:
             first = ", ".join(f"{one.log} {one.name}" for one in self.segments[:_NAMED])

@@ -32,7 +32,7 @@ from storage_engine.retention.store.known_heads import KnownHeads, journalled_he
 def forecast_lake(
     lake: Lake, journal_url: str | None, acts: Acts, price: float | None, decision: KeepDecision | None = None
 ) -> KeepForecast:
-    """Return what leaves a lake on which day, if its policy stays as it is.
+    """Return what leaves a lake on which day, if its policy doesn't change.
 
     :param journal_url: that recorded which topics its segments have; None: there is none.
     :param price: of 10⁹ bytes for a month; None: nothing is said of costs.

@@ -65,7 +65,7 @@ from storage_engine.retention.store.known_heads import (
 
 @dataclass(frozen=True, slots=True)
 class LakeExpiry:
-    """What left a lake, or would.
+    """Segments that left a lake, or would.
 
     :param act: SHA-256 of the first act by which it did; "": nothing did.
     :param verdicts: on each segment of which the lake had rows.
@@ -122,7 +122,7 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was read of a lake and its journal.
+    """Data read from a lake and its journal.
 
     :param rows: the receipts of the segments.
     :param elsewhere: policies of the stores' other lakes, by lake.
@@ -158,7 +158,7 @@ def expire_lake(
     rewrite: RewriteRule = REWRITE_RULE,
     dry_run: bool = False,
 ) -> LakeExpiry:
-    """Expire what a lake's rules no longer keep. It may be killed at any instant and run again.
+    """Expire segments that a lake's rules no longer keep. It may be killed at any instant and run again.
 
     :param journal_url: of the lake's stores; None: there is none, so that nobody knows what they have.
     :param gone: names or ids of stores of which a person says that they are gone.
@@ -306,7 +306,7 @@ def _with_earlier_files(
 
 
 def _state(lake: Lake) -> tuple[str, ...]:
-    """Return what differs once anything was committed."""
+    """Return the state that each commit changes."""
     return tuple(table.metadata_location for table in (lake.segments(), lake.messages()))
 
 

@@ -79,7 +79,7 @@ KEPT_BY_RESULT = frozenset({Step.ARCHIVE, Step.SEALED})
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """How long each kind of history is kept, in days.
+    """Days that each kind of history is kept.
 
     :param report_days: reports, Data Docs, and the events and plans of runs that have a report.
     :param idle_run_days: runs that wrote no report, as nothing had changed, or that never had a plan.
@@ -202,7 +202,7 @@ _SAMPLE_BATCH = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ExpiredRows:
-    """How many rows went, or would."""
+    """Number of rows removed, or to be removed."""
 
     runs: int = 0
     events: int = 0
@@ -216,7 +216,7 @@ class ExpiredRows:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What a transaction did: up to which run it came, and which runs it took."""
+    """Result of a transaction: the last run that it reached, and the runs that it removed."""
 
     last_id: int = 0
     gone: ExpiredRows = ExpiredRows()
@@ -468,7 +468,7 @@ def emptied_directories(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> 
 
 
 def remove_report(directory: Path) -> None:
-    """Remove what we wrote there, then the directory if nothing else is in it.
+    """Remove files that we wrote there, then the directory if it is empty.
 
     The report itself goes last: where this is killed, the directory is found again by it.
     """
@@ -508,7 +508,7 @@ def _read(path: Path) -> OldReport | None:
 
 @dataclass(frozen=True, slots=True)
 class MaintainResult:
-    """What was removed, or would be.
+    """Files and records that were removed, or would be.
 
     :param job_directories: of Spark jobs whose process is dead.
     :param report_directories: of reports, each with its Data Docs.
@@ -546,7 +546,7 @@ def maintain_store(
 def maintain_lakes(
     store: ManagedStore, now_ms: int | None = None, *, compact: bool = False
 ) -> tuple[LakeMaintenance, ...]:
-    """Expire what a store's lakes need no more, and what their rules no longer keep.
+    """Expire segments and snapshots that a store's lakes no longer need or keep by their rules.
 
     Of stores that share a lake, the first one's call does it.
 

@@ -1,4 +1,4 @@
-"""Keeps what a consumer group still has to read, where the policy says so. Pure."""
+"""Lag policy: keeps segments that a consumer group still has to read. Pure."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class LagPart:
-    """What a share adds to the summary.
+    """A share's part of the summary.
 
     :param at_risk: the first rows that decide what a plan costs whom; see :func:`lag_part`.
     :param worst: the rows that are furthest behind.

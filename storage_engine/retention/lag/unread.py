@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShieldedUnread:
-    """What consumer groups have not read of segments that only the shield has.
+    """Messages that consumer groups have not read in segments that only the shield has.
 
     :param rows: most messages first.
     :param error: why it isn't known, or not wholly; "" where it is.
@@ -130,7 +130,7 @@ ROWS_SHOWN = 10
 def find_unread(
     broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], lag_policy: LagPolicy
 ) -> Unread:
-    """Find what consumers lose where logs begin at other offsets. What can't be found is unknown.
+    """Compute consumers' losses where logs begin at other offsets. What can't be found is unknown.
 
     And what they have lost already of which only the shield has the bytes. Nothing is read where nothing
     goes and the shield keeps nothing alone, or where the policy ignores consumers.
@@ -202,7 +202,8 @@ def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
 
 
 def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
-    """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing.
+    """Name consumers' losses and the command that exports them, a line for each group and topic; empty where
+    there are none.
 
     :param place: the store; where it is open, its own journal is asked.
     :param done: it is deleted.
@@ -268,7 +269,9 @@ def _command(store: ManagedStore, row: UnreadMessages) -> str:
 
 
 def lake_directory(lake: LakeConfig) -> str:
-    """Return the value of ``--lake`` for a lake; LAKE where no directory of this machine is known to be it."""
+    """Return the value of ``--lake`` for a lake; LAKE where no directory of this machine is known to be
+    it.
+    """
     warehouse = urlsplit(lake.properties.get("warehouse", ""))
     root = Path(unquote(warehouse.path)).parent
     if warehouse.scheme in ("", "file") and any(
@@ -279,7 +282,7 @@ def lake_directory(lake: LakeConfig) -> str:
 
 
 def has_loss(unread: Unread) -> bool:
-    """Tell whether consumers lose something, or nobody knows."""
+    """Tell whether consumers lose something, or that is unknown."""
     return bool(unread.rows or unread.error)
 
 

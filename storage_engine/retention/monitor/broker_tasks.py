@@ -154,7 +154,9 @@ def _may_be_there(path: str) -> bool:
 
 
 def _flushed(context: Context, event: Event, lacking: Collection[Path]) -> str:
-    """Flush what is left above the files; return why it isn't certain that they are gone, "" where it is."""
+    """Flush the directories above the files; return why their deletion isn't certain to be durable, "" where
+    it is.
+    """
     path = Path(event.payload["directory"] or event.payload["files"][0]).parent
     home = max((one for one in context.data_paths if path.is_relative_to(one)), key=_depth, default=None)
     if home is None:
@@ -178,7 +180,7 @@ def _depth(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task of a broker found and removed.
+    """Findings and removals of one task of a broker.
 
     :param name: the broker's of the task.
     :param found: clauses of what was found.
@@ -307,7 +309,7 @@ def _end(
     words: Mapping[str, str],
     notices: Sequence[str],
 ) -> TaskResult:
-    """Remove what a task has left, as far as it is proven."""
+    """Remove the files that a task has left, as far as they are proven."""
     started_ns = time.monotonic_ns()
     paths = [one.facts.path for left in task.left for one in left.files]
     check_inside(context.store.broker, paths, context.data_paths)
@@ -377,7 +379,9 @@ def _silence(left: LeftOver, proofs: Proofs) -> str:
 
 
 def _contradiction(left: LeftOver, proofs: Proofs, reading: Reading) -> str:
-    """Return which file has other bytes than the lakes' under its name; no word of a person is for that."""
+    """Return the file whose bytes differ from the lakes' under its name; no person's decision permits
+    removing it.
+    """
     for one, _ in _counting(left):
         proven = set(_proven(one, proofs))
         if proven and (settle(one.facts.path) != one.facts or digest(one.facts.path, reading) not in proven):

@@ -140,7 +140,7 @@ def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 
 
 def _lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRange] | None:
-    """Return which offsets are nowhere, as far as no person has accepted it; None: nobody knows.
+    """Return offsets that are in no place and whose loss no person has accepted; None: unknown.
 
     :param unasked: why a lake can't be asked, also where nothing that is known of the store rests on it: what
         is on disk and due is told as that.
@@ -170,7 +170,7 @@ def _shield(context: Context) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class MonitorResult:
-    """What a look of the monitor found.
+    """Result of a look of the monitor.
 
     :param hold: after it was renewed; None where no broker runs, or the hold was refused.
     :param alarms: all that a person should know at once.
@@ -236,7 +236,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
 
 
 def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus | None) -> tuple[str, ...]:
-    """Say which plans wait for a second person above the level of force, and when the broker deletes by
+    """Name plans that wait for a second person above the level of force, and when the broker deletes by
     itself.
     """
     now_ms = sensed.sensed_at_ms
@@ -297,7 +297,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
 
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
-    """Say what a broker that no cleanup deletes from or holds is about to delete without a proof."""
+    """Name segments that a broker without cleanup or hold is about to delete without a proof."""
     if measured is None or (context.store.cleans_up and context.broker.limit is None):
         return ()
     try:

@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: [\d-]*\d\S*)*(?: \w+)?")
 
 
 class AlarmState(StrEnum):
-    """What became of an alarm."""
+    """State of an alarm."""
 
     BEGAN = "began"
     HAPPENED = "happened"
@@ -239,7 +239,7 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What alarms are about.
+    """Subject of alarms.
 
     :param store: what people call the store.
     :param place: tells the store from others in its journal.
@@ -256,7 +256,7 @@ class Subject:
 
     @classmethod
     def of(cls, store: ManagedStore, source: str, *, advice: str = "", link: str = "") -> Subject:
-        """Return what a store's alarms are about, as one source finds them."""
+        """Return the subject of a store's alarms from one source."""
         return cls(
             store.name, f"{store.host or ''} {store.real_root}", store.journal_url, source, advice, link
         )
@@ -347,7 +347,7 @@ def _tell(
 
 
 def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
-    """Return which alarms began, and which ended. One whose numbers alone changed still stands."""
+    """Return alarms that began, and alarms that ended. One whose numbers alone changed still stands."""
     before: dict[str, list[Alarm]] = defaultdict(list)
     new = dict.fromkeys(alarms)
     for one in known:
@@ -367,13 +367,15 @@ def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple
 
 
 _kept_here: dict[str, tuple[Alarm, ...]] = {}
-"""What this process told while the journal could not keep it."""
+"""Alarms that this process sent while the journal could not keep them."""
 _untold_here: dict[str, tuple[Alarm, ...]] = {}
-"""What happened and could not be told."""
+"""Alarms that could not be sent."""
 
 
 def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
-    """Return what a means was told and stands, and why that isn't known; "" where it is."""
+    """Read the alarms that a receiver was told and that stand, and why they are unknown; "" where they are
+    known.
+    """
     key, url = subject.key(means), subject.journal_url
     if key in _kept_here or not url or missing_sqlite_file(url):
         return _kept_here.get(key, ()), ""
@@ -388,7 +390,7 @@ def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
 
 
 def _write(subject: Subject, means: Means, told: Sequence[Alarm]) -> str:
-    """Keep what a means was told and stands; return why that failed, "" where it didn't."""
+    """Keep the alarms that a receiver was told and that stand; return why that failed, "" where it didn't."""
     key, url = subject.key(means), subject.journal_url
     _kept_here[key] = tuple(told)
     if not url or missing_sqlite_file(url):

@@ -78,7 +78,7 @@ def ends_of_segments(
 def hole_spans(
     context: Context, snapshot: StoreSnapshot, ends: Mapping[SegmentId, int], present: Mapping[str, str]
 ) -> Iterator[ReleasedSpan]:
-    """Yield what is gone between segments; what a person has accepted as lost is excused.
+    """Yield holes between segments; losses that a person has accepted are excused.
 
     :param ends: of :func:`ends_of_segments`.
     :param present: identities of the logs, by name.

@@ -164,7 +164,7 @@ class ShieldWatch:
 
     @property
     def is_tended(self) -> bool:
-        """Return whether this watch tends the shield, as far as its last try tells.
+        """Return whether this watch tends the shield, by its last try.
 
         :raises OSError: nobody can look whether there is one.
         """
@@ -172,7 +172,8 @@ class ShieldWatch:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether this watch tends the shield: it knows the broker, and there is one or may be one.
+        """Return whether this watch tends the shield: it knows the broker, and there is a shield or may be
+        one.
 
         :raises OSError: nobody can look whether there is one.
         """
@@ -184,7 +185,7 @@ class ShieldWatch:
         return policy.shield is not ShieldMode.OFF and policy.archive is not ArchiveMode.OFF
 
     def look(self) -> tuple[Drift, ...]:
-        """Notice what is gone, and have done what is due.
+        """Notice deleted segments, and start the duties that are due.
 
         :return: what was found and done since the last look.
         """
@@ -436,7 +437,7 @@ class Recorder(threading.Thread):
 
 
 def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
-    """Record what a watch has mended; a store that no journal knows has none to record it in.
+    """Record a watch's mends; a store that no journal knows has no place to record them.
 
     :raises StorageEngineError: the journal can't be reached.
     """
@@ -449,7 +450,7 @@ def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
 
 
 Alarmed = Callable[[ManagedStore, Sequence[str] | None, Sequence[str]], None]
-"""Told what is wrong with a store now, and what was mended; None: another process looks, and tells it."""
+"""Called with a store's faults and the mends; None: another process looks, and reports them."""
 LOOK_SECONDS: Final = 0.5
 """Each look is some calls of stat: enough where a file system tells nobody of its changes."""
 _STAND_BY_SECONDS: Final = 2.0

@@ -71,8 +71,7 @@ def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
-    """Return what a person should know: what goes with the plan's segments though it is pending, and what is
-    lost.
+    """Return notices: pending messages that the plan's segments contain, and those that are lost.
 
     :param plan: as it is after :func:`apply_pending_policy`.
     """
@@ -156,7 +155,7 @@ def find_dependents(
 
 
 def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
-    """Say which files were left out when dependents were found last: they stay, as they can't be read."""
+    """Name files that were left out when dependents were found last: they stay, since they can't be read."""
     unread = [] if broker.dependents is None else [*map(str, broker.dependents.unread)]
     if not unread:
         return ()
@@ -308,7 +307,7 @@ def decide(
     hold_back: HoldBack | None = None,
     take: Callable[[BrokerStore, int, str], StoreSnapshot] = take_snapshot,
 ) -> Decided:
-    """Decide what goes and why. Reads only.
+    """Decide which segments are deleted and why. Reads only.
 
     The dependents and the checkpoint are read although the plan doesn't need them: what is broken is told
     while every segment is still there. What the broker can leave out stays; a log of which it can't is
@@ -362,7 +361,9 @@ def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> M
 def pending_by(
     broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy
 ) -> tuple[Pending, ...]:
-    """Return what a broker still has to deliver or to decide; nothing is read where nobody asks."""
+    """Return messages that a broker still has to deliver or to decide; nothing is read where the policy
+    ignores them.
+    """
     if pending_policy is PendingPolicy.IGNORE:
         return ()
     if broker.consumers is not None:

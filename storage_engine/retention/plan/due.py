@@ -105,7 +105,7 @@ _REFUSED_MS = 12 * HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class DueResult:
-    """What is due at one moment.
+    """Work that is due at one moment.
 
     :param sensed: the causes that hold, and the disks' levels.
     :param deletes: number of segments that a run would delete now.
@@ -193,7 +193,7 @@ def segments_to_archive(store: AnyStore) -> int:
 
 
 def _nothing_lately(context: Context) -> bool:
-    """Return whether archive lag was measured within the last moment, and there was none."""
+    """Return whether archive lag was measured a moment ago, and was 0."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
     taken = reader.read(lambda connection: read_moments(connection, store_id, since_ms, now_ms + 1))

@@ -1,4 +1,4 @@
-"""Decide what a run deletes, once."""
+"""Planning: decides once which segments a run deletes."""
 
 from __future__ import annotations
 

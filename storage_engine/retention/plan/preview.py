@@ -27,7 +27,7 @@ def preview(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Decided:
-    """Decide what would go and why; nobody records it.
+    """Decide what a cleanup would delete and why, without a record.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param used_percents: levels to assume, by path; other disks are measured.

@@ -73,7 +73,7 @@ def recorded_policy(journal: Journal, store_id: str) -> RecordedPolicy:
 
 
 def record_policy(context: Context, run: Run) -> RecordedPolicy:
-    """Record what a store's settings ask for, where that is more than they ever did.
+    """Record the approval that a store's settings require, where that is stricter than ever before.
 
     The journal has it, and the store's own stamp, as far as that can be written.
 
@@ -110,7 +110,7 @@ def _kept_ms(context: Context) -> int | None:
 
 
 def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
-    """Return whether a running broker itself has had this retention for long; records a new one.
+    """Return whether a running broker has had this retention for long enough; records a new one.
 
     It would delete by that itself. What a run is given beside it, one person says.
     """
@@ -125,7 +125,8 @@ def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
 
 
 def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
-    """Record who begins a run, before its plan is; of a store that asks for no approval nothing is recorded.
+    """Record the starter of a run, before its plan; for a store that requires no approval nothing is
+    recorded.
 
     :param starter: None: the account whose process this is.
     """
@@ -136,7 +137,9 @@ def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
 
 
 def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
-    """Return who began a run: several where one was killed before its plan was recorded, and begun again."""
+    """Return the starters of a run: several where one was killed before its plan was recorded, and begun
+    again.
+    """
     intents = journal.events(run, Step.APPROVAL, Phase.INTENT)
     return tuple(from_jsonable(Starter, one.payload) for one in intents if one.subject == _STARTER)
 
@@ -148,7 +151,7 @@ def answers_about(journal: Journal, store_id: str, digest: str) -> tuple[Reply, 
 
 
 def record_answer(journal: Journal, run: Run, answer: Reply) -> None:
-    """Record what was answered about a run's plan. Durable when it returns."""
+    """Record the answer about a run's plan. Durable when it returns."""
     journal.record(run, Step.APPROVAL, Phase.RESULT, [(answer.digest, to_jsonable(answer))])
 
 
@@ -199,7 +202,7 @@ class OpenQuestion:
 
 
 def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQuestion, ...]:
-    """Return what was asked about a store's plans, is not answered, and may still be."""
+    """Return questions about a store's plans that are open and may still be answered."""
     newest: dict[tuple[str, str], OpenQuestion | None] = {}
     for event in journal.store_events(store_id, Step.APPROVAL):
         if event.subject in (_POLICY, _STARTER, _OWN_RETENTION):
@@ -216,13 +219,13 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
 
 
 def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
-    """Return whether the last word about a plan was no approval, and was said since a moment."""
+    """Return whether the last answer about a plan was no approval, and came since a moment."""
     last = answers_about(journal, store_id, digest)[-1:]
     return any(one.said is not Said.APPROVED and one.at_ms >= since_ms for one in last)
 
 
 def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
-    """Return whether a run's plan may go as far as persons are concerned, by what the journal has now.
+    """Return whether persons' decisions permit a run's plan, by the journal's present record.
 
     :param decisions: of what goes; the plan's own, and those that were made just now.
     """
@@ -240,7 +243,7 @@ def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Con
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a run's report says of approval.
+    """A report's account of approval.
 
     :param text: a sentence; "": nobody was asked, as far as is recorded.
     :param is_refused: the last word about the run was no approval, and none counts.
@@ -277,7 +280,7 @@ def told_of(journal: Journal, run: Run) -> Told:
 
 
 def _went_otherwise(journal: Journal, run: Run) -> bool:
-    """Return whether other runs have deleted all that a run planned, since it did."""
+    """Return whether other runs have deleted all segments of a run's plan since it was made."""
     if run.plan is None:
         return False
     planned = {segment_subject(one.log, one.base_offset) for one in run.plan.to_delete}
@@ -298,7 +301,7 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
 def question_alarms(
     asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
 ) -> tuple[str, ...]:
-    """Say what waits for a second person while a disk is above the level at which age is ignored. Pure.
+    """Name plans that wait for a second person while a disk is above the level at which age is ignored. Pure.
 
     :param by_itself: when the broker deletes by itself, as a clause.
     """

@@ -39,7 +39,7 @@ NO_ACTS = OwnActs()
 
 
 class Passage(StrEnum):
-    """On what ground a segment passes, or that it doesn't."""
+    """The ground on which a segment passes, or that it doesn't pass."""
 
     PROVEN = "proven"
     """A valid receipt, and the file is as it was when it was proven."""
@@ -73,7 +73,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """What both plans delete, log by log and oldest first; every other approved segment with why it stays."""
+    """Segments that both plans delete, log by log and oldest first; every other approved segment with why it
+    stays.
+    """
 
     go: tuple[Decision, ...]
     stay: tuple[Decision, ...]
@@ -108,7 +110,7 @@ def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
 
 
 def lacking_companions(planned: Segment, now: Segment) -> str:
-    """Return which companions a segment has no more, though its own file stays, as a clause; "": none."""
+    """Name companions that a segment lost, though its own file stays, as a clause; "": none."""
     left = {Path(file.path).name for file in now.companions}
     gone = [file.path for file in planned.companions if Path(file.path).name not in left]
     return (
@@ -148,7 +150,7 @@ def _behind(decision: Decision, blocked: Decision) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What persons say of a plan.
+    """Persons' decisions on a plan.
 
     :param why: a second person has to approve it, as a clause; "": nobody has to.
     :param approval: by which it may go; None: none counts.
@@ -163,7 +165,7 @@ class Consent:
 
     @property
     def refuses(self) -> bool:
-        """Return whether nothing may go yet."""
+        """Return whether no deletion is permitted yet."""
         return bool(self.why) and self.approval is None
 
 
@@ -174,7 +176,7 @@ def consent_to(
     answers: Sequence[Reply],
     waiver: Waiver | None,
 ) -> Consent:
-    """Decide whether a plan may go as far as persons are concerned.
+    """Decide whether persons' decisions permit a plan.
 
     :param digest: of the plan, as a run recorded it.
     :param asked_because: as of :func:`asks_for_approval`.
@@ -311,7 +313,7 @@ def judge(
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
-    """Return whether nobody but us has touched a segment's files since they were proven.
+    """Return whether only we have touched a segment's files since they were proven.
 
     :param acts: what we did ourselves to the store's files.
     """
@@ -349,7 +351,7 @@ def files_fault_of(segment: Segment, receipt: Receipt) -> str:
 
 
 def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
-    """Return whether a segment is as it was, or only we have touched its files since.
+    """Return whether a segment is unchanged, or only we have touched its files since.
 
     Of a held one neither its age tells that, nor an mtime that a hold explains: a write moves the ctime too.
     """
@@ -357,7 +359,7 @@ def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -
 
 
 def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: OwnActs) -> bool:
-    """Return whether a segment's files are as they were, or only we have touched them.
+    """Return whether a segment's files are unchanged, or only we have touched them.
 
     :param found: its own first, then its companions by name; ``known`` likewise.
     """
@@ -368,7 +370,7 @@ def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: Own
 
 
 def same_content(left: Segment, right: Segment) -> bool:
-    """Return whether two looks are at the same files of one age, whatever was done to them but writing."""
+    """Return whether two looks saw the same files, unwritten in between, whatever else was done to them."""
     return _content(left) == _content(right)
 
 

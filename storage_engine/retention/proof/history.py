@@ -123,7 +123,7 @@ def _undone(journal: Journal, store_id: str) -> set[str]:
 def released_spans(
     journal: Journal, store_id: str, unasked: Collection[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what all runs deleted from a store, for laying store and lake over each other.
+    """Return the ranges that all runs deleted from a store, for comparison with store and lake.
 
     :param unasked: where the lakes are that can't be asked now.
     """

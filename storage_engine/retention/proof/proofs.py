@@ -1,4 +1,4 @@
-"""Proofs that a store's lakes have of its segments, and segments that archive rules let go without a copy.
+"""Lakes' proofs of a store's segments, and segments that archive rules permit to delete without a copy.
 
 A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing: what
 lies in the other one is enough, and where that isn't, nobody guesses. The gate asks for permits by
@@ -129,7 +129,7 @@ class LakeProofs:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What a store's lakes say of some segments.
+    """Lakes' proofs of some of a store's segments.
 
     :param asked: the lakes that answered, in the order of the store's settings.
     :param unreachable: the others, each with the reason.
@@ -267,7 +267,7 @@ class Proofs:
 
 
 def _agree(left: Receipt, right: Receipt) -> bool:
-    """Return whether two receipts of one segment are of the same content."""
+    """Return whether two receipts of one segment have the same content."""
     return left.content[:2] == right.content[:2] and same_companions(
         left.broker, left.companions, right.companions
     )
@@ -513,7 +513,7 @@ def look_up_permits(place: AnyStore) -> ArchivePermits:
 
 
 def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> tuple[str, ...]:
-    """Return which segments, or which topics' messages, go without a copy, by which rule, as sentences."""
+    """Name segments, or topics' messages, that are deleted without a copy, with the rule, as sentences."""
     if permits.of_rows is not None:
         return tuple(
             f"messages may go without a copy, as far as no lake has them: {not_archived_text(rule)}. "
@@ -532,7 +532,7 @@ def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> 
 
 
 def lacking_notices(permits: ArchivePermits, receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """Return which topics stayed out of the lake when segments were archived, by which rule, as sentences."""
+    """Name topics that stayed out of the lake when segments were archived, with the rule, as sentences."""
     counts = Counter(map(permits.clause_of_receipt, receipts))
     return tuple(
         f"{count_text(count, 'segment')} archived without {it}" for it, count in counts.items() if it

@@ -39,7 +39,7 @@ class RefusedLog:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a release goes on without a log.
+    """The reason why a release leaves a log out.
 
     :param error: what the release ends with where it has no other log.
     :param details: by base offset, what is wrong with the segments that are to blame.

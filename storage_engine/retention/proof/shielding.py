@@ -16,11 +16,12 @@ from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shie
 
 COMMAND = Command("shield")
 WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"
-"""For what can be neither archived nor told to be in a lake."""
+"""Segments that can neither be archived nor be told to be in a lake."""
 
 
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
-    """Return what is gone from the log and lies in the shield as it was, for laying store and lake over it.
+    """Return ranges that are gone from the log and lie unchanged in the shield, for comparison with store and
+    lake.
 
     :param root: the store's.
     :param lineages: the store's; what was kept of an older one is no part of its log any more.
@@ -41,7 +42,7 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
 
 
 def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[ReleasedSpan, ...]:
-    """Return what is gone from the log and whose link doesn't provably have its bytes any more.
+    """Return ranges that are gone from the log and whose link isn't provably unchanged.
 
     :raises ShieldError: what is kept there is unknown.
     """
@@ -59,7 +60,7 @@ def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Rel
 
 
 def _has_its_bytes(root: str | os.PathLike[str], seen: SeenLink) -> bool:
-    """Return whether a link is as it was; one that was only touched is told by its digest."""
+    """Return whether a link has its bytes still; one that was only touched is compared by its digest."""
     known = seen.link.sha256
     return seen.is_same or (bool(known) and digest_of(root, seen, lambda count: None) == known)
 
@@ -83,7 +84,7 @@ def written_text(seen: SeenLink) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AskedGone:
-    """What lakes and journal say of the segments that are gone from the log.
+    """Lakes' and journal's knowledge of segments that are gone from the log.
 
     :param unproven: those that no lake that could be asked proves, and that none of our runs deleted.
     :param unreachable: why lakes couldn't be asked.
@@ -95,7 +96,7 @@ class AskedGone:
 
 @dataclass(frozen=True, slots=True)
 class ShieldSummary:
-    """What a store's shield has.
+    """Contents of a store's shield.
 
     :param links: how many segments have a second name.
     :param gone: base offsets of those that are gone from the log; no lake was asked for them.

@@ -63,7 +63,7 @@ def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How segments are read again.
+    """Context for reading segments again.
 
     :param spend: waits until so many bytes more may be read.
     :param renew: keeps the store ours; called now and then while a file is read, and after it.

@@ -48,7 +48,7 @@ SPACE = "space was the cause of a run"
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What it takes to end a store's quarantines.
+    """Everything needed to empty a store's quarantines.
 
     :param lakes: those whose receipts may prove what lies there.
     """
@@ -59,7 +59,8 @@ class Keeper:
 
 
 def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tuple[str, ...]:
-    """End what is over before a run is planned, and what is in the way where space is its cause.
+    """Empty quarantines whose time is over before a run is planned, and those in the way where space is its
+    cause.
 
     A dry run ends nothing, and says what would be.
 
@@ -104,7 +105,7 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
 def expired_or_in_the_way(
     journal: Journal, store_id: str, now_ms: int, *, space_is_short: bool
 ) -> tuple[str, ...]:
-    """Return what the next run would empty, as sentences; not what had to stay lately.
+    """Return quarantines that the next run would empty, as sentences; not those that had to stay lately.
 
     :param space_is_short: space is a cause of that run.
     """
@@ -119,7 +120,7 @@ def expired_or_in_the_way(
 
 
 def _would_be_emptied(one: Quarantine, now_ms: int, held: str = "") -> str:
-    """Say what the next run would do, and what kept the last one from it.
+    """Describe what the next run would empty, and what kept the last one from it.
 
     :param held: why it would stay; "": nobody looked into a lake, or it wouldn't.
     """
@@ -234,7 +235,9 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
 
 
 def _held(keeper: Keeper) -> str:
-    """Return which hold keeps the store's files from removal, or which lake can't be asked; "": none does."""
+    """Return the hold that keeps the store's files from removal, or the lake that can't be asked; "": there
+    is none.
+    """
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
     for config in keeper.lakes:

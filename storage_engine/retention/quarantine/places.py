@@ -1,4 +1,6 @@
-"""Places for a quarantine: on the file system of the files that it takes, and not among a broker's own files."""
+"""Places for a quarantine: on the file system of the files that it takes, and not among a broker's own
+files.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +190,7 @@ def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tupl
 
 
 def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -> tuple[QuarantineLook, ...]:
-    """Return what lies aside without a journal's knowing, so that nothing ever empties it. Pure.
+    """Return quarantines that no journal knows, so that no run ever empties them. Pure.
 
     As after a journal was lost, or brought back as it was before the run.
 
@@ -258,7 +260,7 @@ def _look(place: Place) -> QuarantineLook:
 
 
 def _manifest(place: Place) -> dict[str, object]:
-    """Return what a run's manifest says; nothing where it is torn or missing."""
+    """Return the contents of a run's manifest; empty where it is torn or missing."""
     with suppress(FileNotFoundError, ValueError), opened(place) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(MANIFEST, flags, dir_fd=directory), "rb") as file:

@@ -78,7 +78,7 @@ def refuse_undone(context: Context, run: Run) -> None:
 def remover(
     context: Context, run: Run, files: Iterable[FileFacts], lease: Lease, now_ms: int, *, begin: bool
 ) -> Remove:
-    """Return what removes the run's files from where they are; durable but for the directory they were in.
+    """Return the remover of the run's files; durable but for the directory that they were in.
 
     :param files: all that go.
     :param begin: set aside if the policy says so; otherwise only what a run that has begun to do it removes.
@@ -135,7 +135,7 @@ def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
 
 
 def frees_nothing(found: Quarantine | None) -> bool:
-    """Tell whether what a run deleted still takes its space."""
+    """Tell whether a run's deleted files still take their space."""
     return found is not None and found.state is not QuarantineState.EMPTIED
 
 

@@ -26,7 +26,8 @@ MANIFEST = "run.json"
 """In a run's directory: whose it is, for a person and for ``inspect``."""
 
 STEP_BYTES = 64 << 20
-"""By which a large file shrinks before it goes: a broker on the same disk waits for no more at a time."""
+"""Bytes by which a large file shrinks before it is removed: no broker on the same disk waits longer at a
+time."""
 
 LEASED_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
 """File systems on which a lease tells of everybody who has a file open or mapped. An overlay's tells of no
@@ -42,7 +43,7 @@ _NO_LINK = os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run's files of one file system lie.
+    """The place of a run's files of one file system.
 
     :param base: real path of a directory of that file system.
     :param parts: names of the directories from the base to that of the run.
@@ -160,7 +161,7 @@ class Contents:
 
 
 def contents(place: Place) -> Contents:
-    """Count what lies in a place.
+    """Count the files of a place.
 
     :raises OSError: it can't be read.
     """
@@ -365,7 +366,7 @@ def _shrink(name: str, directory: int) -> str:
 
 
 def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
-    """Return whether a file with a lease has this name, no other one, and nobody waits to open it."""
+    """Return whether a file with a lease has this name, no other one, and no process waits to open it."""
     mine, found = os.fstat(descriptor), _lstat(name, directory)
     return (
         found is not None

@@ -45,7 +45,7 @@ _ELSEWHERE = Text("What is archived comes back into another directory by ", Comm
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """What an undo of a run brought back.
+    """Result of a run's undo.
 
     :param segments: number that came back, dependents likewise.
     :param min_offset: where the log begins now; of several logs the lowest.

@@ -28,9 +28,9 @@ from storage_engine.retention.proof.history import SegmentRelease
 from storage_engine.retention.ranges.losses import AcceptedLoss
 
 OURSELVES = "storage-engine"
-"""Who decided what a policy decides."""
+"""The name of the decider where a policy decides."""
 OTHERS = "not storage-engine"
-"""Who deleted what was found to have gone."""
+"""The name of the deleter of ranges found deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RunHistory:
         )
 
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
-        """Return which digests aren't those of this run's events, and what the events come to instead.
+        """Return digests that differ from this run's events, and the digests of the events instead.
 
         A digest counts without the plan's waiver where it was taken before that was given. So it does where
         a proof was waived: an older release took digests without waivers.
@@ -211,7 +211,9 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return what ranges that are one row agree in; by the first four each offset goes once a run."""
+    """Return the key of ranges that make one row; by its first four fields each offset is deleted once a
+    run.
+    """
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 
@@ -238,7 +240,7 @@ def with_store_times(rows: Iterable[DeletedRange], receipts: Sequence[Receipt]) 
 
 
 class Absence(StrEnum):
-    """Why a journal lacks a run."""
+    """The reason why a journal lacks a run."""
 
     OLDER_COPY = "older-copy"
     """It was put back from before the run, or is a new one, and may have gone on since."""
@@ -284,7 +286,7 @@ class ExplainedAbsence:
 
     @property
     def clause(self) -> str:
-        """Return what was found in the journal, as a clause."""
+        """Return the journal's record, as a clause."""
         if self.altered is not None:
             found = f"run {self.altered.run_key} begun {time_text(self.altered.begun_at_ms)}"
             return f"found {found} in its place: it was changed since"

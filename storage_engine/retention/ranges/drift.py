@@ -82,7 +82,7 @@ def _is_recorded(one: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> boo
 def all_gone_spans(
     journal: Journal, record: StoreRecord, unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what all runs deleted from a store, and what was found to have gone without them.
+    """Return ranges that all runs deleted from a store, and ranges found deleted by others.
 
     :param unasked: where the lakes are that can't be asked now.
     """
@@ -122,7 +122,7 @@ def gone_spans(
 
 
 def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, int], ...]:
-    """Return what others deleted, each with the lineage in which it went, as it was found first."""
+    """Return ranges that others deleted, each with its lineage then, as it was found first."""
     events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
     found = (
         (from_jsonable(Drift, event.payload["disturbance"]), int(event.payload["lineage"]))
@@ -142,7 +142,7 @@ def _widest(found: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
 
 
 def _covers(other: Drift, one: Drift, *, earlier: bool) -> bool:
-    """Return whether ``one`` is part of ``other``; of two equal ranges the earlier counts."""
+    """Return whether ``one`` is part of ``other``; of two equal ranges the earlier is the whole."""
     if other.kind is not one.kind:
         return False
     same = (other.start_offset, other.end_offset) == (one.start_offset, one.end_offset)
@@ -159,7 +159,7 @@ def gone_ranges(
     missing: Iterable[Missing] = (),
     present: Mapping[str, str] | None = None,
 ) -> tuple[RangeStatus, ...]:
-    """Return which parts of ranges that others deleted are ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
+    """Return the parts of ranges deleted by others that are ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
 
     What one of our runs deleted after all counts as that.
 
@@ -251,7 +251,7 @@ def _drift_spans(drift: Iterable[Drift]) -> Iterator[ReleasedSpan]:
 
 
 def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
-    """Return which of some ranges have offsets that others deleted.
+    """Return those of some ranges that have offsets which others deleted.
 
     :param ranges: by :func:`gone_ranges`.
     """

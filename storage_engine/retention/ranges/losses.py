@@ -62,7 +62,7 @@ def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
 
 
 def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
-    """Cut what is gone where an accepted loss begins or ends; the first decision on a part counts."""
+    """Cut deleted ranges where an accepted loss begins or ends; the first decision on a part counts."""
     mine = [
         loss
         for loss in losses

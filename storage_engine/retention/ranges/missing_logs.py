@@ -153,7 +153,7 @@ def missing_spans(
 
 
 def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]:
-    """Return which logs a store has on disk: identities by name, "" where one can't be told.
+    """Return the logs that a store has on disk: identities by name, "" where one can't be told.
 
     :raises OSError: a file can't be read.
     """

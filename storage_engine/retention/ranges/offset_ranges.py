@@ -90,7 +90,7 @@ MISSING = "missing"
 
 
 class Place(StrEnum):
-    """Where a range is, as pages name it; the journal keeps these words."""
+    """The place of a range, by its name on pages; the journal keeps these words."""
 
     LOCAL = "local"
     """On disk, and in no lake."""
@@ -134,13 +134,15 @@ class OffsetRange:
 
     @property
     def is_missing(self) -> bool:
-        """Return whether it should be somewhere and isn't, as far as anybody can tell; not once accepted."""
+        """Return whether it should be in some place and is in none, as far as known; not once it was
+        accepted.
+        """
         return self.reason == MISSING
 
 
 @dataclass(frozen=True, slots=True)
 class Lakes:
-    """What lakes tell of a store.
+    """Lakes' knowledge of a store.
 
     :param spans: what those have that could be asked. What is on disk as well is told segment by segment.
     :param proven: sealed segments on disk that a lake proves.
@@ -316,7 +318,9 @@ def _place_of_ended(text: str) -> Place:
 
 
 def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
-    """Return what has a place. What went in the present lineage is no older bytes under the same offsets."""
+    """Return the ranges that have a place. What went in the present lineage is no older bytes under the same
+    offsets.
+    """
     own = _in_lineage(pieces, lineage)
     went = merge_intervals(span for span in gone if span.lineage == lineage)
     older = [

@@ -59,7 +59,7 @@ class LakeMark:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMemory:
-    """What some lakes had together.
+    """Ranges that some lakes had together.
 
     :param settled: what only they have, as runs.
     """
@@ -74,7 +74,7 @@ class ArchivedMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeletedMemory:
-    """What runs had deleted.
+    """Ranges that runs had deleted.
 
     :param last_undo: the newest event by which a run brought back what it had deleted.
     :param known_id: all events up to this one are in ``spans``.
@@ -132,7 +132,7 @@ def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LakeLook:
-    """What a look found in a lake.
+    """Result of a look into a lake.
 
     :param rows: its receipts from the last known one on, in their order.
     :param history: what verifying remembers of its receipts of this store.
@@ -269,14 +269,16 @@ def _is_contradicted(
 
 
 def _goes_on(mark: LakeMark, look: LakeLook) -> bool:
-    """Return whether what is known of a lake's chain is still its beginning."""
+    """Return whether a lake's chain still begins with the known part."""
     last = next((row for row in look.rows if row.sequence == mark.sequence), None)
     is_same = last is not None and last.row_hash == mark.row_hash and look.has_those_before
     return mark.sequence < 0 or is_same
 
 
 def _overlaps(runs: Sequence[ArchivedSpan], row: ReceiptSpan) -> bool:
-    """Return whether a receipt is of offsets that runs have; these don't overlap, and are in order."""
+    """Return whether a receipt overlaps runs of offsets; the runs don't overlap each other, and are in
+    order.
+    """
     at = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
     return at > 0 and runs[at - 1].end_offset > row.start_offset
 
@@ -338,7 +340,9 @@ def _as_one(run: Sequence[ArchivedSpan]) -> ArchivedSpan:
 
 
 def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
-    """Yield what went for one reason as few spans that share no offset: whatever went twice counts once."""
+    """Yield the ranges deleted for one reason as few spans that share no offset: an offset deleted twice
+    counts once.
+    """
 
     def kind(one: ReleasedSpan) -> tuple[str, int, str, str]:
         return one.log, one.lineage, one.log_id, one.excused

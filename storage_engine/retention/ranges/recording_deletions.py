@@ -90,7 +90,7 @@ def _write_into(
     runs: Sequence[DeletingRun],
     store_name: str | None,
 ) -> Generator[str, None, list[DeletedRange]]:
-    """Yield what can't be written, and return the rows that were there."""
+    """Yield failures to write, and return the rows that were there."""
     rows: list[DeletedRange] = []
     for config in lakes:
         try:
@@ -157,7 +157,7 @@ def _open(config: LakeConfig) -> Lake | None:
 def _write_rows(
     lake: Lake, reader: JournalReader, store_id: str, runs: Sequence[DeletingRun], store_name: str | None
 ) -> Generator[str, None, Sequence[DeletedRange]]:
-    """Yield what can't be written, and return the rows that were there."""
+    """Yield failures to write, and return the rows that were there."""
 
     def missing(known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
         rows = missing_rows(lake, reader, store_id, runs, known)

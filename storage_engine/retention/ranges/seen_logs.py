@@ -115,7 +115,7 @@ def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[Seen
 def remembered(
     known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> tuple[SeenLog, ...]:
-    """Return what is to be remembered from this look on: one that is rightly gone is forgotten.
+    """Return the logs to remember after this look: logs whose deletion was right are forgotten.
 
     Of a log that is as it was the earlier look stays, so that nothing changes where nothing has.
 

@@ -1,4 +1,4 @@
-"""Flush what a cleanup left behind, and look at the broker's checkpoint. It is never written here.
+"""Flush after a cleanup, and a look at the broker's checkpoint. It is never written here.
 
 A running broker flushes by itself, and what it deletes there it flushes itself: beside one, this
 measures how far the broker is behind with it.
@@ -50,7 +50,7 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 
 @dataclass(frozen=True, slots=True)
 class DependentsResult:
-    """What became of the files that pointed only into deleted segments.
+    """Results for the files that pointed only into deleted segments.
 
     :param min_offset: the log's, by the files that are there; None when nothing was released.
     :param deleted: number of files by kind.
@@ -158,7 +158,7 @@ def _record_results(context: Context, run: Run) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult:
-    """What flushing a store came to.
+    """Result of flushing a store.
 
     :param checkpoint: its values as they are, by name.
     :param flushed: number of files and directories that were flushed.

@@ -43,12 +43,12 @@ from storage_engine.retention.store.known_heads import KnownHeads
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 MAY_BE_GONE = "It was not deleted, older ones of the plan may be."
-"""What errors say while segments are deleted."""
+"""The ending of errors while segments are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of planned segments that are gone.
+    """Results for planned segments that are gone.
 
     :param others: those that our other runs deleted.
     :param gone: those that went by none of our runs.
@@ -152,7 +152,7 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the gate says of all logs of a plan.
+    """The gate's decisions on all logs of a plan.
 
     :param verdicts: of the logs that pass, oldest first in each.
     :param refusals: of the other logs.

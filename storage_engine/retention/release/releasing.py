@@ -1,4 +1,4 @@
-"""Delete what the approved plan says, as far as the gate lets it pass. The only place that lets segments
+"""Deletion of the approved plan's segments, as far as each passes the gate. The only place that lets segments
 go.
 
 Holding the store, by its broker's means and our lease: a new snapshot, a new plan, every segment judged
@@ -107,7 +107,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """What a release did.
+    """Result of a release.
 
     :param deleted: by this run, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
@@ -206,7 +206,7 @@ def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: 
 
 
 def deleted_of(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return which segments are deleted, by the broker's word or by their files.
+    """Return the segments that are deleted, by the broker's answer or by their files.
 
     :raises BrokerError: a running broker has to say it, and can't be asked.
     """
@@ -466,7 +466,7 @@ def _judge(context: Context, run: Run, plan: Plan, held: Locked, known: KnownHea
 
 
 def _went(going: Sequence[Decision], judged: Judged) -> bool:
-    """Return whether files of a log that was refused only now went away while they were hashed."""
+    """Return whether files of a log that was refused only now vanished while they were hashed."""
     refused = refused_logs(judged.refusals)
     return any(
         one.segment.log in refused and not all(Path(file.path).exists() for file in one.segment.files)

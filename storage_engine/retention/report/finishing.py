@@ -78,7 +78,7 @@ def validated_since(store: AnyStore, run_key: str) -> str | None:
 
 
 def is_idle(report: Report) -> bool:
-    """Tell whether a run changed nothing and found nothing that a person has to hear of."""
+    """Tell whether a run changed nothing and found nothing that a person has to know."""
     did = (
         report.archived,
         report.archived_ahead,
@@ -150,7 +150,7 @@ _ENDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FinishResult:
-    """How a run ended.
+    """End of a run.
 
     :param ok: nothing failed and nothing was refused.
     :param finished: the run is over; otherwise the same run key goes on with it.

@@ -134,7 +134,7 @@ def _fate(
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What became of one step of a run.
+    """Result of one step of a run.
 
     :param took_ms: None while the step is not done.
     :param error: the last failure, unless the step was done since.
@@ -190,7 +190,7 @@ def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
 
 
 def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collection[SegmentId]) -> bool:
-    """Return whether what failed of archiving was done since."""
+    """Return whether archiving that failed was done since."""
     results = [
         event.event_id for event in events if (event.step, event.phase) == (Step.ARCHIVE, Phase.RESULT)
     ]
@@ -216,9 +216,9 @@ class Outcome(StrEnum):
     FAILED = "failed"
     """A step failed and was not done since, or validation found a failure."""
     RELEASED_IN_PART = "released-in-part"
-    """What passed of some logs is deleted; other logs were refused, and stay as they are."""
+    """Segments of some logs are deleted; other logs were refused, and stay as they are."""
     UNDONE = "undone"
-    """What it deleted was brought back, all of it."""
+    """All that it deleted was brought back."""
     DRY_RUN = "dry-run"
     """It was asked only for what would go; nothing was archived or deleted."""
 
@@ -256,7 +256,7 @@ InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run did and why, with all that its page, mail and JSON form show.
+    """A run's acts with reasons, as its page, mail and JSON form show them.
 
     :param unproven: base offsets that the run wanted in the lake and that have no receipt.
     :param unproven_logs: the log of each; empty in reports of before there was this field.
@@ -485,7 +485,7 @@ def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
 def _while(
     what: str, result: ReleaseResult | DependentsResult | None, known: Collection[str]
 ) -> Iterator[str]:
-    """Return what was noticed then, and wasn't ``known`` before."""
+    """Return the notices of a step that weren't ``known`` before."""
     notices = result.notices if result else ()
     yield from (Text(f"while {what}: ", notice) for notice in notices if notice not in known)
 

@@ -167,7 +167,7 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _named(report: Report, log: str, base_offset: int) -> str:
-    """Return what a segment is called: by its log too, where there are several."""
+    """Return a segment's name: with its log, where there are several."""
     return f"{log}/{base_offset:020d}" if log and report.has_several_logs else f"{base_offset:020d}"
 
 

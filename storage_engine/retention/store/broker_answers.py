@@ -99,7 +99,7 @@ class RealDirectories:
                         self._real[path] = f"{real.rstrip('/')}/{entry.name}"
 
     def has(self, path: str) -> bool:
-        """Return whether a file would lie below one of them, and not among what we keep there ourselves."""
+        """Return whether a file would lie below one of them, and not among our own files there."""
         directory, _, name = path.rpartition("/")
         return name not in _NO_NAMES and "\0" not in name and self._has_in(directory)
 
@@ -267,9 +267,9 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "tasks.check_deleted_topics": "tell which topics are there",
     "tasks.look": "tell how far its tasks are",
 }
-"""What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
-deletes isn't among them: what is known of the store after an error, the caller says. ``lock`` is a store that
-is locked.
+"""Requests to a store, and the verb for each, as in "expected its package to <do>". Requests that lock it or
+delete aren't among them: after their errors the caller says what is known of the store. ``lock`` is a store
+that is locked.
 """
 PARTS: Final[Mapping[str, type]] = {
     "causes": StoreCauses,
@@ -284,7 +284,7 @@ PARTS: Final[Mapping[str, type]] = {
     "shield": StoreShield,
     "tasks": BackgroundTasks,
 }
-"""What only some stores have: objects that are asked likewise."""
+"""Parts that only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset(
     {"hold.end", "hold.hold_due", "hold.renew", "process.flush_now", "shield.end_force"}
 )
@@ -398,7 +398,7 @@ def asked_lock(held: object, broker: str) -> LockedStore:
 def answer_for_left(
     segments: Sequence[Segment], question: Callable[[Sequence[Segment]], T]
 ) -> tuple[Sequence[Segment], T]:
-    """Return which segments of a log are left while its broker deletes the oldest ones, with an answer.
+    """Return the segments of a log that are left while its broker deletes the oldest ones, with an answer.
 
     What goes between being listed and being asked about keeps no answer about the others away, however often.
 
@@ -418,7 +418,7 @@ def answer_for_left(
 
 
 def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
-    """Return what a store is now, as far as that can be.
+    """Return a store's present state, as far as possible.
 
     Offsets between two segments may be missing: whoever needs them says so of that log.
 
@@ -601,7 +601,7 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
 
 
 def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return what a store's checkpoint says, and why that isn't known; (): it is. No deletion rests on it."""
+    """Return a store's checkpoint, and why it is unknown; (): it is known. No deletion rests on it."""
     try:
         return process_of(store).checkpoint(), ()
     except BrokerPackageError:

@@ -91,7 +91,7 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
-    """Return what a person has to know who manages a store by its files while its broker runs.
+    """Return a notice for a person who manages a store by its files while its broker runs.
 
     :func:`check_disks` refuses that where the broker was named, which only then can be allowed by name.
 

@@ -273,14 +273,16 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
 
 
 def assumes_defaults(store: ManagedStore) -> bool:
-    """Return whether nobody said how long the broker keeps its segments, so that its defaults decide."""
+    """Return whether the time that the broker keeps segments was given nowhere, so that its defaults
+    decide.
+    """
     if store.broker_conf is not None or store.is_live:
         return False
     return may_set_age(store) and not sets_age(store)
 
 
 def may_set_age(store: ManagedStore) -> bool:
-    """Return whether somebody may say beside a store's own files how long its segments stay."""
+    """Return whether settings outside a store's own files may say how long its segments stay."""
     return find_broker(store.broker).settings.of_age != frozenset()
 
 

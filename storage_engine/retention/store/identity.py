@@ -36,7 +36,7 @@ MOVE_RUN = "move"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """From which name and place to which others.
+    """A store's old and new names and places.
 
     :param person: who decided it; "": nobody had to, since the stamp proves it.
     """
@@ -79,7 +79,7 @@ def carry_out(
 
 
 def is_there(store: ManagedStore, journal: Journal, record: StoreRecord, name: str) -> bool:
-    """Return whether a store has a name and the place of ``store`` already, and nothing of a move is left."""
+    """Return whether a store already has the name and the place of ``store``, and no move is unfinished."""
     stamp = read_stamp(store.real_root)
     here = (store.real_root, this_host())
     return (

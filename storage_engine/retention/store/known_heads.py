@@ -65,7 +65,8 @@ class KnownHeads:
         )
 
     def lacks_acts(self, lake: Lake, acts: Acts) -> bool:
-        """Return whether a lake has forgotten rules or holds, as one that was put back from an older copy.
+        """Return whether a lake lacks recorded rules or holds, as one that was put back from an older copy
+        does.
 
         :param acts: that it has.
         """
@@ -77,7 +78,7 @@ class KnownHeads:
         return not recorded <= {it.sha256 for it in acts}
 
     def in_journal(self, lake: Lake, segments: Table) -> bool:
-        """Return whether the journal by itself knows what the lake held last."""
+        """Return whether the journal by itself knows the lake's last receipt."""
         return bool({lake_id_of(segments), lake.location} & self.journalled)
 
     def check(self, lake: Lake, store_id: str, *, whole: bool = False) -> None:
@@ -161,7 +162,7 @@ def _archive_rules(journal: Journal, record: StoreRecord) -> Mapping[str, int]:
 
 
 def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
-    """Return what a person's last decision kept, and what was recorded since."""
+    """Return the receipts that a person's last decision kept, and those recorded since."""
     reset = journal.last_event_with(store_id, Step.STAMP, RESET)
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])

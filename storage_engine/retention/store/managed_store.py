@@ -30,7 +30,7 @@ USUAL_SEGMENT_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ManagedStore:
-    """What an Airflow connection or a command line amounts to; crosses processes as JSON.
+    """The store that an Airflow connection or a command line describes; crosses processes as JSON.
 
     :param name: what people call the store; names its reports, and keys the journal where it was stated.
     :param root: the broker's storePathRootDir. The store's identity hangs on its real path.
@@ -98,12 +98,12 @@ class ManagedStore:
 
     @property
     def cleans_up(self) -> bool:
-        """Return whether it may be held and deleted from; otherwise it is archived alone."""
+        """Return whether it may be held and deleted from; otherwise it is only archived."""
         return self._cleanups(self.live) is Cleanups.WHEN_DUE
 
     @property
     def cleans_up_on_request(self) -> bool:
-        """Return whether it may be deleted from where a cleanup is asked for."""
+        """Return whether segments may be deleted from it when a cleanup is requested."""
         return self._cleanups(self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
 
     def _cleanups(self, live: LiveBroker | None) -> Cleanups:
@@ -111,12 +111,12 @@ class ManagedStore:
 
     @property
     def is_live(self) -> bool:
-        """Return whether the store's broker runs on, by its settings; of an open store its broker says it."""
+        """Return whether the store's broker runs on, by its settings; an open store asks its broker."""
         return self.live is not None
 
     @property
     def may_share_disks(self) -> bool:
-        """Return whether what we keep may lie on a disk that the broker writes to."""
+        """Return whether our files may lie on a disk that the broker writes to."""
         return self.live is None or self.live.allow_same_disk
 
     @property
@@ -141,7 +141,7 @@ class ManagedStore:
 
     @property
     def may_have_journal(self) -> bool:
-        """Return whether its journal isn't known to be missing; needs no library that reads one."""
+        """Return whether its journal may exist; needs no library that reads one."""
         file = self.journal_url.removeprefix("sqlite:///")
         return bool(file) and (file == self.journal_url or Path(file).exists())
 

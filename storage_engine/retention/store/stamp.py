@@ -111,8 +111,8 @@ def real_directories(root: str) -> tuple[str, ...]:
 
 
 def share_directories(root: str, place: str) -> bool:
-    """Return whether stores at two places have a stamp in one and the same directory, such as a node that is
-    named by two files; what can't be read is no.
+    """Return whether stores at two places have a stamp in one and the same directory, such as a node that two
+    files name; unreadable counts as no.
     """
     with suppress(OSError, BadInputError):
         if Path(root).samefile(place):
@@ -198,7 +198,7 @@ def stamped_ids(root: str) -> frozenset[str]:
 
 
 def is_original(stamp: Stamp, root: str) -> bool:
-    """Return whether a store's directories are the very ones that a stamp was written in, and no copy.
+    """Return whether a store's directories are the original ones in which a stamp was written, and no copy.
 
     Of what was written on another machine nobody here can tell.
     """

@@ -24,10 +24,10 @@ MAX_BODY_BYTES = 64 << 20
 """Of a body without its compression, unless told otherwise. Clients send at most 4 MiB (maxMessageSize)."""
 
 _MAX_ARRAY_BYTES = (1 << 31) - 1
-"""What an Arrow array of binaries can hold; it also bounds what one call takes in memory."""
+"""Bytes that an Arrow array of binaries can hold; this also bounds the memory of one call."""
 
 _MAX_SQL_BYTES = 1 << 30
-"""What one call of the SQL function gives at most: DuckDB's batches have 2,048 rows."""
+"""Bytes that one call of the SQL function returns at most: DuckDB's batches have 2,048 rows."""
 
 PART_BYTES = 32 << 20
 """Of bodies without their compression that are in memory at a time, unless one is larger."""
@@ -98,7 +98,7 @@ def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array
 
 
 def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Return which messages have a compressed body, whatever it is compressed by."""
+    """Return a mask of the messages with a compressed body, by whichever codec."""
     bit = pa.scalar(frame.COMPRESSED, sys_flags.type)
     found: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
     return found

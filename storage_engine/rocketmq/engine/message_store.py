@@ -43,7 +43,7 @@ _PAUSE_SECONDS = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """How far a store has come: offsets of the log, and the checkpoint that is on disk."""
+    """Progress of a store: offsets of the log, and the checkpoint that is on disk."""
 
     wrote: int
     committed: int
@@ -99,7 +99,7 @@ class MessageStore:
         self.unindexed: tuple[int, int] | None = None
         """The offsets of the log whose messages a crash took out of the index."""
         self.failure: OSError | None = None
-        """Why no message is taken any more: what the disk said."""
+        """The disk's error since which no message is taken."""
         self.disk_full = False
         """Set by a cleanup: no message is taken while it is."""
         self.dispatched_offset = self.files.max_offset

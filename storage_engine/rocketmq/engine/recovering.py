@@ -43,13 +43,13 @@ _CHUNK_BYTES = 64 << 20
 REBUILT = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint", "lock", "abort"}
 )
-"""What :func:`rebuild_queues` makes right below a store's root, or leaves there when it is killed."""
+"""Files that :func:`rebuild_queues` mends below a store's root, or leaves there when it is killed."""
 
 
 def recover_store(
     config: BrokerConfig, *, dry_run: bool, cut_messages: bool, whole_index: bool = False
 ) -> StoreRecovery:
-    """Do what a broker does to its store when it starts, and stop it cleanly.
+    """Recover a store as a broker does when it starts, and stop it cleanly.
 
     :param dry_run: only say what would be done; nothing is changed.
     :param cut_messages: also where whole messages lie behind a damaged one, which are lost then.
@@ -135,8 +135,8 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
-    """Remove what the log makes again. A queue whose messages are all gone stays: it alone knows its next
-    offset.
+    """Remove files that are made again from the log. A queue whose messages are all gone stays: it alone
+    knows its next offset.
 
     :param first_offset: of the log.
     """

@@ -38,7 +38,7 @@ _TIMEOUT_SECONDS = 600
 ERRORS: Mapping[str, type[StorageEngineError]] = {
     error.__name__: error for error in (StoreBusyError, BrokerError, ChangedUnderUsError)
 }
-"""What an answer may name."""
+"""Errors that an answer may name."""
 
 
 PEER = struct.Struct("3i")
@@ -206,7 +206,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         super().server_bind()
 
     def may_ask(self, connection: socket.socket) -> bool:
-        """Return whether who asks may do to the store what this process may."""
+        """Return whether the caller has the same rights on the store as this process."""
         _, uid, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         return uid in (0, os.geteuid())
 
@@ -227,7 +227,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return False
 
     def answer(self, request: Mapping[str, Any], *, locked: bool) -> Mapping[str, Any]:
-        """Do what is asked for.
+        """Answer a request.
 
         :raises StorageEngineError: it can't be done.
         """

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogPass:
-    """What one pass over the log came to.
+    """Result of one pass over the log.
 
     :param deleted: first offsets of the files that went.
     """

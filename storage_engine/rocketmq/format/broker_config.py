@@ -43,7 +43,7 @@ _FROM_5_0: Final = frozenset(
 """Settings of the rules that 4.x doesn't read, and shows all the same where its broker.conf has them."""
 
 _TRACES: Final = (("rocksdbstore", "5.4"), ("timerlog", "5.0"), ("timerwheel", "5.0"))
-"""What releases from this one on make in every store (StorePathConfigHelper and who calls it)."""
+"""Files that releases from this one on make in every store (StorePathConfigHelper and its callers)."""
 
 WITHOUT_DIRECTORIES: Final = "5.1"
 """Before this release no broker starts beside a directory among its segments (MappedFileQueue#load)."""
@@ -52,7 +52,8 @@ SERVED_WITHOUT_QUEUES: Final = (
     "Of the messages 4.9.7 and 5.3.3 then serve all, 5.0 to 5.2 none, 5.4 and 5.5 those of the last 10 "
     "segments."
 )
-"""What brokers make queues of by themselves (CommitLog#recoverNormally, commitLogRecoverMaxNum)."""
+"""Number of last segments from which brokers make queues by themselves (CommitLog#recoverNormally,
+commitLogRecoverMaxNum)."""
 
 _V4_0_0, _V5_9_9 = 213, 611
 _PATCHES = 10

@@ -128,7 +128,7 @@ def reread(read: Callable[[], Found], attempts: int) -> Found:
 def read_or_tell(
     read: Callable[[], Found], nothing: Nothing, what: str, attempts: int = 1
 ) -> tuple[Found | Nothing, tuple[str, ...]]:
-    """Return what can be read, and why it isn't known; (): it is.
+    """Return the part that can be read, and why the rest is unknown; (): nothing is.
 
     :param nothing: what stands for it where it can't be read.
     :param what: its name, for the reason.
@@ -158,7 +158,7 @@ class Patience:
     def settled(
         self, read: Callable[[Log], Row], log: Log, look: Callable[[], Log], is_sound: Callable[[Row], bool]
     ) -> Row:
-        """Return what ``read`` finds; after that is unsound, or fails, what it finds with the log as it is
+        """Return the result of ``read``; where that is unsound, or fails, its result with the log as it is
         then.
 
         :raises StorageEngineError, OSError: those of the last attempt.
@@ -179,7 +179,7 @@ class Patience:
         return row
 
     def again(self, read: Callable[[], Row]) -> Row:
-        """Return what ``read`` finds, where it may fail for what changes meanwhile."""
+        """Return the result of ``read``, tried again where it fails because files change meanwhile."""
         return reread(read, self.attempts)
 
     def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:

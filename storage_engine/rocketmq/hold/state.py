@@ -46,7 +46,7 @@ class Touched:
 
     @property
     def possible_mtimes_ns(self) -> tuple[int, ...]:
-        """Return what the file has if nobody else touched it."""
+        """Return the mtimes that the file may have if only we touched it."""
         if self.ctime_ns is not None:
             return (self.mtime_ns,)
         before = self.original_mtime_ns if self.before_mtime_ns is None else self.before_mtime_ns

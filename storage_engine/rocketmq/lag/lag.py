@@ -52,7 +52,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LagContext:
-    """What lag is measured against; picklable.
+    """Data that lag is measured against; picklable.
 
     :param segments: the commitlog's, oldest first.
     :param doomed: base offsets of the segments that are about to go.
@@ -78,7 +78,7 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return what goes, and in how long age may take each segment."""
+        """Return the segments to delete, and in how long age may delete each of the others."""
         bases = [segment.base_offset for segment in self.segments]
         return segments_table(
             (LOG, base_offset, base_offset in self.doomed, loss_ms)
@@ -176,7 +176,7 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the queues' files say, one element a row.
+    """Contents of the queues' files, one element a row.
 
     :param next_physical: physical offset of the group's next message, of the queue's oldest readable one
         for a group that is unknown; -1 when there is none or it can't be told.
@@ -373,7 +373,7 @@ def unread_messages(
 
 
 def _told_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
-    """Yield what :func:`queue_runs` does, and tell how far it is."""
+    """Yield the same as :func:`queue_runs`, and report progress."""
     with told("Reading queues", positions.num_rows, "positions") as advance:
         for run in queue_runs(positions):
             yield run
@@ -449,7 +449,8 @@ def _physical_offset(files: tuple[MappedFile, ...], queue_offset: int) -> int:
 
 def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) -> bool:
     """Return whether the message at a queue offset, or the one before it, provably lies at or above an offset
-    of the log, so that nobody who has read up to there loses any."""
+    of the log, so that a group that has read up to there loses none.
+    """
     for offset in (queue_offset, queue_offset - 1):
         entry = consume_queue.entry_at(files, offset)
         if entry is not None and entry.physical_offset >= min_offset:

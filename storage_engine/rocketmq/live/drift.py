@@ -30,13 +30,14 @@ from storage_engine.rocketmq.hold.state import (
 )
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
-"""What is remembered is of another store than the broker's: nothing may be held, renewed or deleted by it."""
+"""The remembered state is of another store than the broker's: nothing may be held, renewed or deleted by
+it."""
 
 LASTS: Final = frozenset({DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED})
-"""What renewing a hold may not be able to mend: told once for as long as it lasts, not at each look."""
+"""Drift that the renewal of a hold may not mend: reported once for as long as it lasts, not at each look."""
 
 _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
-"""What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
+"""Defaults of a broker whose broker.conf is silent (MessageStoreConfig)."""
 
 
 def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
@@ -246,7 +247,7 @@ def _settings(state: HoldState, found: Observed) -> Iterator[Drift]:
 
 
 def _meaning(key: str, value: str | None) -> str:
-    """Say what a value means that a broker takes unchecked."""
+    """Explain a value that a broker takes without a check."""
     if key != RESERVED or not (value or "").startswith("-"):
         return ""
     return (
@@ -256,7 +257,9 @@ def _meaning(key: str, value: str | None) -> str:
 
 
 def _saved(state: HoldState, found: Observed) -> Iterator[Drift]:
-    """Return what a restart would undo; what can't be read is for a notice, not for an alarm."""
+    """Return changes that a restart would undo; those that can't be read are for a notice, not for an
+    alarm.
+    """
     if found.saved.values is None:
         return
     for key in _expected(state):

@@ -75,7 +75,7 @@ class FencedDirectory:
 
 
 def is_mounted(directory: FencedDirectory, known: Identity | None, held_mount_point: str) -> bool:
-    """Return whether a directory of the log is seen as it is, so that what isn't in it is gone. Pure.
+    """Return whether a directory of the log is mounted, so that a missing file is really gone. Pure.
 
     :param known: what the directory was at the last look that saw all; None: there was none.
     :param held_mount_point: of its file system when the hold was renewed; "": that isn't known.
@@ -105,7 +105,7 @@ class FenceKeeper:
         self._last_look = WatchLook()
         self._mended = 0
         self._unset: dict[tuple[int, int], tuple[int, float]] = {}
-        """How often an mtime couldn't be set, and when it is tried again."""
+        """Times that an mtime couldn't be set, and the time of the next try."""
         self._extends_at = 0.0
         self._found: list[Drift] = []
 
@@ -153,7 +153,7 @@ class FenceKeeper:
         return found
 
     def _look(self, state: HoldState) -> tuple[bool, list[Path]]:
-        """Mend what isn't as a hold left it.
+        """Mend changes to what a hold left.
 
         :return: whether all of the fence was seen to, and directories of the log whose disks aren't mounted.
         """
@@ -201,7 +201,7 @@ class FenceKeeper:
             )
 
     def _is_to_be_set(self, touched: Touched) -> bool:
-        """Return whether an mtime is to be set now, as far as it couldn't be set a moment ago."""
+        """Return whether an mtime is to be set now, unless that failed a moment ago."""
         _, tries_again_at = self._unset.get(_key(touched), (0, 0.0))
         return time.monotonic() >= tries_again_at
 
@@ -407,7 +407,9 @@ def _mtime_ns(touched: Touched) -> int | None:
 
 
 def _is_touched(touched: Touched) -> bool:
-    """Return whether somebody has made a file older than the hold did; younger ones keep as well."""
+    """Return whether another program has made a file older than the hold did; younger ones protect as
+    well.
+    """
     found_ns = _mtime_ns(touched)
     if found_ns is None or found_ns >= touched.mtime_ns:
         return False
@@ -415,7 +417,7 @@ def _is_touched(touched: Touched) -> bool:
 
 
 def _is_only_meant(touched: Touched) -> bool:
-    """Return whether a file's mtime was to be set, and is older than that."""
+    """Return whether a file's mtime was about to be set, and is older than that."""
     found_ns = _mtime_ns(touched)
     return touched.ctime_ns is None and found_ns is not None and found_ns < touched.mtime_ns
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts
 
 LETS_GO_MTIME_NS: Final = 0
-"""Of what may be deleted: no fileReservedTime makes it young."""
+"""The mtime of segments that may be deleted: no fileReservedTime makes them young."""
 
 _LOOKS: Final = 5
 """A broker deletes a file each 100 ms (deleteCommitLogFilesInterval): the next look is ahead of it."""
@@ -321,7 +321,7 @@ def end_hold(store: LiveParts, now_ms: int) -> HoldStatus:
 
 
 def _put_settings_back(store: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
-    """Restore what we changed; what somebody else has changed since stays.
+    """Restore settings that we changed; another program's later changes stay.
 
     :return: notices.
     """
@@ -334,7 +334,7 @@ def _put_settings_back(store: LiveParts, state: HoldState, found: Observed) -> I
 
 
 def _left_settings(state: HoldState) -> Iterator[str]:
-    """Return what we changed on a broker that doesn't answer any more."""
+    """Return settings that we changed on a broker that doesn't answer any more."""
     for changed in state.changed_settings:
         yield (
             f"{changed.key} was set to {changed.ours} at the broker that was at {state.address}: put it back "

@@ -226,7 +226,7 @@ class LiveCourse(FileCourse):
 
 @dataclass(frozen=True, slots=True)
 class LiveCauses(FileCauses):
-    """Why a cleanup is due, by a running broker's own figures."""
+    """Causes for a cleanup, by a running broker's own figures."""
 
     admin: BrokerAdmin
     settings: Mapping[str, str]
@@ -265,7 +265,7 @@ class LiveProcess(FileProcess):
 
 @dataclass(frozen=True, slots=True)
 class LiveShield(StoreShield):
-    """What a running broker deletes in a pass, and whether by force."""
+    """Segments that a running broker deletes in a pass, and whether by force."""
 
     parts: LiveParts
 
@@ -318,7 +318,7 @@ class LiveDependents(QueuesAndIndex):
 
 @dataclass(frozen=True, slots=True)
 class LiveConsumers(StoreConsumers):
-    """Who waits for messages by a running broker, else by what it wrote down."""
+    """Consumers by a running broker, or else by its files."""
 
     layout: StoreLayout
     admin: BrokerAdmin
@@ -492,7 +492,7 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
 
 
 def _judged_by(state: HoldState) -> HoldState:
-    """Return what a broker was judged by: all that only a run changes, which a watch's own mends don't."""
+    """Return the state by which a broker was judged: only changes by a run count, not a watch's own mends."""
     return replace(state, touched=(), fence=(), fence_offset=-1)
 
 

@@ -54,14 +54,15 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0
-"""How long a broker may leave us without an answer while it is waited for, and another process the hold."""
+"""Time that a broker may leave us without an answer while we wait for it and another process waits for the
+hold."""
 _LOCK_SECONDS: Final = 1.0
 """Then the broker is looked at again, and the lease renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What goes, and the first file that stays.
+    """Segments to delete, and the first file that stays.
 
     :param stays: whatever it holds, no broker deletes its last file.
     :param directories: of the files, with (device, inode): a disk that is gone looks like deleted files.
@@ -250,9 +251,7 @@ def _have_it_go(store: LiveParts, state: HoldState, prefix: Prefix, patience: Pa
 
 
 def _is_exposed(state: HoldState) -> bool:
-    """Return whether all files that we touched still have the mtimes that we gave them, and the fence is
-    whole.
-    """
+    """Return whether all files that we touched still have our mtimes, and the fence is whole."""
     for touched in state.touched:
         try:
             if not same_ms(Path(touched.path).lstat().st_mtime_ns, touched.mtime_ns):

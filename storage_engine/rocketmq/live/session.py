@@ -34,7 +34,7 @@ class Session:
         return self._admin
 
     def renew(self) -> None:
-        """Ask who the master is by now. Where it is the same one, the connection stays.
+        """Ask which broker is the master by now. Where it is the same one, the connection stays.
 
         :raises StorageEngineError: as :func:`reach` does; the master is the one of before then.
         """

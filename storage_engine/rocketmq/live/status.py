@@ -1,4 +1,6 @@
-"""The state of a hold: what it protects, what it doesn't protect against, and how far behind the broker is."""
+"""The state of a hold: what it protects, what it doesn't protect against, and how far behind the broker
+is.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def notices(store: LiveParts, found: Observed) -> list[str]:
 
 
 def weaknesses(store: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
-    """Say what a hold that stands doesn't protect against."""
+    """Name events that a standing hold doesn't protect against."""
     if (reserved := reserved_hours(found, str(root_of(store)))) <= 0:
         yield (
             f"{RESERVED} is {reserved} at broker {found.address}: whatever is sealed has expired at once, so "
@@ -121,7 +123,7 @@ def root_of(store: LiveParts) -> Path:
 
 
 def _status(store: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
-    """Return what a hold is worth as it is found, without renewing it."""
+    """Return the state of a hold, without renewing it."""
     lasting, new = drift_of(store, state, found)
     said = [d.detail for d in lasting if d.kind in ENDS_TRUST]
     stands, place, ends_at_ms, deletes_from_ms = not said, -1, found.at_ms, found.at_ms

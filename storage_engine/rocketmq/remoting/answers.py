@@ -22,7 +22,7 @@ MASTER_ID: Final = 0
 Parsed = TypeVar("Parsed")
 
 UNKNOWN_TIME: Final = -1
-"""What brokers say for the time of a message that isn't there."""
+"""Answer of brokers for the time of a message that isn't there."""
 SECRET_SETTINGS: Final = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
 """Settings that hold passwords, which a broker shows to anybody who may ask (AuthConfig)."""
 
@@ -73,7 +73,7 @@ class BrokerMembers:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """What one name server knows.
+    """One name server's knowledge of its cluster.
 
     :param clusters: cluster → names of its brokers.
     :param brokers: broker name → its members.

@@ -18,7 +18,8 @@ from storage_engine.core.untrusted import MALFORMED
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""What brokers and Java clients accept in one frame (NettyDecoder, com.rocketmq.remoting.frameMaxLength)."""
+"""Bytes that brokers and Java clients accept in one frame (NettyDecoder,
+com.rocketmq.remoting.frameMaxLength)."""
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONE_WAY: Final = 2
@@ -102,7 +103,7 @@ REMEDIES: Final[Mapping[int, str]] = {
 
 
 class SerialiseType(IntEnum):
-    """How a header is written (SerializeType). A broker answers in its own (rocketmq.serialize.type)."""
+    """Format of a header (SerializeType). A broker answers in its own (rocketmq.serialize.type)."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -165,7 +166,7 @@ def frame_length(prefix: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
 
 
 def decode(frame: bytes) -> RemotingCommand:
-    """Read what follows a frame's length.
+    """Decode the bytes that follow a frame's length.
 
     :raises FrameError: it is not a frame.
     """

@@ -45,7 +45,7 @@ from storage_engine.rocketmq.remoting.command import (
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How the peer is known; brokers take TLS unless ``tls.server.mode`` is disabled.
+    """Proof of the peer's identity; brokers accept TLS unless ``tls.server.mode`` is disabled.
 
     :param ca_file: PEM file of who signed the broker's certificate; None: the system's authorities.
     :param server_name: name that the certificate must bear; None: the host of the address.
@@ -80,7 +80,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How brokers and name servers are spoken to.
+    """Credentials and TLS for brokers and name servers.
 
     :param request_timeout_seconds: from the first byte of a request to the last of its answer.
     """

@@ -485,7 +485,9 @@ def _cut(
     config: BrokerConfig,
     request: PlanRequest,
 ) -> tuple[Decision, ...]:
-    """Cut what may go to a prefix, to the batch and to the target; what falls off gets its reason."""
+    """Cut the segments that may be deleted to a prefix, to the batch and to the target; each one cut gets its
+    reason.
+    """
     batch = config.delete_file_batch_max if request.max_segments is None else request.max_segments
     asked = "deleteFileBatchMax" if request.max_segments is None else "at most, as asked,"
     decisions: list[Decision] = []

@@ -76,7 +76,7 @@ class MarkedHold(StoreHold):
 
 @dataclass(frozen=True, slots=True)
 class LogReplicas(StoreReplicas):
-    """What a log has in common with those of other brokers of its name."""
+    """A log compared with those of other brokers of its name."""
 
     config: BrokerConfig
     layout: StoreLayout
@@ -90,7 +90,7 @@ class LogReplicas(StoreReplicas):
 
 @dataclass(frozen=True, slots=True)
 class FileConsumers(StoreConsumers):
-    """Who waits for messages by a stopped broker's files."""
+    """Consumers by a stopped broker's files."""
 
     layout: StoreLayout
 
@@ -117,7 +117,7 @@ class FileConsumers(StoreConsumers):
 
 @dataclass(frozen=True, slots=True)
 class FileCourse(StoreCourse):
-    """What goes when, by a broker's settings and its files."""
+    """Deletions to come, by a broker's settings and its files."""
 
     layout: StoreLayout
     config: BrokerConfig
@@ -147,7 +147,7 @@ class FileCourse(StoreCourse):
 
 @dataclass(frozen=True, slots=True)
 class FileCauses(StoreCauses):
-    """Why a cleanup is due, by a broker's settings, its disks and the clock."""
+    """Causes for a cleanup, by a broker's settings, its disks and the clock."""
 
     layout: StoreLayout
     config: BrokerConfig
@@ -164,7 +164,7 @@ class FileCauses(StoreCauses):
 
 @dataclass(frozen=True, slots=True)
 class FileProcess(StoreProcess):
-    """Who has a store, and how far its broker was, by its files."""
+    """The process that has a store, and its broker's progress, by its files."""
 
     layout: StoreLayout
 

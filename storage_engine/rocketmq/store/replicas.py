@@ -28,7 +28,7 @@ _CHUNK_BYTES = 1 << 20
 def contexts_of(
     config: BrokerConfig, layout: StoreLayout, segments: Sequence[Segment]
 ) -> Mapping[SegmentId, SegmentContext]:
-    """Return what a broker's replicas share with it; nothing where its name or cluster isn't known.
+    """Return the facts that a broker's replicas share with it; empty where its name or cluster is unknown.
 
     :raises OSError: a file can't be read.
     """

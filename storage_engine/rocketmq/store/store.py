@@ -54,7 +54,7 @@ class RocketMQStore:
         return cls(config, resolve_layout(config, to_archive=to_archive))
 
     def snapshot(self, now_ms: int, *, find_end: FindEnd = find_logical_end) -> StoreSnapshot:
-        """Return what the store is now: everything that a plan is decided from.
+        """Return the store's present state: everything that a plan is decided from.
 
         :param now_ms: the moment, in milliseconds since the epoch.
         :param find_end: by which the log's end is found; who only looks takes a quicker one.

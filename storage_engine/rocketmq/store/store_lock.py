@@ -88,7 +88,7 @@ def lock_holder(layout: StoreLayout) -> FileUser | None:
 
 
 def locking_pid(lock: Path) -> int | None:
-    """Return which process has a broker's lock; see :func:`lock_holder`."""
+    """Return the process that has a broker's lock; see :func:`lock_holder`."""
     try:
         return _of_another(lock, _locking_pid)
     except OSError:
@@ -212,7 +212,9 @@ def _engine_text(layout: StoreLayout) -> str:
 
 
 def _locking_pid(fd: int) -> int | None:
-    """Who has a lock on byte 0 that keeps us out; None when nobody has, or the system can't tell."""
+    """Return the process with a lock on byte 0 that keeps us out; None: there is none, or the system can't
+    tell.
+    """
     if not sys.platform.startswith("linux"):
         return None
     kind, pid = _lock_on(fd)

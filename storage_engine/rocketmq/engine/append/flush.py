@@ -129,7 +129,7 @@ class GroupCommit:
         self._waiting: list[_Waiting] = []
         self._flushing = False
         self._together = 0
-        """How many waited when the last flush ended."""
+        """Number of waiters when the last flush ended."""
 
     def wait_for(self, offset: int, timeout_seconds: float) -> bool:
         """Wait until all is on disk up to an offset; False: it isn't, or not within this time."""

@@ -68,7 +68,7 @@ class ExtWriter:
         return addresses
 
     def whole(self, addresses: Longs) -> npt.NDArray[np.bool_]:
-        """Return which addresses have a unit of which nothing is missing.
+        """Return the addresses whose unit is complete.
 
         Of a page that a power loss took zeros are left, and a unit may lie on two pages.
         """
@@ -335,7 +335,7 @@ class QueueWriter:
             self.max_physical_offset = log_end
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points only below the log's min offset (ConsumeQueue#deleteExpiredFile).
+        """Delete files that point only below the log's min offset (ConsumeQueue#deleteExpiredFile).
 
         :return: how many files of entries went.
         """
@@ -400,7 +400,7 @@ class BatchQueueWriter:
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.files = EntryFiles(directory, file_bytes)
         self.max_physical_offset = -1
-        """Where the newest message begins that has an entry; a consume queue has its end here."""
+        """Position of the newest message with an entry; a consume queue has its end here."""
         self.next_queue_offset = 0
         self.min_queue_offset = -1
         """First queue offset whose message is in the log, as of the last :meth:`correct_min`; -1: none."""
@@ -488,7 +488,7 @@ class BatchQueueWriter:
             self._find_next_queue_offset()
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
+        """Delete files that point only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
 
         :return: how many files went.
         """
@@ -623,7 +623,7 @@ class QueueTable:
                 writer.flush(least_pages)
 
     def take_to_disk(self) -> None:
-        """Flush what a killed process wrote.
+        """Flush files that a killed process wrote.
 
         :raises OSError: the disk refuses.
         """
