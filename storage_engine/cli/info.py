@@ -219,9 +219,7 @@ def runs(
 
 
 def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
-    """Return the files in a store's quarantines that the journal doesn't know, if the store is on this
-    host.
-    """
+    """Return files in a store's quarantines that the journal doesn't know, if the store is on this host."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories

@@ -333,9 +333,7 @@ def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
 
 
 def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
-    """Describe the state at a level, as doctor does: doctor's findings may be older than the level, or
-    unknown.
-    """
+    """Describe the state at a level, as doctor does, whose findings may be older, or unknown."""
     for one in levels:
         if one.state in _LEVEL_FINDINGS:
             severity, kind, then = _LEVEL_FINDINGS[one.state]

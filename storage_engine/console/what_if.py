@@ -235,9 +235,7 @@ def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
 
 
 def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: int) -> dict[str, int]:
-    """Return the bytes that topics take in the log, by their shares of the segments archived in the last
-    days.
-    """
+    """Return the bytes that topics take in the log, by their shares of the last days' archived segments."""
     today = now_ms // DAY_MS
     sums: dict[str, int] = {}
     for one in reader.topic_days(store_id, today - INGEST_DAYS, today + 1):

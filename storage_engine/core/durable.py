@@ -281,9 +281,7 @@ _unfinished: set[tuple[str, int]] = set()
 
 
 def remove_unfinished() -> None:
-    """Remove files that this process is writing with :func:`new_file`: the process ends before its threads
-    do.
-    """
+    """Remove files that this process writes with :func:`new_file`: the process ends before its threads do."""
     for temporary, directory in tuple(_unfinished):
         with suppress(OSError):
             os.unlink(temporary, dir_fd=directory)

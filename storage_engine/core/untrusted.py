@@ -1,6 +1,4 @@
-"""Files that others wrote: read in bounded memory, or as Java reads its text; errors where they are
-malformed.
-"""
+"""Files that others wrote: read in bounded memory, or as Java reads its text; malformed ones are errors."""
 
 from __future__ import annotations
 

@@ -199,9 +199,7 @@ class Fields:
             raise self.error(name, expected, text, meant_zone(text)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
-        """Return addresses in the form ``host:port``, several separated by ``;`` where allowed; empty:
-        none.
-        """
+        """Return addresses in the form ``host:port``, several separated by ``;`` where allowed; "": none."""
         text = self.text(name)
         expected = "host:port, several separated by ;" if several else "host:port"
         for address in filter(None, text.split(";") if several else [text]):

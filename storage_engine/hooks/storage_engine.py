@@ -277,9 +277,7 @@ def _is_made_for_a_test(conn_id: str) -> bool:
 
 
 def _mask_secrets(store: ManagedStore) -> None:
-    """Mask in Airflow's logs each secret that an error of the engine may mention: Airflow masks only those it
-    knows.
-    """
+    """Mask in Airflow's logs the secrets that an error may mention: Airflow masks only those it knows."""
     secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
     if store.live and store.live.secret_key:
         secrets.add(store.live.secret_key)

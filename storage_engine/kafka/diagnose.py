@@ -390,9 +390,7 @@ def _since_ms(log: PartitionLog, state: DirectoryState) -> int:
 
 
 def all_bytes(path: Path) -> int:
-    """Return the bytes of all files in a directory, indexes included; a file that vanishes meanwhile counts
-    as 0.
-    """
+    """Return the bytes of all files in a directory, indexes included; a file that vanishes counts as 0."""
     found = 0
     with suppress(FileNotFoundError), os.scandir(path) as entries:
         for entry in entries:

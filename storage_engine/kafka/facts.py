@@ -87,9 +87,7 @@ def _cleaned_to(node: Node) -> dict[str, int]:
 
 
 def _lasting(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the missing logs that will stay missing: a running broker may just be making their
-    directories.
-    """
+    """Return the logs that will stay missing: a running broker may just be making their directories."""
     for _ in range(_LOOKS):
         if not missing or not runs(node):
             break

@@ -158,9 +158,7 @@ def retention_pass(log: LogFacts, settings: RetentionSettings, now_ms: int) -> R
 
 
 def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int) -> RetentionPass:
-    """Return the segments to delete of a log that the cleaner doesn't work on
-    (UnifiedLog#deleteOldSegments).
-    """
+    """Return segments to delete of a log that the cleaner doesn't work on (UnifiedLog#deleteOldSegments)."""
     deletions: list[SegmentDeletion] = []
     halts: list[Halt] = []
     left = log.segments

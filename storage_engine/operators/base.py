@@ -81,15 +81,11 @@ class StoreOperator(BaseOperator):
         """Run this operator's step; returns the task's XCom."""
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage | None:
-        """Return the tables that all attempts of a failing step have read and written; None: there are
-        none.
-        """
+        """Return the tables that a failing step's attempts have read and written; None: there are none."""
         return None
 
     def keep_lineage(self, make: Callable[[], Lineage | None]) -> None:
-        """Keep the data that the task read and wrote, where lineage is wanted. What fails there ends no
-        task.
-        """
+        """Keep a record of the task's tables, where lineage is wanted. A failure here ends no task."""
         if not is_wanted():
             return
         try:

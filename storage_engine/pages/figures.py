@@ -66,9 +66,7 @@ def worst_status(validation: Mapping[str, Any] | None) -> str:
 
 
 def gone_by_rules(places: Collection[str]) -> str:
-    """Return the bytes in these ranges that rules kept out of the lake or took out of it; "": there are
-    none.
-    """
+    """Return the bytes in these ranges that rules kept out of the lake or took out of it; "": none."""
     said = {Where.EXPIRED: "what expired", Where.NOT_ARCHIVED: "what isn't archived by rule"}
     return " and ".join(text for where, text in said.items() if where in places)
 

@@ -587,9 +587,7 @@ def _asked(lake: Lake, store_id: str) -> _AskedLake:
 
 
 def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
-    """Return whether a known receipt belongs to a lake that wasn't asked, neither by its id nor at its
-    place.
-    """
+    """Return whether a known receipt is of a lake that wasn't asked, neither by its id nor at its place."""
     return not any(
         head.lake_id in lake.lake_ids
         or (head.place == lake.place if head.place else head.location == lake.location)
@@ -598,9 +596,7 @@ def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
 
 
 def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
-    """Return the last receipts of the store's lakes that journal and stamp know: of each lake the longest
-    chain.
-    """
+    """Return the store's last receipts in each lake, as journal and stamp know them: the longest chain."""
     found = read_stamp(store.real_root)
     of_others = found.lakes if found is not None and found.store_id != record.store_id else ()
     longest: dict[tuple[str, str], LakeHead] = {}

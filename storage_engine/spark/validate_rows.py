@@ -304,9 +304,7 @@ def _is_joined(chain: str, start: Column, end: Column) -> Column:
 
 
 def _within(codec: SegmentCodec, first: str, last: str) -> Column:
-    """Return whether offsets lie in their segment, where a stream is a log, so that both have the same
-    unit.
-    """
+    """Return whether offsets lie in their segment, where a stream is a log and both have the same unit."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if offsets_count_bytes(codec):

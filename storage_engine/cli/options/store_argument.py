@@ -121,9 +121,7 @@ def live_broker(
 
 
 def _is_typed(parameter: str) -> bool:
-    """Return whether an option was typed in the call; one from the environment counts only once there is a
-    broker.
-    """
+    """Return whether an option was typed in the call; the environment counts only for a broker."""
     return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.ENVIRONMENT
 
 

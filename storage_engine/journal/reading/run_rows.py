@@ -154,9 +154,7 @@ def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]
 
 
 def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:
-    """Return the deletions of a store's runs, by events after this one; files that were brought back since
-    are left out.
-    """
+    """Return the deletions of a store's runs, by events after this one, without files brought back since."""
     payload = events.c.payload
     # As text: PostgreSQL's integers are too short for offsets.
     query = (

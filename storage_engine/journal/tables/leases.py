@@ -154,9 +154,7 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """Return the identity of this process, different from every other one's and from a later one with the
-    same number.
-    """
+    """Return this process's identity, which no other one has, nor a later one of the same number."""
     reading = read_clock()
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")

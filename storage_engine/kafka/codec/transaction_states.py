@@ -107,9 +107,7 @@ class UncommittedTransactions:
 
     @classmethod
     def of_open(cls, transactions: Iterable[tuple[int, int]], end_offset: int) -> UncommittedTransactions:
-        """Return the states where these transactions are open, by producer and first offset, and none was
-        aborted.
-        """
+        """Return the states where these are open, by producer and first offset, and none was aborted."""
         ranges = [(producer, first, _OPEN_END, _NO_TIME) for producer, first in transactions]
         return cls._of(ranges, end_offset)
 

@@ -127,9 +127,7 @@ def log_file(name: str) -> LogFile | None:
 
 
 def kind_and_state(name: str) -> tuple[FileKind, FileState] | None:
-    """Return a file's kind and state by the part of its name behind the :data:`OFFSET_DIGITS`; None: it has
-    none.
-    """
+    """Return a file's kind and state by its name behind the :data:`OFFSET_DIGITS`; None: it has none."""
     return _SUFFIXES.get(name[OFFSET_DIGITS:])
 
 

@@ -73,9 +73,7 @@ class ServerProperties:
 
 
 def is_server_properties(path: Path) -> bool:
-    """Return whether a file is a node's server.properties: it has roles, or log directories and the node's
-    id.
-    """
+    """Return whether a file is a node's server.properties: it has roles, or log directories and an id."""
     if path.suffix != ".properties" or not path.is_file():
         return False
     try:

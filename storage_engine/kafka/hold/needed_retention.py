@@ -84,9 +84,7 @@ def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int
 
 
 def protects(key: str, value: int, logs: Collection[LogAge], now_ms: int, for_ms: int) -> bool:
-    """Return whether a value keeps all present records for some time; by size: while logs grow as fast as
-    now.
-    """
+    """Return whether a value keeps all present records for some time; by size: at the present growth."""
     if value == UNLIMITED or not logs:
         return True
     if key == RETENTION_MS:
@@ -240,9 +238,7 @@ def let_go_by_others(others: Sequence[HoldState], log: str, topic_id: str) -> in
 
 
 def looks_at(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
-    """Return whether another store has a replica of a log, and so judges which of its segments are
-    unproven.
-    """
+    """Return whether another store has a replica of a log, and so judges its unproven segments."""
     return any(
         (known := state.logs.get(log)) is not None and known.topic_id == topic_id and not known.is_away
         for state in others

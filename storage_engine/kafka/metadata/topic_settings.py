@@ -55,9 +55,7 @@ class TopicSettings:
         return _read(self.node, self.metadata.topic_settings.get(topic, {}))
 
     def has_remote(self, log: str) -> bool:
-        """Return whether a log's topic is known to have remote storage, whether or not this log is copied
-        there.
-        """
+        """Return whether a log's topic is known to have remote storage, copied or not."""
         topic = self.of(log.rpartition("-")[0])
         return not isinstance(topic, str) and topic.remote
 

@@ -75,9 +75,7 @@ _CRASHED: Fault = (
 
 
 def stopped_node(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return the node's state by its files after a clean stop, or the reason why that state keeps all of its
-    logs.
-    """
+    """Return the node's state by its files after a clean stop, or why all of its logs are kept."""
     return _CRASHED if node.left_uncleanly else read_stopped(node, topics)
 
 

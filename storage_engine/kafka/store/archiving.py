@@ -258,9 +258,7 @@ def _check_transaction_index(
 
 
 def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:
-    """Return a segment's evidence for its receipt beside its bytes; the log's start where that lies
-    inside.
-    """
+    """Return a segment's evidence for its receipt beside its bytes; the log's start where it lies inside."""
     found: dict[str, Any] = {"leader_epochs": [[one.epoch, one.start_offset] for one in epochs]}
     return {**found, START_EVIDENCE: log_start} if first < log_start < end else found
 

@@ -273,9 +273,7 @@ class NodeConsumers(StoreConsumers):
         return unread_by_log(consumers, context, new_min_offsets)
 
     def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
-        """Return the consumers, and the index in which the positions that they have read in some logs are
-        looked up.
-        """
+        """Return the consumers, and the index in which positions in some logs are looked up."""
         from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
@@ -311,9 +309,7 @@ class NodeCourse(StoreCourse):
 
 @dataclass(frozen=True, slots=True)
 class NodeProcess(StoreProcess):
-    """The process that has the log directories' lock files, and the files that a node's broker leaves when it
-    has run.
-    """
+    """The process that locks the log directories, and files that a node's broker leaves after it has run."""
 
     data_paths: tuple[Path, ...]
 

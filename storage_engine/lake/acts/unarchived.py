@@ -143,9 +143,7 @@ def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
 
 
 def leaves_out_rows(broker: str) -> bool:
-    """Return whether a kind's segments may enter a lake without the rows of some topics: topics share its
-    segments.
-    """
+    """Return whether a kind's segments may enter a lake without some topics' rows: topics share them."""
     found = find_broker(broker)
     return not found.topics.are_logs and bool(found.codec.columns.streams)
 

@@ -624,9 +624,7 @@ def _with_source(
 
 
 def first_damage(job: SegmentJob) -> Damage | None:
-    """Return the fault of a segment's first bytes that can't be read; None: there is none, or the file is
-    gone.
-    """
+    """Return the fault of a segment's first unreadable bytes; None: there is none, or the file is gone."""
     codec = find_broker(job.broker).codec
     with suppress(StorageEngineError, OSError):
         source = read_source(job)
@@ -771,9 +769,7 @@ class _LeftOutStreams:
     rules: tuple[str, ...] = ()
 
     def widened(self, stats: DataFileStats) -> DataFileStats:
-        """Return the facts of a segment by its file's rows, with the times of records that are not among the
-        rows.
-        """
+        """Return a segment's facts by its file's rows, with the times of records that are not among them."""
         firsts = [stats.first_store_timestamp_ms, *(it["first_ms"] for it in self.streams.values())]
         lasts = [stats.last_store_timestamp_ms, *(it["last_ms"] for it in self.streams.values())]
         return replace(

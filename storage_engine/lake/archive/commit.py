@@ -297,9 +297,7 @@ def _is_as_proven(file: LiveFile, segment: ProvenSegment) -> bool:
 
 
 def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> bool:
-    """Return whether rows of a segment lie in other files than its own, which may be lost: no file is
-    read.
-    """
+    """Return whether a segment has rows in files other than its own, which may be lost; no file is read."""
     where = segment_rows(segment.store_id, segment.lineage, segment.log, segment.base_offset)
     locations = {file.location for file in own}
     with metadata_errors(table.location(), "look for rows of a segment"):

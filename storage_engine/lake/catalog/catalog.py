@@ -283,9 +283,7 @@ def connect(config: LakeConfig) -> Lake:
 
 
 def tables_are_missing(error: BaseException | None) -> bool:
-    """Return whether an error says that a catalog lacks its own tables or ours; a catalog that is down
-    doesn't.
-    """
+    """Return whether an error says that a catalog lacks its own tables or ours, and isn't just down."""
     if isinstance(error, NoSuchTableError):
         return True
     if not isinstance(error, DBAPIError):

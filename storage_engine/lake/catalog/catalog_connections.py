@@ -1,6 +1,4 @@
-"""Connections to a catalog server: each has a time limit, and none is used again after it was idle for
-long.
-"""
+"""Connections to a catalog server: each has a time limit, and none is used again after a long idle time."""
 
 from __future__ import annotations
 

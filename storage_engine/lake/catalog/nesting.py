@@ -152,9 +152,7 @@ def places_around(place: Path) -> Iterator[Path]:
 
 
 def _other_names(path: Path) -> Iterator[Path]:
-    """Yield the names that an existing path has through other mounts of its file system
-    (proc_pid_mountinfo(5)).
-    """
+    """Yield an existing path's names through other mounts of its file system (proc_pid_mountinfo(5))."""
     lines: list[str] = []
     with suppress(OSError):
         lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()

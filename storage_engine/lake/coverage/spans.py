@@ -1,6 +1,4 @@
-"""Ranges that a store has on disk and a lake has by its receipts: few columns, since there may be 100,000
-rows.
-"""
+"""Ranges that a store has on disk and a lake has by its receipts: few columns, for up to 100,000 rows."""
 
 from __future__ import annotations
 

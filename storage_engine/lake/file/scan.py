@@ -391,9 +391,7 @@ def is_whole_file(task: FileScanTask) -> bool:
 
 
 def _sorted_out(table: Table, entries: Sequence[ManifestEntry]) -> _Entries:
-    """Keep only the needed fields of entries: with all their statistics they would take five times the
-    memory.
-    """
+    """Keep only the needed fields of entries: all their statistics would take five times the memory."""
     fields = {field.name: field.field_id for field in table.schema().fields}
     kept = {fields[name] for name in _KEPT_BOUNDS if name in fields}
     offset = next((fields[name] for name in _OFFSET_COLUMNS if name in fields), -1)
@@ -482,9 +480,7 @@ class LiveFile:
         return bool(self.delete_files)
 
     def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
-        """Return a check of whether a file may have a segment, by the bounds that the table has of the
-        file.
-        """
+        """Return a check of whether a file may have a segment, by the table's bounds of the file."""
         bounds = []
         for name, value_of in _BOUNDED.items():
             field = schema.find_field(name)

@@ -180,9 +180,7 @@ def _table_file(file: ListedFile, inside: str) -> TableFile:
 
 
 class _Links:
-    """Files of a local place that are reached by a symbolic link: another name for a file, or a file
-    elsewhere.
-    """
+    """Files of a local place that a symbolic link leads to: another name for a file, or a file elsewhere."""
 
     def __init__(self, place: Place) -> None:
         self._root = os.path.realpath(place.root) if place.is_local else None

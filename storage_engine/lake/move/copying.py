@@ -400,9 +400,7 @@ def _loaded(lake: Lake) -> dict[str, PlacedTable]:
 
 
 def _is_whole(deletions: PlacedTable) -> bool:
-    """Return whether a table can be copied; a table of deletions that can't be doesn't stop the copy of a
-    lake.
-    """
+    """Return whether a table can be copied; one of deletions that can't doesn't stop the copy of a lake."""
     with suppress(LakeUnavailableError):
         files = live_files(deletions).items()
         return not any(file_fault(deletions.io, at, it.file_size_in_bytes, None) for at, it in files)

@@ -338,9 +338,7 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
 
 
 def _is_same_place(table: PlacedTable) -> bool:
-    """Return whether the place that a table's metadata names is its own place under another name, as by a
-    bind mount.
-    """
+    """Return whether a table's metadata names its own place by another name, as by a bind mount."""
     here, there = local_path(table.location), local_path(table.named_location)
     if here is None or there is None:
         return False

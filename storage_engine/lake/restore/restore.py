@@ -291,9 +291,7 @@ def choose_segments(
 
 
 def _unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
-    """Return the ranges of a store deleted without a copy, by rule, as far as the lake's table of deletions
-    tells.
-    """
+    """Return a store's ranges deleted without a copy, by rule, as far as the lake's deletions tell."""
     with suppress(StorageEngineError):
         return tuple(
             LineageRange(row.lineage, row.log, row.start_offset, row.end_offset, row.detail)

@@ -195,9 +195,7 @@ def forget_files() -> None:
 
 
 def _stamp(location: str) -> _Stamp:
-    """Return the identity of a local file that tells it from another of its name; None: it isn't local, or is
-    missing.
-    """
+    """Return what tells a local file from another of its name; None: it isn't local, or is missing."""
     path = local_path(location)
     try:
         found = None if path is None else path.stat()

@@ -525,9 +525,7 @@ class _Turn:
         return [c for c in checks if c.receipt_hash not in known and self._states[c.store_id].chained]
 
     def choose(self, max_bytes: int | None) -> list[Receipt]:
-        """Return the segments to look at closely now, in this order; those that metadata has settled need no
-        look.
-        """
+        """Return the segments to look at closely, in this order; those settled by metadata need no look."""
         if self._level is VerifyLevel.RECEIPTS:
             return []
         whole = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]

@@ -60,9 +60,7 @@ class FenceWatch(Protocol):
         """
 
     def silent(self) -> str:
-        """Return the process that has the store's watch and doesn't look at it; empty: none has, or it
-        does.
-        """
+        """Return the process that has the store's watch and doesn't look; empty: none has, or it does."""
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Mend changes to what the hold left.
@@ -915,9 +913,7 @@ def is_present(store: BrokerStore, directory: Path) -> bool:
 
 
 def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
-    """Return the contradiction between a log and the receipts of that name; "": there is none, or it can't be
-    told.
-    """
+    """Return the contradiction between a log and the receipts of that name; "": none, or it can't be told."""
     return "" if store.identities is None else store.identities.contradiction(log, receipts)
 
 

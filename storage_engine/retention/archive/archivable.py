@@ -135,9 +135,7 @@ class Listed:
 
 
 def list_segments(context: Context) -> Listed:
-    """Return the segments that may be archived by now, oldest first in each log, and the other sealed
-    ones.
-    """
+    """Return segments that may be archived by now, oldest first in each log, and the other sealed ones."""
     snapshot = context.snapshot(clock_ms())
     found = take_archivable(context.broker, snapshot)
     may = {segment.id for segment in found.segments}

@@ -256,9 +256,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 
 def look_at_archivable(context: Context) -> Listed | None:
-    """Return the segments that may be archived by now; None: all sealed ones, since the broker keeps none
-    out.
-    """
+    """Return segments that may be archived by now; None: all sealed ones, as the broker keeps none out."""
     listed = list_segments(context)
     return None if listed.archivable.is_all else listed
 

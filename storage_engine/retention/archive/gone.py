@@ -75,9 +75,7 @@ class PresentSegments:
     log_ids: Mapping[str, str]
 
     def is_log(self, log: str, log_ids: Collection[str]) -> bool:
-        """Return whether a name may still belong to a log that had one of some identities; with none given,
-        it may.
-        """
+        """Return whether a name may still belong to a log that had one of some identities, or none."""
         now = self.log_ids.get(log, "")
         return not log_ids or any(map(partial(may_be_one, now), log_ids))
 

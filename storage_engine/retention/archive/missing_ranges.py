@@ -202,9 +202,7 @@ def find_missing_ranges(
 
 
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return the ranges for which lakes had receipts at the monitor's last look; None: that look doesn't
-    tell.
-    """
+    """Return ranges for which lakes had receipts at the monitor's last look; None: it doesn't tell."""
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
     known = kept_ranges(context.store.journal_url, store_id)
@@ -216,9 +214,7 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
 
 
 def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
-    """Yield segments that runs meant to delete, without a result: such a run may be at work, or was
-    killed.
-    """
+    """Yield segments that runs meant to delete, without a result: such a run may be active, or was killed."""
     for releases in open_releases(journal, record.store_id).values():
         for release in releases.values():
             yield ReleasedSpan(

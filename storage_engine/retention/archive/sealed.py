@@ -166,9 +166,7 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
 
 
 def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]) -> bool:
-    """Return whether files of segments that may be archived, and weren't yet, vanished since they were
-    listed.
-    """
+    """Return whether files of segments that may be archived, and weren't yet, vanished meanwhile."""
     archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
     return (
         WENT in listed.archivable.kept_out.values()

@@ -331,9 +331,7 @@ def _open(
 
 
 def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *, has_lake: bool) -> str:
-    """Return segments that may be deleted unproven once a hold has ended; "": there are none, or that is far
-    off.
-    """
+    """Return segments that may be deleted unproven after a hold's end; "": none, or that is far off."""
     if looked.unheld is None:
         return ""
     from storage_engine.retention.hold.leaving_unproven import UnprovenSegments, unproven_of
@@ -462,9 +460,7 @@ def _read_samples(known: _Known, now_ms: int) -> None:
 
 
 def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
-    """Read the lakes' proofs of sealed segments and missing logs; where these can't be read, that is a
-    finding.
-    """
+    """Read the lakes' proofs of sealed segments and missing logs; unreadable ones are a finding."""
     from storage_engine.retention.doctor.lake_check import (
         has_segments_of,
         look_at_lakes,

@@ -269,9 +269,7 @@ def _command(store: ManagedStore, row: UnreadMessages) -> str:
 
 
 def lake_directory(lake: LakeConfig) -> str:
-    """Return the value of ``--lake`` for a lake; LAKE where no directory of this machine is known to be
-    it.
-    """
+    """Return a lake's value of ``--lake``; LAKE where no directory of this machine is known to be it."""
     warehouse = urlsplit(lake.properties.get("warehouse", ""))
     root = Path(unquote(warehouse.path)).parent
     if warehouse.scheme in ("", "file") and any(

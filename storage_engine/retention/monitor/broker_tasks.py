@@ -154,9 +154,7 @@ def _may_be_there(path: str) -> bool:
 
 
 def _flushed(context: Context, event: Event, lacking: Collection[Path]) -> str:
-    """Flush the directories above the files; return why their deletion isn't certain to be durable, "" where
-    it is.
-    """
+    """Flush the directories above the files; return why their deletion may not be durable, else ""."""
     path = Path(event.payload["directory"] or event.payload["files"][0]).parent
     home = max((one for one in context.data_paths if path.is_relative_to(one)), key=_depth, default=None)
     if home is None:
@@ -379,9 +377,7 @@ def _silence(left: LeftOver, proofs: Proofs) -> str:
 
 
 def _contradiction(left: LeftOver, proofs: Proofs, reading: Reading) -> str:
-    """Return the file whose bytes differ from the lakes' under its name; no person's decision permits
-    removing it.
-    """
+    """Return the file whose bytes differ from the lakes'; no person's decision permits removing it."""
     for one, _ in _counting(left):
         proven = set(_proven(one, proofs))
         if proven and (settle(one.facts.path) != one.facts or digest(one.facts.path, reading) not in proven):

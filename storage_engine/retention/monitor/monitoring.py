@@ -236,9 +236,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
 
 
 def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus | None) -> tuple[str, ...]:
-    """Name plans that wait for a second person above the level of force, and when the broker deletes by
-    itself.
-    """
+    """Name plans that wait for approval above the level of force, and when the broker deletes by itself."""
     now_ms = sensed.sensed_at_ms
     asked = open_questions(context.journal, context.record.store_id, now_ms)
     at_ms = None if status is None else status.deletes_from_ms or status.ends_at_ms
@@ -335,9 +333,7 @@ def _save(
 
 
 def _findings(context: Context) -> tuple[Finding, ...]:
-    """Return doctor's findings on the store, the most urgent first; where they can't be made, a finding says
-    why.
-    """
+    """Return doctor's findings on the store, the most urgent first; a finding says why one can't be made."""
     try:
         return findings_of(context.store, context.broker, context.journal, context.record, clock_ms())
     except Exception as error:

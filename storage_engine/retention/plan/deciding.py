@@ -361,9 +361,7 @@ def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> M
 def pending_by(
     broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy
 ) -> tuple[Pending, ...]:
-    """Return messages that a broker still has to deliver or to decide; nothing is read where the policy
-    ignores them.
-    """
+    """Return messages that a broker still has to deliver or to decide; none where the policy ignores them."""
     if pending_policy is PendingPolicy.IGNORE:
         return ()
     if broker.consumers is not None:

@@ -137,9 +137,7 @@ def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
 
 
 def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
-    """Return the starters of a run: several where one was killed before its plan was recorded, and begun
-    again.
-    """
+    """Return the starters of a run: several where one was killed before its plan was recorded."""
     intents = journal.events(run, Step.APPROVAL, Phase.INTENT)
     return tuple(from_jsonable(Starter, one.payload) for one in intents if one.subject == _STARTER)
 

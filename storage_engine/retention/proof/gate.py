@@ -73,9 +73,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """Segments that both plans delete, log by log and oldest first; every other approved segment with why it
-    stays.
-    """
+    """Segments that both plans delete, log by log and oldest first; each other one with why it stays."""
 
     go: tuple[Decision, ...]
     stay: tuple[Decision, ...]

@@ -134,9 +134,7 @@ def released_spans(
 def spans_of_results(
     journal: Journal, store_id: str, results: Iterable[Event], unasked: Collection[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
-    """Return the ranges that runs deleted, by some results of releases; ranges that an undo brought back are
-    left out.
-    """
+    """Return ranges that runs deleted, by some results of releases, without those that came back."""
     undone = _undone(journal, store_id)
     gone = (_release(event) for event in results if event.subject and event.run_key not in undone)
     return tuple(

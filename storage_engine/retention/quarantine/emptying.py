@@ -235,9 +235,7 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
 
 
 def _held(keeper: Keeper) -> str:
-    """Return the hold that keeps the store's files from removal, or the lake that can't be asked; "": there
-    is none.
-    """
+    """Return the hold that keeps the store's files, or the lake that can't be asked; "": there is none."""
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
     for config in keeper.lakes:

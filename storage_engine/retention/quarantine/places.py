@@ -1,6 +1,4 @@
-"""Places for a quarantine: on the file system of the files that it takes, and not among a broker's own
-files.
-"""
+"""Places for a quarantine: on the file system of its files, and not among a broker's own files."""
 
 from __future__ import annotations
 

@@ -120,9 +120,7 @@ def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | Non
 
 
 def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
-    """Return the deleted range that an event records, and the identity of its log; "": the identity is
-    unknown.
-    """
+    """Return the deleted range that an event records, and its log's identity; "": that is unknown."""
     if event.step == Step.RELEASE:
         release = from_jsonable(SegmentRelease, event.payload)
         waived = release.passage is Passage.WAIVED and history.waiver is not None
@@ -211,9 +209,7 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return the key of ranges that make one row; by its first four fields each offset is deleted once a
-    run.
-    """
+    """Return the key of ranges that make one row; in its first four fields each offset is deleted once."""
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 

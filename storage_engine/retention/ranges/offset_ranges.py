@@ -134,9 +134,7 @@ class OffsetRange:
 
     @property
     def is_missing(self) -> bool:
-        """Return whether it should be in some place and is in none, as far as known; not once it was
-        accepted.
-        """
+        """Return whether it should be in some place and is in none, as far as known, and isn't accepted."""
         return self.reason == MISSING
 
 

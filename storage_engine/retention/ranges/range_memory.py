@@ -276,9 +276,7 @@ def _goes_on(mark: LakeMark, look: LakeLook) -> bool:
 
 
 def _overlaps(runs: Sequence[ArchivedSpan], row: ReceiptSpan) -> bool:
-    """Return whether a receipt overlaps runs of offsets; the runs don't overlap each other, and are in
-    order.
-    """
+    """Return whether a receipt overlaps runs of offsets, which are in order and don't overlap each other."""
     at = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
     return at > 0 and runs[at - 1].end_offset > row.start_offset
 
@@ -340,9 +338,7 @@ def _as_one(run: Sequence[ArchivedSpan]) -> ArchivedSpan:
 
 
 def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
-    """Yield the ranges deleted for one reason as few spans that share no offset: an offset deleted twice
-    counts once.
-    """
+    """Yield ranges deleted for one reason as few spans without a common offset: each counts once."""
 
     def kind(one: ReleasedSpan) -> tuple[str, int, str, str]:
         return one.log, one.lineage, one.log_id, one.excused

@@ -221,9 +221,7 @@ def _has_file(directory: str | Path) -> bool:
 
 
 def _stores_nearby(root: Path) -> list[Path]:
-    """Return the stores that a person may have meant who named a directory of a store, or the one above
-    stores.
-    """
+    """Return the stores that a person may have meant who named a directory inside or above a store."""
     nearby = [root.parent]
     with suppress(OSError):
         nearby += sorted(root.iterdir())
@@ -261,9 +259,7 @@ _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
 
 
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return the data that a broker keeps in a form that we don't handle, and the setting that says so; None:
-    none.
-    """
+    """Return data that a broker keeps in a form that we don't handle, and the setting for it; None: none."""
     for kind, setting, is_set in (
         (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
         (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),

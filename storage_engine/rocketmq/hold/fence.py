@@ -171,9 +171,7 @@ def reserved_hours(found: Observed, root: str) -> int:
 
 
 def deletes_by_force(found: Observed) -> bool:
-    """Return whether the broker deletes above the force level, whatever a segment's mtime; unknown counts as
-    yes.
-    """
+    """Return whether the broker deletes above the force level, whatever the mtimes; unknown counts as yes."""
     return found.settings.get(FORCIBLY) != "false"
 
 

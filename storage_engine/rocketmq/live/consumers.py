@@ -1,6 +1,4 @@
-"""Consumers of a running broker and their positions: from the broker, or from its files where it can't be
-asked.
-"""
+"""Consumers of a running broker and their positions: from the broker, or from files if it can't be asked."""
 
 from __future__ import annotations
 

@@ -257,9 +257,7 @@ def _meaning(key: str, value: str | None) -> str:
 
 
 def _saved(state: HoldState, found: Observed) -> Iterator[Drift]:
-    """Return changes that a restart would undo; those that can't be read are for a notice, not for an
-    alarm.
-    """
+    """Return changes that a restart would undo; unreadable ones are for a notice, not for an alarm."""
     if found.saved.values is None:
         return
     for key in _expected(state):

@@ -367,9 +367,7 @@ def _unseen_text(paths: Sequence[Path]) -> str:
 
 
 def _lease(file: SeenFile, lease_ns: int, known: Mapping[int, Touched]) -> Touched:
-    """Return the mtime that a file is to get; where a copy already has the hold's own, the first known one
-    counts.
-    """
+    """Return the mtime for a file; where a copy already has the hold's own, the first known one counts."""
     before = known.get(file.base_offset)
     is_copy = before is not None and any(same_ms(file.mtime_ns, ours) for ours in before.possible_mtimes_ns)
     original_ns = before.original_mtime_ns if before is not None and is_copy else file.mtime_ns
@@ -407,9 +405,7 @@ def _mtime_ns(touched: Touched) -> int | None:
 
 
 def _is_touched(touched: Touched) -> bool:
-    """Return whether another program has made a file older than the hold did; younger ones protect as
-    well.
-    """
+    """Return whether another program has made a file older than the hold did; younger ones protect, too."""
     found_ns = _mtime_ns(touched)
     if found_ns is None or found_ns >= touched.mtime_ns:
         return False

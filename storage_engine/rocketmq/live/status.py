@@ -1,6 +1,4 @@
-"""The state of a hold: what it protects, what it doesn't protect against, and how far behind the broker
-is.
-"""
+"""The state of a hold: what it protects, what it doesn't protect against, and how far the broker is."""
 
 from __future__ import annotations
 

@@ -270,9 +270,7 @@ class BrokerGroup:
         raise BadInputError(f"a controller, as nothing says where one is ({CONTROLLERS})")
 
     def _role(self, address: str) -> str:
-        """Return the role that a broker reports; "": none accepts connections there, or it has another
-        name.
-        """
+        """Return the role that a broker reports; "": no broker answers there, or one of another name."""
         if not address:
             return ""
         try:

@@ -212,9 +212,7 @@ def _engine_text(layout: StoreLayout) -> str:
 
 
 def _locking_pid(fd: int) -> int | None:
-    """Return the process with a lock on byte 0 that keeps us out; None: there is none, or the system can't
-    tell.
-    """
+    """Return the process with a lock on byte 0 that keeps us out; None: none, or the system can't tell."""
     if not sys.platform.startswith("linux"):
         return None
     kind, pid = _lock_on(fd)
