@@ -80,7 +80,7 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
     """Return a store's name in every output: its own, or the one that its kind makes from its place.
 
-    :param name: that it is known by; None: nobody has stated one.
+    :param name: that it is known by; None: it has none.
     :param root: where it lies, or lay; it need not be on this host.
     """
     if name:

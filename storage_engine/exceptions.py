@@ -125,7 +125,7 @@ class TurnTakenError(StoreBusyError):
 
 
 class ChangedUnderUsError(StorageEngineError):
-    """A file of a store isn't as it was a moment ago: somebody changes it. It was not deleted.
+    """A file of a store isn't as it was a moment ago: another process changes it. It was not deleted.
 
     :param path: of the file, where the error is of one alone.
     """
@@ -136,7 +136,7 @@ class ChangedUnderUsError(StorageEngineError):
 
 
 class FileGoneError(ChangedUnderUsError):
-    """A file of a store went away between being listed and being read, as a broker deletes and renames."""
+    """A file of a store vanished between being listed and being read, as a broker deletes and renames."""
 
     @classmethod
     def at(cls, path: str, known: str = "Nothing was changed.") -> FileGoneError:
@@ -209,7 +209,7 @@ class JournalUnavailableError(StorageEngineError):
 
 
 class JournalConflictError(JournalUnavailableError):
-    """The journal has a row already that was to be new: somebody else recorded it at the same time."""
+    """The journal has a row already that was to be new: another process recorded it at the same time."""
 
 
 class CommitStateUnknownError(StorageEngineError):

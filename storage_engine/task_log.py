@@ -52,7 +52,7 @@ def together(sentences: Iterable[str]) -> str:
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
-    """Yield why a run takes place, what goes and what stays."""
+    """Yield why a run takes place, what is deleted and what stays."""
     causes = (f"{trigger.cause} ({trigger.urgency}): {trigger.detail}" for trigger in plan.triggers)
     yield f"Cause: {together(causes) or 'none holds'}"
     going = plan.to_delete

@@ -116,7 +116,7 @@ def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.
 
 
 def add_risk(places: pa.Table, segments: pa.Table) -> pa.Table:
-    """Join places with the segments that they need: what goes puts a group at risk.
+    """Join places with the segments that they need: a group whose segment is deleted is at risk.
 
     A Spark job does the same with DataFrames (``storage_engine.spark.consumer_lag.join_segments``).
 

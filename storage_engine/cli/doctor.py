@@ -203,7 +203,7 @@ def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[st
 
 
 def _full(figures: Figures) -> str:
-    """Say when nothing more fits, by what comes and by what goes for its age."""
+    """Say when nothing more fits, by what comes and by what is deleted for its age."""
     if figures.full_in_ms is None:
         return ""
     if figures.full_in_ms > _LONG_MS:

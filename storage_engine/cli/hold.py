@@ -67,7 +67,8 @@ def hold(
     managed: ManagedStore,
     as_json: bool,
 ) -> int:
-    """Hold STORE, whose broker runs on, or renew its hold; then nothing goes that isn't released on purpose.
+    """Hold STORE, whose broker runs on, or renew its hold; then nothing is deleted that isn't released on
+    purpose.
 
     clean does so by itself; inspect shows a hold and changes nothing. A hold that nobody renews
     for --hold-hours ends by itself. What a first hold changes at the broker is said before it does. Exit

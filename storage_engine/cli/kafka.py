@@ -179,7 +179,7 @@ def _decided(
 
 
 def _asked(managed: ManagedStore) -> ManagedStore:
-    """Return the store as who only looks at it asks for it: its cluster says where groups are."""
+    """Return the store for readers only: its cluster says where groups are."""
     if managed.live is None:
         return managed
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))

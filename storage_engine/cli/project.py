@@ -164,7 +164,7 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
 
 def _check_paths(*paths: Path | None) -> None:
-    """Make sure that what is named is there; of another host nobody can tell."""
+    """Make sure that what is named is there; of another host it can't be told."""
     for option, path in zip(("--store", "--broker-conf"), paths, strict=True):
         if path is not None and not path.exists():
             raise click.BadParameter(f"Path '{path}' does not exist.", param_hint=option)

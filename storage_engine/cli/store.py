@@ -122,7 +122,8 @@ def plan(
     replicas_stopped: str | None,
     as_json: bool,
 ) -> int:
-    """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
+    """Show what a cleanup of STORE would delete, with a reason for every segment, and what is deleted with
+    it.
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     With --lake also how many archived segments were touched since, which a run hashes again.

@@ -48,7 +48,7 @@ class Day:
     :param day: as in 2026-11-24.
     :param passed: runs whose validation found no fault; ``failed`` those in which it did.
     :param not_run: runs that deleted something, or failed, and have no validation.
-    :param unknown: runs of which nobody can tell.
+    :param unknown: runs whose state is unknown.
     :param gaps: ranges that validations found nowhere, and ranges that others deleted.
     :param losses: ranges that a person accepted as lost on this day.
     """

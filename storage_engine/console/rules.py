@@ -82,7 +82,7 @@ def rules_of(row: RulesRow) -> Rules:
 
 
 def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
-    """Return the rules that held at a moment; None: nobody had recorded them yet.
+    """Return the rules that held at a moment; None: they were not recorded yet.
 
     :param rules: by time.
     """

@@ -92,7 +92,7 @@ class ShieldLine:
 class StandingLine(Standing):
     """Open decisions about a store; see :class:`storage_engine.journal.reading.answers.Standing`.
 
-    :param shield: None: nobody has recorded one.
+    :param shield: None: none is recorded.
     :param has_shield: stores of this kind of broker can have one.
     """
 
@@ -115,7 +115,7 @@ class FoundLine:
 class StoreAnswer:
     """Contents of a store's page.
 
-    :param rules: None: nobody has recorded them.
+    :param rules: None: none is recorded.
     :param ranges: None likewise. Of many logs those of the worst and largest ones.
     :param totals: of all ranges, by place.
     :param logs: how many logs have ranges.

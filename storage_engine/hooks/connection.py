@@ -47,7 +47,7 @@ class Place:
 
     :param inside: the JSON field.
     :param field: the field of its own that may have it instead.
-    :param usual: what that field has where nobody said anything.
+    :param usual: its default.
     :param in_form: whether the form has that field; older connections alone have others.
     """
 
@@ -253,7 +253,7 @@ class Fields:
 def _says_the_same(old: Any, new: Any, usual: str) -> bool:
     """Return whether an old field is empty, or has the same value as the new one.
 
-    :param usual: what it has where nobody said anything; "": of a text or an object, where case counts.
+    :param usual: its default; "": of a text or an object, where case counts.
     """
     before, now = (json.dumps(_parsed(value), sort_keys=True) for value in (old, new))
     if usual:

@@ -324,7 +324,7 @@ def _dags_folder() -> Path:
 
 
 def _spark_connections() -> frozenset[str]:
-    """Return the connections of the type spark, without Airflow's own that nobody has touched."""
+    """Return the connections of the type spark, without Airflow's own that no person has changed."""
     from airflow.models import Connection
     from airflow.utils.session import create_session
 

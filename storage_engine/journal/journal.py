@@ -162,7 +162,7 @@ def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequenc
     """Record the levels of moments that have none yet; of several disks with one path, the fullest.
 
     :param seen: by the moment, in milliseconds since the epoch.
-    :raises IntegrityError: somebody else recorded a path for the first time at the same time.
+    :raises IntegrityError: another process recorded a path for the first time at the same time.
     """
     rows = []
     ids = _ids(connection, store_id)

@@ -63,7 +63,7 @@ class StoreRecord:
     """A store's identity: its UUID for ever, its lineage until its offsets carry other bytes.
 
     :param host: the machine on which it was first seen; None: not known.
-    :param name: by which it is managed; None: nobody has stated one yet.
+    :param name: by which it is managed; None: it has none yet.
     :param log_lineages: by name, of logs that have a lineage of their own.
     """
 
@@ -158,7 +158,7 @@ class ReportRow:
     :param report: its JSON; None where another run's answers for it.
     :param unchanged_since: that run.
     :param validation: its verdict; "" where the run had none.
-    :param lost_ranges: those that its validation found nowhere, and that nobody had excused.
+    :param lost_ranges: those that its validation found nowhere, and that no person had accepted.
     """
 
     version: int

@@ -209,7 +209,7 @@ class JournalStores(HasDatabase):
 
         :param store_id: its UUID where the lake knows it already; None: a new one.
         :param host: as of :meth:`find_store`.
-        :param name: as somebody stated it; None: nobody did.
+        :param name: as a person gave it; None: no person did.
         :param log_lineages: of logs that have one of their own.
         :raises StoreIdentityError: the store with this id is at another place, or another one has the name.
         """
@@ -329,7 +329,7 @@ class JournalStores(HasDatabase):
         return self._database.read(read)
 
     def _twice(self, work: Callable[[Connection], T]) -> T:
-        """Run work once more where somebody else recorded the same at the same time: it is seen then."""
+        """Run work once more where another process recorded the same at the same time: it is seen then."""
         try:
             return self._database.write(work)
         except JournalConflictError:

@@ -123,7 +123,7 @@ def _last_active_ms(node: Node, now_ms: int) -> int:
 
 
 def _ends(node: Node) -> Iterator[tuple[str, int]]:
-    """Yield where logs end; one that goes away meanwhile, or can't be read, is left out."""
+    """Yield where logs end; one that vanishes meanwhile, or can't be read, is left out."""
     for _, log in node.logs:
         with suppress(OSError):
             yield log.name.log, end_offset(log)

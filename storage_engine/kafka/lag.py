@@ -274,7 +274,7 @@ def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tu
     """Look offsets up, each distinct one once, however many groups are there.
 
     :param offsets: each with the name of its log.
-    :return: without an offset that no segment has or anything behind it, or whose segment went away meanwhile
+    :return: without an offset that no segment has or anything behind it, or whose segment vanished meanwhile
         or can't be read.
     """
     places: dict[tuple[str, int], OffsetPlace] = {}

@@ -239,7 +239,7 @@ def _recovery_points(directory: Path) -> Mapping[str, int]:
 
 
 def _cut_from(plan: LogPlan, fault_of: Callable[[Decision], Fault | None]) -> LogPlan:
-    """Return a log's plan in which nothing goes from the first segment on that something speaks against."""
+    """Return a log's plan that keeps everything from the first segment with an objection on."""
 
     def decided() -> Iterator[Decision]:
         stops = False
@@ -317,7 +317,7 @@ def _by_way(
 
 
 def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
-    """Add to why each segment goes on what ground it may."""
+    """Add to each segment's reason the ground on which it may be deleted."""
     return LogPlan(
         plan.log,
         tuple(
@@ -364,8 +364,8 @@ def way_of(
 
     :param metadata: the node's own copy of the cluster's.
     :param word: of the running cluster; None: none is asked.
-    :param replicas_stopped: where no cluster is asked, a person says that all other nodes with a replica are
-        stopped; "": nobody does.
+    :param replicas_stopped: where no cluster is asked, a person's statement that all other nodes with a
+        replica are stopped; "": there is none.
     """
     fault = replica_fault(metadata, log.topic_id, log.partition, log.node_id, replicas_stopped)
     if word is None:
@@ -483,7 +483,9 @@ def _begin_behind(
     word: LeadersWord,
     meanwhile: Callable[[], object],
 ) -> None:
-    """Make sure that leaders have the same records, and have them begin behind what goes."""
+    """Make sure that leaders have the same records, then move their log starts behind the segments to
+    delete.
+    """
     cuts: list[Cut] = []
     witnesses: dict[tuple[str, int], Witness] = {}
     for prefix, way in going:
@@ -509,7 +511,7 @@ def _begin_behind(
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
-    """Make sure, right before a segment goes, that the ground that was found holds.
+    """Make sure, right before a segment is deleted, that its ground still holds.
 
     :param prefix: the segment alone.
     :raises ChangedUnderUsError: it doesn't.

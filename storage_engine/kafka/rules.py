@@ -81,7 +81,7 @@ class LogFacts(NamedTuple):
 
     :param segments: oldest first; the last one is active.
     :param start_offset: below it records count as deleted.
-    :param high_watermark: None: it isn't known, and nothing goes.
+    :param high_watermark: None: it isn't known, and nothing is deleted.
     """
 
     segments: tuple[SegmentFacts, ...]

@@ -197,7 +197,7 @@ class HoldStatus:
         it is renewed; None: unknown, or isn't held.
     :param left_to_broker: the broker deletes by its own rules. Held is only what no lake has and what would
         go soon: ``described`` says it.
-    :param due: what goes soon though no lake has it.
+    :param due: segments that will be deleted soon though no lake has them.
     :param alarms: what else a person has to see to, such as a hold that can't be ended.
     :param unheld: why logs aren't held at this moment though others of the store are, by name: nothing of
         these is deleted by us.

@@ -90,8 +90,8 @@ class PlanRequest:
     :param max_segments: at most so many segments in this pass; None: the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
     :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
-    :param replicas_stopped: a person says that every other node with a replica is stopped, and how that is
-        known; "": nobody says so.
+    :param replicas_stopped: a person's statement that every other node with a replica is stopped, and how
+        that is known; "": there is none.
     :param free_bytes: stop once each disk that segments go from has so many bytes free; None: no such bound.
         Not every broker's plan knows it.
     """
@@ -421,7 +421,7 @@ class Person:
 class Starter:
     """The starter of a run.
 
-    :param person: None: nobody did, as where a schedule or an asset begins a run of Airflow.
+    :param person: None: no person, as where a schedule or an asset begins a run of Airflow.
     """
 
     realm: Realm
@@ -440,7 +440,7 @@ class Said(StrEnum):
 class Reply:
     """Answer about a plan.
 
-    :param person: None where nobody did.
+    :param person: None where no person did.
     :param at_ms: when, by the clock of the machine that took the answer.
     :param detail: why an answer doesn't count.
     """

@@ -359,7 +359,8 @@ def fills_in_ms(
 ) -> int | None:
     """Return in how long a room has no byte left, as fast as bytes came lately; None: never.
 
-    :param grown_bytes: that came within ``within_ms``, less what went meanwhile and isn't in ``leaving``.
+    :param grown_bytes: bytes written within ``within_ms``, less those deleted meanwhile that aren't in
+        ``leaving``.
     :param leaving: in how many ms how many bytes are known to go, by time.
     :param goes_after_ms: what comes goes so long after it came: where there is room until then, there always
         is. None: it stays.
@@ -557,8 +558,8 @@ class LogNames:
         :param present: by name, identities of the logs on disk. A name that none of them has is that of the
             log that went last, else of the one that was archived last.
         :param archived: oldest first.
-        :param gone: what went of logs, oldest first.
-        :param others: what went of logs whose names others have by now.
+        :param gone: what was deleted of logs, oldest first.
+        :param others: what was deleted of logs whose names others have by now.
         """
         rows, went, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
         not_present = {(row.log, row.log_id) for row in replaced}
@@ -592,7 +593,7 @@ class Absence:
 
     :param is_right: it was deleted, or belongs elsewhere by now.
     :param why: a clause.
-    :param is_unknown: nobody can tell whether it should be here, or it may lie where it isn't served from.
+    :param is_unknown: it is unknown whether it should be here, or it may lie where it isn't served from.
     """
 
     is_right: bool

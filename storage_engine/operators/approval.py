@@ -34,8 +34,8 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
 
     :param assigned_users: who may answer, each with the ``id`` and ``name`` that the auth manager has; None:
         whoever may answer tasks of the DAG.
-    :param subject: of the question (templated); "": the store and what goes.
-    :param body: likewise; None: what goes and why, what consumers lose, and what proves it.
+    :param subject: of the question (templated); "": the store and what is deleted.
+    :param body: likewise; None: what is deleted and why, what consumers lose, and what proves it.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id", "subject", "body")

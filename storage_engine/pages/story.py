@@ -298,7 +298,7 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
-    """Return for how many segments each reason decided; what went comes first."""
+    """Return for how many segments each reason decided; what was deleted comes first."""
     counts = Counter((row["fate"] == "kept", str(row["reason"])) for row in report["segments"])
     for (kept, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
         goes = "would go" if is_dry_run(report) else "goes" if count == 1 else "go"

@@ -53,7 +53,7 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
     """Propose a Spark connection.
 
     :param named: by a person; "": none is wanted; None: nothing was said.
-    :param usable: ids of connections of the type spark, without Airflow's own that nobody has touched.
+    :param usable: ids of connections of the type spark, without Airflow's own that no person has changed.
     :param taken: ids of all connections that were looked for and are there.
     """
     if named == "":

@@ -48,7 +48,8 @@ class OwnAirflow:
     :param address: of its API server, as other hosts know it; "": it names none.
     :param may_test: whether it tests connections.
     :param connections: ids of those that were asked for, and are there.
-    :param spark_connections: ids of those of the type spark, without Airflow's own that nobody has touched.
+    :param spark_connections: ids of those of the type spark, without Airflow's own that no person has
+        changed.
     """
 
     home: Path
@@ -130,7 +131,7 @@ def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, 
 def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | None = None) -> str:
     """Return the option that lists the stores with one more.
 
-    :param default: what it has where nobody said anything; it goes where no such connection is.
+    :param default: its default; used where there is no such connection.
     :param queue: of the edge worker that sees its disk; None: another worker does.
     """
     without = default if default not in airflow.connections and default != conn_id else ""
@@ -299,7 +300,7 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
     """Return the option ``stores`` with one more store, unless it is there.
 
     :param listed: as :func:`~storage_engine.hooks.configured_stores.configured_stores` reads it.
-    :param without: what the option has where nobody said anything, and no connection is; "": nothing.
+    :param without: its default where there is no connection; "": nothing.
     :param places: what the store's entry says of where its tasks run, such as ``queue``; it says that then.
     :raises BadInputError: it is no list of stores.
     """

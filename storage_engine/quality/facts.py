@@ -468,7 +468,7 @@ class RunScope:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """:param tables: by suite name.
-    :param store_id: None when nobody knows the store yet.
+    :param store_id: None when the store is unknown yet.
     :param without_suites: suites that never find anything to check in such a store.
     """
 

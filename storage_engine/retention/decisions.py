@@ -99,7 +99,7 @@ def accept_loss(
         journal has of segments that others deleted and of logs that are missing, and by the lakes. A gap
         between store and lakes is one, too.
     :param log: that it is of; None: the first in which all of it is.
-    :raises BadInputError: a part of the range is in a known place, or nobody says why.
+    :raises BadInputError: a part of the range is in a known place, or no reason is given.
     :raises LakeUnavailableError: a lake can't be asked, or lacks what it is known to have had: what seems to
         be lost may come back with it.
     """
@@ -317,8 +317,8 @@ def adopt(
     :param log: of this log alone, so that nothing changes for the others; None: of all.
     :param force: also where nothing on disk contradicts what is archived: then everything that is still
         there is archived once more, and queries see each of its rows twice.
-    :raises BadInputError: nobody says why, no segment contradicts its receipt, or of several logs only some
-        have one that does, and none was named.
+    :raises BadInputError: no reason is given, no segment contradicts its receipt, or of several logs only
+        some have one that does, and none was named.
     """
     _check_decision("adopt", person, reason, "compares the store with what is archived already")
     journal = Journal(store.journal_url)
@@ -487,7 +487,7 @@ def stamp(
     :param store_id: the store that lies here, or that the lake knows by several ids; None: the one that
         the stamp, the journal or the lake knows.
     :param new: the directory is a store of its own, with a new identity: it was copied from another.
-    :raises BadInputError: nobody says why, or journal and lakes don't know the store.
+    :raises BadInputError: no reason is given, or journal and lakes don't know the store.
     :raises StoreIdentityError: the journal has another store at this place, the directory is a copy, or a new
         store has another one's name.
     :raises LakeUnavailableError: a lake can't be read.

@@ -319,7 +319,7 @@ def with_replicas(
 ) -> Proofs:
     """Return proofs with other nodes' receipts, which cover segments that none of the store's own proves.
 
-    :param going: segments that are about to go, as they are now.
+    :param going: segments about to be deleted, as they are now.
     :param snapshot: of the store, which is ours.
     :param reading: how fast files may be read, and what keeps the store ours meanwhile.
     :raises LakeUnavailableError: a lake can't be read.

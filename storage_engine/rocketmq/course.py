@@ -475,7 +475,7 @@ def _allocated(layout: StoreLayout) -> Iterator[int]:
 def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
     """Return advice for a store; empty where there is none.
 
-    :param wished_hours: how long messages should stay; None: nobody says.
+    :param wished_hours: how long messages should stay; None: not given.
     """
     if start.ingest.day_bytes == 0:
         return ()
@@ -511,7 +511,8 @@ def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -
 
 
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most that a disk is used at this ingest while each segment goes as soon as it has expired.
+    """Return the most that a disk is used at this ingest while each segment is deleted as soon as it has
+    expired.
 
     :param hours: instead of fileReservedTime.
     """

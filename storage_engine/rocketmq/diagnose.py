@@ -338,7 +338,7 @@ def _urgent(kind: str, what: str, advice: str) -> Finding:
 def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator[Finding]:
     """Look for what is left of holds.
 
-    :param memory: the journal's, of the store's hold; None: nobody named a journal.
+    :param memory: the journal's, of the store's hold; None: none was named.
     """
     try:
         marker, local = read_marker(root), read_local(root)
@@ -493,7 +493,7 @@ _REVIEWED = (
 def settings_in_effect(
     config: BrokerConfig, overrides: Mapping[str, str], *, by_broker: bool
 ) -> tuple[SettingInEffect, ...]:
-    """Return the settings that decide when a segment goes, with the broker's limits applied.
+    """Return the settings that decide when a segment is deleted, with the broker's limits applied.
 
     :param overrides: what was given beside the broker's own settings.
     :param by_broker: those are what a running broker says, none of a file.

@@ -99,7 +99,7 @@ class StoreInspection:
     :param holder: the process that has the broker's lock.
     :param dispatched_offset: messages below it are in their consume queues; those behind it may be, too.
     :param queue_count: consume queues of both kinds.
-    :param queues: one entry a queue; empty when nobody asked.
+    :param queues: one entry a queue; empty when it was not asked for.
     :param config: settings in effect.
     :param unreadable: why files beside the log can't be read, of which nothing is known then.
     """

@@ -219,7 +219,7 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
 
     The directory is flushed before the next, younger segment goes: a power loss must never leave a hole.
 
-    :param remove: by which a file goes.
+    :param remove: the function that removes a file.
     :raises ChangedUnderUsError: somebody else did; nothing was done.
     """
     with _directory_of(segment) as directory:
@@ -241,7 +241,7 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
 def remove_rest(segment: Segment, root: Path, remove: Remove) -> tuple[str, ...]:
     """Remove the companions that are left of a segment whose own file is gone already, and flush.
 
-    :return: paths of those that stay, since somebody touched them.
+    :return: paths of those that stay, since another process touched them.
     """
     stay = []
     with _directory_of(segment) as directory:

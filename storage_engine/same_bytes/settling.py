@@ -31,7 +31,7 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
 
     A file that nobody writes to and whose pages are clean costs one fsync that has nothing to do.
 
-    :raises ChangedUnderUsError: somebody writes to it again and again.
+    :raises ChangedUnderUsError: another process keeps writing to it.
     :raises OSError: it can't be opened or flushed.
     """
     with opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) as fd:

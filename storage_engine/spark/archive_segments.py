@@ -268,7 +268,7 @@ class ArchiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """One receipt a job, in the order of the request, but for those whose files went away."""
+    """One receipt a job, in the order of the request, but for those whose files vanished."""
 
     receipts: tuple[Receipt, ...]
 
@@ -296,7 +296,7 @@ def archive_segments(
     was proven when another task failed is thrown away, as nothing of it has been committed.
 
     :param agent: that executors read the segments from.
-    :return: one receipt a job, in order, but for those whose files went away.
+    :return: one receipt a job, in order, but for those whose files vanished.
     :raises StoreNotFoundError: an executor doesn't see the store that the driver sees.
     :raises AgentError: the agent can't be reached, or what came from it isn't whole.
     :raises StorageEngineError: the first failed task's error, as it was raised there.

@@ -1,4 +1,6 @@
-"""Consumer lag of a whole store as a Spark job: groups' places in the logs, joined with what goes of them."""
+"""Consumer lag of a whole store as a Spark job: groups' places in the logs, joined with the segments to
+delete.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ class ConsumerLagRequest:
     ) -> ConsumerLagRequest:
         """Ask for a managed store.
 
-        :param going: the segments that are about to go.
+        :param going: the segments about to be deleted.
         """
         return cls(
             store_root=store.root,
@@ -261,7 +263,7 @@ def lag_in_process(request: ConsumerLagRequest) -> LagInProcess:
 def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> ConsumerLagResult:
     """Compute the lag of a store in this process, and write no table.
 
-    :param going: the segments that are about to go.
+    :param going: the segments about to be deleted.
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
     tables = lag_in_process(ConsumerLagRequest.of(store, "", going, now_ms))

@@ -28,7 +28,7 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
 
     It gives one row a :class:`~storage_engine.model.lag.QueueLag`, in tables of whole queues.
 
-    :param going: the segments that are about to go.
+    :param going: the segments about to be deleted.
     """
     from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
 
@@ -146,7 +146,7 @@ def print_lag(
     """Print consumer groups' positions and possible losses.
 
     :param unit: what the messages of a topic are divided into.
-    :param by_hand: the segments that are about to go go only if a person asks.
+    :param by_hand: these segments are deleted only if a person asks.
     :param by_broker: the store's broker alone deletes them.
     """
     lost = any(row["lost_messages"] for row in rows)

@@ -119,7 +119,7 @@ def by_hand(
 
 
 def _print_nothing(asked: Plan | None) -> None:
-    """Say that nothing goes, and what would if a person asked, which is what lag speaks of."""
+    """Say that nothing is deleted, and what a run by hand would delete, which is what lag speaks of."""
     if asked is None or not asked.to_delete:
         say("Nothing would go now.")
         return

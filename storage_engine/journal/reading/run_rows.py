@@ -203,7 +203,7 @@ _MOST_UNPACKED = 200
 class Verdict:
     """:param at_ms: when the run ended, else when it began.
     :param validation: OK, WARNING or FAILURE; "" where the run had none; None: not known.
-    :param lost_ranges: that it found nowhere, and that nobody had excused; None: not known.
+    :param lost_ranges: that it found nowhere, and that no person had accepted; None: not known.
     :param unchanged_since: the run whose report answers for this one, which did nothing.
     :param has_report: its own report is kept still.
     """

@@ -48,7 +48,7 @@ stores = Table(
     Column("name", Text),
     UniqueConstraint("host", "real_path"),
 )
-"""Two machines may each have a store at one path; name NULL: nobody has stated one."""
+"""Two machines may each have a store at one path; name NULL: it has none."""
 stores_by_name = Index("storage_engine_stores_by_name", stores.c.name, unique=True)
 
 lineages = Table(

@@ -176,7 +176,7 @@ _MAX_CONFIG_BYTES = 1 << 20
 _PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
 """Of a connection's extra: names of Python functions, which its own provider calls and nobody here."""
 _MECHANISM = "SCRAM-SHA-512"
-"""Of an access key, where nobody says which."""
+"""Of an access key, where none is given."""
 _HIDDEN = (
     "ssl.key.pem",
     "ssl.certificate.pem",
@@ -260,7 +260,7 @@ class Cluster:
         """Return the answer to a request.
 
         :param what: was asked for, for a message.
-        :raises BrokerUnavailableError: nobody answers.
+        :raises BrokerUnavailableError: no broker answers.
         :raises BrokerRefusedError: the cluster says no; its code says why.
         """
         begun = time.monotonic()
@@ -299,7 +299,7 @@ class Cluster:
         new client asks then, for a few seconds.
 
         :param ask: makes the request of some keys, by the client of now.
-        :raises BrokerUnavailableError: nobody answers.
+        :raises BrokerUnavailableError: no broker answers.
         """
         from confluent_kafka import KafkaError
 

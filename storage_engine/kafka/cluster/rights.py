@@ -79,7 +79,7 @@ def lacking_rights(
 
     :param topics: may have the one that groups commit to.
     :param deleting: also those that holding and deleting take.
-    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerUnavailableError: no broker answers.
     """
     rights = (*RIGHTS, *DELETING_RIGHTS) if deleting else RIGHTS
     found: dict[Right, list[str]] = {}

@@ -166,7 +166,7 @@ def iterate_batches(
 def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
     """Read the headers of a whole segment.
 
-    :param check_crc: False for who only counts, and trusts the bytes.
+    :param check_crc: False for a caller that only counts, and trusts the bytes.
     """
     array = as_array(data)
     check = CrcCheck.ALL if check_crc else CrcCheck.NONE

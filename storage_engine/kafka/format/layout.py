@@ -93,7 +93,7 @@ class SegmentFiles(NamedTuple):
 
     :param time_index: its path; None: there is none.
     :param offset_index: likewise.
-    :param companions: its transaction index and its snapshot, which nobody can make again.
+    :param companions: its transaction index and its snapshot, which can't be made again.
     """
 
     base_offset: int
@@ -275,7 +275,7 @@ def read_node(root: Path) -> Node:
     :param root: its ``server.properties``, or a log directory.
     :raises StoreNotFoundError: a directory is missing, or is none of Kafka's.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
-    :raises FileNotFoundError: files go away each time that it is looked at.
+    :raises FileNotFoundError: files vanish each time that it is looked at.
     """
     properties = None if root.is_dir() else read_server_properties(root)
     for _ in range(_READINGS):
@@ -410,10 +410,10 @@ _READINGS = 20
 
 
 def read_again(log: PartitionLog, read: Callable[[PartitionLog], Found]) -> tuple[PartitionLog, Found] | None:
-    """Read of a log as it was listed, and as it is by now where a file of it went away.
+    """Read of a log as it was listed, and as it is by now where a file of it vanished.
 
     :return: the log as it was read, and what was read of it; None: its directory is gone.
-    :raises FileNotFoundError: files of it go away each time.
+    :raises FileNotFoundError: files of it vanish each time.
     """
     for _ in range(_READINGS):
         try:
@@ -433,7 +433,7 @@ _INDEXES = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
 def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) -> PartitionLog:
     """List a log's files, by the digits of their names. One that goes away meanwhile isn't there.
 
-    :param readings: so often at most, where segments go away each time.
+    :param readings: so often at most, where segments vanish each time.
     """
     with_facts: dict[FileKind, dict[str, FileFacts]] = {kind: {} for kind in _WITH_FACTS}
     logs, snapshots, transaction_indexes = with_facts.values()

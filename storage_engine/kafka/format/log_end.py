@@ -59,7 +59,7 @@ def log_end(log: PartitionLog) -> LogEnd:
 def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
     """Find the end of a log, or how far it reaches at least where its active segment can't be read.
 
-    :raises FileNotFoundError: a file of it went away.
+    :raises FileNotFoundError: a file of it vanished.
     """
     try:
         return log_end(log)

@@ -39,7 +39,7 @@ class DueLog:
     :param unproven: its segments that hold records and that no lake proves, the active one too.
     :param at_ms: when the rules take each, by its base offset; None: never, or not known.
     :param span_ms: for how long the rules keep a record; None: for ever, or it isn't known.
-    :param unknown_size: retention.bytes takes some of them, and nobody knows when.
+    :param unknown_size: retention.bytes takes some of them, at an unknown time.
     :param written: how far it is written, for how fast it grows at the next look.
     :param unknown: why its settings or ages aren't known, so that all of it counts as going now; "": they
         are.

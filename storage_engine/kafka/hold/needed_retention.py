@@ -50,7 +50,8 @@ class LogAge:
     log: str
 
     def growth_bytes(self, for_ms: int) -> int:
-        """Return by how much it may grow within some time: twice as fast as it did, as nobody knows.
+        """Return by how much it may grow within some time: twice as fast as it did, since the future is
+        unknown.
 
         By no more than it did in all of ``span_ms``; and by no less than within the last moments, as what has
         begun to grow fast may go on.
@@ -165,7 +166,7 @@ def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
     """Return for how long disks can bear that nothing is deleted, and no longer than wanted.
 
     :param rooms: of each disk, the bytes that may be filled and those written within ``kept_ms``. They count
-        twice, as nobody knows what comes.
+        twice, since the future is unknown.
     """
     times = [fills_in_ms(room, 2 * grown, kept_ms) for room, grown in rooms if grown]
     return min((kept_ms, *(one for one in times if one is not None)))
@@ -251,7 +252,7 @@ def needed_by_others(
 ) -> tuple[list[HeldSetting], list[HoldState]]:
     """Return how other stores need a setting as it was raised, the last of which puts it back.
 
-    :return: and states by which it was needed, and whose hold has ended, as nobody has renewed it.
+    :return: and states by which it was needed, and whose hold has ended, since it was not renewed.
     """
     needing: list[HeldSetting] = []
     ended: list[HoldState] = []

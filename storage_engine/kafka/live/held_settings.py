@@ -154,7 +154,7 @@ class SettingsPutBack:
     :param kept: those that aren't, and whose first values have to be remembered.
     :param unsettled: why nobody else can put topics back, by topic; of each some are in ``kept``.
     :param notices: of what somebody else has set, or still needs.
-    :param ended: of stores that aren't waited for, as nobody has renewed their holds.
+    :param ended: of stores that aren't waited for, since their holds were not renewed.
     """
 
     kept: tuple[HeldSetting, ...]

@@ -22,7 +22,7 @@ class LiveNode(OpenNode):
     """A node whose broker runs: its files, its cluster, and what is remembered of its hold.
 
     :param live: how its cluster is reached.
-    :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them goes.
+    :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them is deleted.
     """
 
     live: LiveBroker = field(default_factory=LiveBroker)

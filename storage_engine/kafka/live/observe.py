@@ -23,7 +23,7 @@ def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms
     """Ask a cluster for all that it says of partitions.
 
     :param partitions: those of a node's logs; internal topics are asked for likewise.
-    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerUnavailableError: no broker answers.
     :raises BrokerRefusedError: the account may not even ask which cluster it is.
     """
     described = cluster.described()
@@ -180,7 +180,7 @@ class LeadersWord:
 def ask_leaders(cluster: Cluster, logs: Collection[PartitionDirectory], now_ms: int) -> LeadersWord:
     """Ask a cluster for the leaders of logs, and then which brokers run.
 
-    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerUnavailableError: no broker answers.
     :raises BrokerRefusedError: the account may not even ask which cluster it is.
     """
     facts = observe(cluster, logs, now_ms)

@@ -328,7 +328,7 @@ def _offsets(cluster: Cluster, prefixes: Sequence[Prefix], what: str, spec: Any)
 
 
 def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[str, int]) -> None:
-    """Make sure that no leader begins behind what was to go.
+    """Make sure that no leader's log start lies behind the segments to delete.
 
     :raises ReleasedTooMuchError: one does.
     """
@@ -362,7 +362,7 @@ def cut_remembered(
     """Have leaders begin at the boundaries.
 
     :param root: the store's, for messages.
-    :param memory: where it is remembered, so that no store takes what goes for somebody else's doing; None:
+    :param memory: where it is remembered, so that no store takes this deletion for another program's; None:
         nowhere.
     :param meanwhile: called now and then while it waits.
     :param is_held: the brokers' own rules delete nothing of these logs now.

@@ -51,7 +51,7 @@ def read_settings(
 ) -> Mapping[str, Mapping[str, TopicSetting] | BrokerRefusedError]:
     """Ask for the settings by which topics' records expire; of a topic that is refused, its error.
 
-    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerUnavailableError: no broker answers.
     """
     from confluent_kafka.admin import ConfigResource, ConfigSource
 
@@ -92,7 +92,7 @@ def change_settings(
 
     :param wanted: by topic and key; None: the topic has it no more, so that its brokers' counts.
     :return: why the cluster refused, by topic. The settings of the others are changed.
-    :raises BrokerUnavailableError: nobody answers; some may have been changed.
+    :raises BrokerUnavailableError: no broker answers; some may have been changed.
     """
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -120,10 +120,10 @@ def change_settings(
 
 
 def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping[str, str]) -> int:
-    """Return how often a node deletes what has expired; where nobody says it, Kafka's default.
+    """Return how often a node deletes what has expired; where it isn't set, Kafka's default.
 
     :param properties: of the node's own file.
-    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerUnavailableError: no broker answers.
     """
     from confluent_kafka.admin import ConfigResource
 

@@ -348,7 +348,8 @@ def replica_fault(
 
     :param metadata: with the states of partitions.
     :param node_id: of the node that has the log.
-    :param replicas_stopped: a person says that all other nodes with a replica are stopped; "": nobody does.
+    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "": there
+        is none.
     """
     state = metadata.partition_states.get((topic_id, partition))
     if state is None or not state.replicas:

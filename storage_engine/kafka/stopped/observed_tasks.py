@@ -440,7 +440,7 @@ def stopped_tasks(
     """Look how far each task was when the node's broker stopped, and what it left.
 
     :param node: with the log directories to look at.
-    :param stopped: what all of its directories say, or why nothing goes.
+    :param stopped: what all of its directories say, or why nothing is deleted.
     :raises OSError: a file can't be read.
     """
     why = "" if isinstance(stopped, StoppedNode) else stopped[1]

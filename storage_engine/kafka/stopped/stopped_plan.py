@@ -43,7 +43,8 @@ def cut_to_stopped(
     """Keep the segments of logs that can't be deleted from while the node's broker is stopped.
 
     :param plans: by the rules of retention.
-    :param replicas_stopped: a person says that all other nodes with a replica are stopped; "": nobody does.
+    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "": there
+        is none.
     """
     if not any(plan.to_delete for plan in plans):
         return tuple(plans)
@@ -126,7 +127,7 @@ def _is_copy(log: PartitionLog) -> bool:
 
 
 def kept(plan: LogPlan, fault: Fault) -> LogPlan:
-    """Return a log's plan of which nothing goes."""
+    """Return a log's plan of which nothing is deleted."""
     reason, why = fault
     return LogPlan(
         plan.log,

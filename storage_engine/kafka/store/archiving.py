@@ -190,7 +190,7 @@ def contexts_of(
     :raises StoreLayoutError: a segment is missing between them, before the first or behind the last.
     :raises CorruptFileError: a producers' snapshot or the log's epochs can't be what their names say, or a
         transaction index disagrees with the segment.
-    :raises OSError: a file can't be read, or a segment went since it was listed.
+    :raises OSError: a file can't be read, or a segment vanished since it was listed.
     """
     log_id = log_id_of(directory, log)
     by_offset = {files.base_offset: place for place, files in enumerate(log.segments)}

@@ -30,7 +30,7 @@ def lag_context(
 
     :param read: names of the logs that somebody reads.
     :param going: the segments in a plan.
-    :raises FileNotFoundError: a file went away.
+    :raises FileNotFoundError: a file vanished.
     """
     found: dict[str, LogOfLag] = {}
     for one, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):

@@ -65,7 +65,7 @@ def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now
 
 
 def remote_text(settings: RetentionSettings) -> str:
-    """Say that a segment goes by its local retention, where remote storage has it."""
+    """Say that a segment is deleted by its local retention, where remote storage has it."""
     if settings.local_without_delete:
         return (
             "the broker deletes it once remote storage has it, which files don't tell; with an empty "
@@ -338,7 +338,7 @@ def _decided(
 def cut_to_archivable(
     plan: LogPlan, archivable: Archivable, may: Set[SegmentId], *, has_remote: bool
 ) -> LogPlan:
-    """Return a log's plan, by which we delete, in which nothing goes that may not.
+    """Return a log's plan for our deletions, without segments that may not be deleted.
 
     That is all from the first segment on that may not be archived.
 

@@ -165,7 +165,7 @@ class OpenNode:
         return read_node(self.root)
 
     def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
-        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
+        """Look at the node's logs, at one again where a file of it vanished: its broker may delete."""
         return _seen((read or self.read)(now_ms))
 
     def last(self) -> Node:

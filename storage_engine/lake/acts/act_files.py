@@ -150,7 +150,7 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
     :return: the lake's acts, the newest last.
     :raises BadInputError: of ``decide``; nothing was recorded.
     :raises LakeIdentityError: the lake may not be written, or its acts are no one chain.
-    :raises LakeUnavailableError: the lake can't be read or written, its clock is wrong, or somebody else
+    :raises LakeUnavailableError: the lake can't be read or written, its clock is wrong, or another process
         records an act.
     """
     ready_to_write(lake)
@@ -195,7 +195,7 @@ def read_trusted_clock(lake: Lake) -> int:
 def _read_clock(file_io: FileIO, location: str, *, keeps: bool) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :param keeps: nothing goes by what it is read for.
+    :param keeps: nothing is deleted on the basis of this read.
     :raises LakeUnavailableError: it is not this machine's, and something may go by it.
     """
     now_ms, here_ms = read_clock_at(file_io, location) // 1_000_000, clock_ms()
@@ -233,7 +233,7 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
     """Keep other writers of acts away where no lock does.
 
     :return: to be called right before an act is written.
-    :raises LakeUnavailableError: somebody else records an act.
+    :raises LakeUnavailableError: another process records an act.
     """
     if local_path(location) is not None:
         yield lambda: None

@@ -310,7 +310,7 @@ def archive_all(
     After an error in one no segment of these is committed. One that goes away meanwhile keeps no other out.
 
     :param progress: called after each data file with the bytes of its segments, from any thread.
-    :return: one receipt a job, in order, but for those whose files went away.
+    :return: one receipt a job, in order, but for those whose files vanished.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
     run, groups = uuid.uuid4().hex, file_groups(jobs, threads_for(jobs))
@@ -456,11 +456,11 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     the earlier, it is written under a final name that no other attempt has. Companions are in what is
     returned: they are proven once the receipt that is made of it was read back.
 
-    :raises FileGoneError: a file of the segment went away since it was listed.
+    :raises FileGoneError: a file of the segment vanished since it was listed.
     :raises StoreNotFoundError: one can't be seen from this host.
     :raises ProofError: a file of it was written to or replaced, or what was read back from the lake is not
         the segment.
-    :raises ChangedUnderUsError: somebody writes to one again and again.
+    :raises ChangedUnderUsError: another process keeps writing to one.
     :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
     :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
     """
@@ -527,7 +527,7 @@ def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[Prov
 
     Each is in row groups of its own, or together with others in one.
 
-    :raises FileGoneError: a file of one went away: then the others are in no file.
+    :raises FileGoneError: a file of one vanished: then the others are in no file.
     :raises StorageEngineError: as :func:`archive_segment` does.
     """
     first = jobs[0]

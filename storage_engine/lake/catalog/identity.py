@@ -35,7 +35,7 @@ LAKE_ID_PROPERTY = "storage-engine.lake-id"
 """Of both tables, and of a new lake's namespace: the lake's UUID. A lake of version 1 has none."""
 
 COPY_OF_PROPERTY = "storage-engine.copy-of"
-"""Of both tables of a copy that nobody has promoted: UUID of the lake that it was made from."""
+"""Of both tables of a copy that was not promoted: UUID of the lake that it was made from."""
 
 ANCESTORS_PROPERTY = "storage-engine.ancestors"
 """Of both tables of a copy that was promoted: JSON list of the UUIDs of the lakes that it goes on for."""

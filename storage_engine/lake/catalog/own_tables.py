@@ -41,7 +41,7 @@ def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
 
 
 def ignored_properties(found: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of a table's properties that nobody here follows. Pure."""
+    """Return the names of a table's properties that aren't followed here. Pure."""
     return tuple(
         sorted(
             key
@@ -73,7 +73,7 @@ class OwnTables(Catalog):
     """Loads and commits tables for our catalogs; each catalog has to be given its owner before the first
     table.
 
-    :param ignored: names of what a catalog's server has answered and nobody here follows.
+    :param ignored: names of a catalog server's answers that aren't followed here.
     """
 
     ignored: Set[str] = frozenset()

@@ -269,7 +269,8 @@ def messages_schema(
 ) -> Schema:
     """The Iceberg schema of the table of rows for a codec's columns.
 
-    :param comments: of the codec's columns; None: without any comment, for who only reads or compares.
+    :param comments: of the codec's columns; None: without any comment, for a caller that only reads or
+        compares.
     """
     schema = _messages_schema(codec_schema, LATER_COLUMNS)
     if not trees:
@@ -414,7 +415,7 @@ def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None 
     :param properties: set in the same commit.
     :return: whether something was changed.
     :raises LakeUnavailableError: a column is missing that can't be empty: the table isn't ours.
-    :raises CommitFailedException: somebody else changes the table at this moment.
+    :raises CommitFailedException: another process changes the table at this moment.
     """
     missing, uncommented = missing_columns(table, expected), missing_comments(table, expected)
     if not missing and not uncommented and not properties:

@@ -103,7 +103,8 @@ _OTHERS = {
 def committing(lake: Lake) -> Iterator[None]:
     """Hold off whoever removes files, from looking at the tables until the catalog has answered.
 
-    :raises LakeUnavailableError: somebody removes files for longer than is waited, or the lock can't be had.
+    :raises LakeUnavailableError: another process removes files for longer than is waited, or the lock can't
+        be had.
     """
     with _held(lake.messages().location(), fcntl.LOCK_SH):
         yield
@@ -113,7 +114,7 @@ def committing(lake: Lake) -> Iterator[None]:
 def nobody_commits(lake: Lake) -> Iterator[None]:
     """Hold off commits.
 
-    :raises LakeUnavailableError: somebody commits for longer than is waited, or the lock can't be had;
+    :raises LakeUnavailableError: another process commits for longer than is waited, or the lock can't be had;
         nothing was removed.
     """
     with nobody_commits_at(lake.messages().location()):
@@ -135,7 +136,8 @@ def nobody_commits_at(location: str) -> Iterator[None]:
 def recording_acts(lake: Lake) -> Iterator[None]:
     """Hold off whoever removes files and whoever records an act, while others may commit.
 
-    :raises LakeUnavailableError: somebody does either for longer than is waited, or a lock can't be had.
+    :raises LakeUnavailableError: another process does either for longer than is waited, or a lock can't be
+        had.
     """
     with committing(lake), _held(lake.segments().location(), fcntl.LOCK_EX, _ACTS_LOCK_NAME):
         yield
@@ -259,7 +261,7 @@ def ready_to_write(lake: Lake) -> None:
 
     Not to be called while :data:`CHANGE_LOCK` is held: it is taken where something is changed.
 
-    :raises LakeIdentityError: the lake is a copy that nobody promoted, or lies inside a store or another
+    :raises LakeIdentityError: the lake is a copy that was not promoted, or lies inside a store or another
         lake; or it is of version 1, and its warehouse shows that the catalog is older than what lies there,
         or not the only one.
     :raises LakeUnavailableError: the lake can't be written, or isn't ours.

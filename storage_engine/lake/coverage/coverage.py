@@ -58,10 +58,10 @@ _ARCHIVED_ONLY = "in the lake only, with a valid receipt"
 class LocalSpan:
     """One segment file's range of the log: [start_offset, end_offset), up to the logical end.
 
-    :param sha256: of the whole file; None when nobody read it.
+    :param sha256: of the whole file; None when it was not read.
     :param unchanged: its facts (device, inode, size, mtime, ctime) are still those it was proven with,
         which stands for an equal hash where ``sha256`` is None.
-    :param pending: planned to go.
+    :param pending: planned for deletion.
     :param path: of the file; "" when nobody is to read it.
     :param different_at: position of the first byte at which it was found not to be the archived segment.
     :param shielded: it is gone from the log, and lies in the shield.
@@ -94,7 +94,7 @@ class ReleasedSpan:
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
     :param others: where others deleted it, what is known of that; "" where a run deleted it.
     :param lineage: of the log then: what is archived of an older one had other bytes; 0: not known.
-    :param unknown: nobody can tell whether it has gone: it may lie where nobody can look.
+    :param unknown: it is unknown whether it is gone: it may lie in an unreadable place.
     :param log_id: which log it went from, as receipts have it; "" where that isn't known.
     :param is_other: another log has the name of that one by now.
     :param unproven: no lake had all of it when it was found gone, whatever receipts say of what they lack.

@@ -94,7 +94,7 @@ def compare(
 
     :param files: its own first.
     :param hash_all: read and hash each.
-    :raises FileNotFoundError: a file to hash went away.
+    :raises FileNotFoundError: a file to hash vanished.
     """
     if receipt is None:
         return Compared(None, False, "")

@@ -105,7 +105,7 @@ class SmallFile:
 
     :param kind: what those have in common that may lie in one file.
     :param days: of the rule by which they expire; None: by none.
-    :param newest_ms: from when its newest segment's age counts; None: nobody knows.
+    :param newest_ms: from when its newest segment's age counts; None: unknown.
     """
 
     location: str
@@ -721,7 +721,7 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
 def _file_fault(error: ProofError | LakeUnavailableError) -> Text:
     """Return the fault of one data file.
 
-    :raises LakeUnavailableError: nobody can tell, as the lake can't be read.
+    :raises LakeUnavailableError: the lake can't be read.
     """
     if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
         raise error

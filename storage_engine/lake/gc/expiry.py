@@ -144,8 +144,9 @@ def remove_expired(
     """Remove for good the files of expiries that are old enough, but what a hold covers.
 
     :param trash_ms: how long after its act a file stays, in milliseconds by the lake's clock.
-    :param kept: ids of stores of which nothing goes, for what other lakes hold of them, or may.
-    :return: what went, by the names that receipts give it.
+    :param kept: ids of stores of which nothing leaves the lake, because of other lakes' holds, known or
+        possible.
+    :return: segments that left, by the names that receipts give them.
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
     going: list[StoredFile] = []

@@ -250,7 +250,7 @@ _METADATA_KINDS = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.
 class Waits:
     """:param settled_ns: files that were modified after this are young.
     :param foreign_ns: data files of other programs that were modified after this are young.
-    :param due_ns: what went into the trash before this may go for good.
+    :param due_ns: what entered the trash before this may be removed for good.
     """
 
     settled_ns: int
@@ -505,13 +505,13 @@ def collect(
         modification. The lock keeps our own commits safe even without one; other engines' need it, and
         on object stores ours do, too.
     :param trash_ms: how long a file is in the trash before it goes; on object stores never less than a grace.
-    :param known_heads: by store, rows that somebody knows that the chain of receipts had.
+    :param known_heads: by store, rows known to have been in the chain of receipts.
     :raises BadInputError: the grace is under ``UNLOCKED_GRACE_MS``, and files are to be taken from an
         object store.
     :raises LakeIdentityError: the lake is an unpromoted copy, lacks a receipt that is known, or its acts are
         no one chain.
     :raises LakeUnavailableError: the lake can't be read, listed or written, got its identity within the
-        grace, or somebody commits all the time. What was taken before the error was garbage.
+        grace, or another process commits all the time. What was taken before the error was garbage.
     """
     tables = lake.tables()
     unlocked = [place.location for place in map(Place.of, tables) if not place.is_local]

@@ -7,7 +7,7 @@ from enum import StrEnum
 from storage_engine.core.clock import DAY_MS
 
 TRASH_MS = 7 * DAY_MS
-"""How long a file is in the trash, at least, if nobody says otherwise."""
+"""How long a file is in the trash, at least, if no other time is given."""
 
 
 class GarbageKind(StrEnum):

@@ -105,7 +105,8 @@ class LakeInfo:
     :param acts: how many decisions of people it has recorded of what it keeps; None: they can't be read.
     :param acts_fault: why not; "": they can.
     :param archive_rules: by which messages don't enter it.
-    :param ignored: what its tables, and a REST catalog, say and nobody here follows: where, and the names.
+    :param ignored: properties of its tables, and of a REST catalog, that aren't followed here: where, and the
+        names.
     """
 
     location: str

@@ -79,7 +79,7 @@ class Rebuilt:
     :param conflicting: data files of other bytes than a receipt proves under the same offset.
     :param foreign: data files that another program wrote, and that the table doesn't have.
     :param missing: data files that the table has and that aren't there; ``verify`` names their segments.
-    :param unknown_heads: stores of which somebody knows a receipt that no state of the lake has.
+    :param unknown_heads: stores with a known receipt that no state of the lake has.
     """
 
     location: str
@@ -336,7 +336,7 @@ class _Rebuild:
         return self._receipts_by_state[segments.file_name]
 
     def _worth_of_receipts(self, segments: PlacedTable) -> int | None:
-        """Return how many of the receipts that somebody knows of a state has."""
+        """Return how many of the known receipts a state has."""
         rows = self._receipts(segments)
         if rows is None:
             return None

@@ -451,7 +451,7 @@ class _Source:
         )
 
     def segment(self, receipt: Receipt) -> bytearray:
-        """Return a segment's bytes, which nobody has compared with its SHA-256."""
+        """Return a segment's bytes, not yet compared with its SHA-256."""
         data, origin = bytearray(receipt.size_bytes), origin_of(receipt)
         for position, chunk in self.chunks(receipt):
             data[position - origin : position - origin + len(chunk)] = chunk
@@ -550,7 +550,7 @@ def _check_receipts(chosen: Sequence[Receipt]) -> None:
 
 
 def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
-    """Return where a segment goes, relative to the target.
+    """Return a segment's path, relative to the target.
 
     :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration; who
         wrote it isn't our archiver.

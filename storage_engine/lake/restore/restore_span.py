@@ -71,7 +71,7 @@ def choose(
         before and behind its own, where they join them without a hole.
     :param expired: of the store, receipts of segments that expired: messages name them.
     :param expiries: by which policy and since when, by the act's SHA-256.
-    :param unarchived: what went without a copy by a rule, with the rule.
+    :param unarchived: what was deleted without a copy by a rule, with the rule.
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
     chosen: list[Receipt] = []

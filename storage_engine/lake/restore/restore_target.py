@@ -132,7 +132,7 @@ class RestoreTarget:
 def restore_target(path: Path) -> Iterator[RestoreTarget]:
     """Make a directory if it is missing, and have it alone while the block runs.
 
-    :raises RestoreError: it is no directory, can't be written, or somebody else restores into it.
+    :raises RestoreError: it is no directory, can't be written, or another process restores into it.
     """
     with target_errors(path):
         real = Path(os.path.realpath(path))

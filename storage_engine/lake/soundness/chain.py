@@ -111,9 +111,9 @@ def check_chain(
 
     :param rows: all rows of the store, superseded ones too, in any order.
     :param known: rows that the chain is known to have had.
-    :param faults: what :func:`row_faults` found of these rows; None: nobody looked yet.
+    :param faults: what :func:`row_faults` found of these rows; None: not looked at yet.
     :return: the last row's place.
-    :raises ReceiptError: when a row was changed, removed, or added by somebody else.
+    :raises ReceiptError: when a row was changed, removed, or added by another program.
     """
     ordered = sorted(rows, key=lambda row: row.sequence)
     faults = row_faults(ordered) if faults is None else faults
@@ -126,7 +126,7 @@ def check_chain(
 def check_links_of(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:
     """The same without hashing the rows' fields: what :func:`check_links` checks, of rows that were read.
 
-    :raises ReceiptError: when a row was removed, replaced, or added by somebody else.
+    :raises ReceiptError: when a row was removed, replaced, or added by another program.
     """
     ordered = sorted(rows, key=lambda row: row.sequence)
     store_id = ordered[0].store_id if ordered else ""
@@ -151,7 +151,7 @@ def check_links(
     :param known: rows that the chain is known to have had.
     :param whole: check all rows, whatever is known.
     :return: the last row's place.
-    :raises ReceiptError: when a row was removed, replaced, or added by somebody else.
+    :raises ReceiptError: when a row was removed, replaced, or added by another program.
     :raises LakeUnavailableError: the table can't be read.
     """
     head: ChainHead | None = None

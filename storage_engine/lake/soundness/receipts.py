@@ -335,7 +335,7 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
 def file_fault(file_io: FileIO, location: str, size_bytes: int, sha256: str | None) -> str:
     """Return the fault of a file; "" where there is none.
 
-    :param sha256: in hex; None: nobody recorded it, and only the size is looked at.
+    :param sha256: in hex; None: it was not recorded, and only the size is looked at.
     :raises LakeUnavailableError: it can't be read.
     """
     try:

@@ -134,8 +134,8 @@ class SeenFile:
     """A file that a receipt rests on, as it was found.
 
     :param listed: the table's entries of it; a delete file has none.
-    :param size_bytes: None: nobody looked; :data:`NO_SUCH_FILE`: it is not there.
-    :param sha256: None: nobody read it.
+    :param size_bytes: None: not looked at; :data:`NO_SUCH_FILE`: it is not there.
+    :param sha256: None: it was not read.
     """
 
     stored: StoredFile
@@ -155,10 +155,12 @@ class Seen:
     :param files: those that it rests on.
     :param own: the table's entries of the data file that archiving wrote, whether it rests on that or not.
     :param identity: what these have to say of the segment: column, its field id, its value as a bound.
-    :param statistics: what of ``own`` is not as in the file's footer; "" where all is, or nobody compared.
-    :param rows_sha256: of the rows, turned back into the segment; None: nobody read them.
-    :param undecoded: why they can't be turned back; "" where they can, or nobody tried.
-    :param tree: how the tree over them differs from the receipt's; "" where it doesn't, or nobody compared.
+    :param statistics: what of ``own`` is not as in the file's footer; "" where all is, or it was not
+        compared.
+    :param rows_sha256: of the rows, turned back into the segment; None: they were not read.
+    :param undecoded: why they can't be turned back; "" where they can, or that was not tried.
+    :param tree: how the tree over them differs from the receipt's; "" where it doesn't, or it was not
+        compared.
     """
 
     row: str = ""

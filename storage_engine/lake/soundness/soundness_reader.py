@@ -119,7 +119,7 @@ class Reader:
 
         Of most a few comparisons tell that nothing is wrong; the others are looked at one by one.
 
-        :param faults: what :func:`row_faults` found of these rows; None: nobody looked yet.
+        :param faults: what :func:`row_faults` found of these rows; None: not looked at yet.
         :raises LakeUnavailableError: a file is there and can't be read.
         """
         faults = row_faults(rows) if faults is None else faults

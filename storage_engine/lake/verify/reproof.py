@@ -43,7 +43,7 @@ def reprove(
 
     :param rows: receipts of one store that count.
     :param advance: called with the number of segment bytes that were read since.
-    :return: the new receipts. A segment whose rows prove it no longer, or that was proven by somebody else
+    :return: the new receipts. A segment whose rows prove it no longer, or that was proven by another process
         meanwhile, has none; ``verify`` says of either what there is to say.
     :raises ReceiptError: the store's chain of receipts is broken; no receipt was added.
     :raises LakeUnavailableError: the lake can't be read or written.

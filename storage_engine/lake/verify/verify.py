@@ -129,7 +129,7 @@ class SegmentLook:
     :param findings: what else is wrong; includes that the segment could not be looked at.
     :param level: how deep the look went: not below the level at which a fault was found.
     :param done: the look came to an end: what it says may be remembered.
-    :param local: the broker's file as it was found; None when it is not there, or went away.
+    :param local: the broker's file as it was found; None when it is not there, or vanished.
     """
 
     receipt: Receipt

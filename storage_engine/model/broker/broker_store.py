@@ -223,7 +223,7 @@ class StoreHold:
 
         :param proven: segments that a lake is known to prove, with the files that it does so for.
         :param margin_ms: how long before its broker deletes it something is held.
-        :return: ``due`` is what goes within the margin and can't be held.
+        :return: ``due`` are segments that will be deleted within the margin and can't be held.
         :raises GateRefusedError: nothing can be held; says why, and the remedy. Nothing was changed.
         """
         return NO_HOLD
@@ -351,7 +351,7 @@ class StoreConsumers:
     ) -> Unread:
         """Return the messages below these offsets that consumers have not read; the most messages first.
 
-        :param new_min_offsets: by the name of the log; of other logs nothing goes.
+        :param new_min_offsets: by the name of the log; of other logs nothing is deleted.
         :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
             the error names whose, and the rows count the others.
         :raises BadInputError: positions or queues that can't be read.
@@ -503,7 +503,7 @@ class StoreProcess:
 
         None, as by default: a broker writes it, which does so by itself, or is stopped.
 
-        :raises StoreBusyError: somebody else has the store.
+        :raises StoreBusyError: another process has the store.
         :raises BrokerError: the process that writes it can't be asked.
         """
         return None
@@ -530,7 +530,7 @@ class StoreShield(ABC):
 
         :raises StoreLayoutError: a symbolic link is among them.
         :raises BrokerError: a running broker can't be asked.
-        :raises OSError: one can't be read, or went away in the middle.
+        :raises OSError: one can't be read, or vanished in the middle.
         """
 
     def end_force(self) -> Drift | None:
@@ -649,7 +649,8 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LockedStore:
-    """A store that nobody else changes, locked or held beside its running broker, and what may be deleted.
+    """A store that no other process changes, locked or held beside its running broker, and what may be
+    deleted.
 
     :param notices: what could not be checked while it was taken.
     :param max_delete_batch: how many segments one ``delete_segments`` takes; None: any number.
@@ -832,7 +833,7 @@ class BrokerStore(Contract):
     def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep the broker, and everybody else who asks, from changing the store.
 
-        :raises StoreBusyError: somebody has it.
+        :raises StoreBusyError: another process has it.
         """
 
     @abstractmethod
@@ -846,7 +847,7 @@ class BrokerStore(Contract):
 
         :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
         :param meanwhile: called now and then where it waits for a broker.
-        :param remove: by which a file goes; a running broker deletes by itself.
+        :param remove: the function that removes a file; a running broker deletes by itself.
         :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted. Where its
             ``path`` names that file, other files that are gone are this call's doing, and what is left of
             other logs is asked for again.

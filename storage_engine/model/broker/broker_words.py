@@ -1,5 +1,5 @@
-"""What people read of one kind of broker where the engine writes it, in that broker's own words; and where
-what goes of its stores can be kept.
+"""Words of one kind of broker for texts that the engine writes; and where deleted files of its stores can be
+kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class BrokerWords:
     :param causes: by a cause of a run, that cause in words.
     :param errors: by the name of an error's class, what to do about it.
     :param checks: by the name of an expectation, what to do when rows break it.
-    :param dependents: heading of the files that went behind segments, as they pointed into them.
+    :param dependents: heading of the files deleted after segments, as they pointed into them.
     :param queue: what the messages of a topic are divided into.
     :param crash_sign: how its stores tell that their broker didn't stop cleanly.
     :param files_only: what serves segments that were restored alone, as sentences.

@@ -239,8 +239,7 @@ class RestoredConfig(Protocol):
 
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
         """
-        :param read_segment: gives a segment's bytes as the lake has them, which nobody has compared with its
-            SHA-256.
+        :param read_segment: returns a segment's bytes from the lake, not yet compared with its SHA-256.
         :raises RestoreError: the broker would not serve what these receipts are of.
         """
 

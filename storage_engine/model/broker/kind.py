@@ -103,7 +103,7 @@ class BrokerEngine(ABC):
         :param topic: each line becomes a message of it; None: nothing is read.
         :param release: asked where the broker's rules let segments go; None: nothing is deleted.
         :raises BadInputError: this package has no engine for it.
-        :raises StoreBusyError: somebody else has the store.
+        :raises StoreBusyError: another process has the store.
         """
 
 
@@ -173,7 +173,7 @@ class Inspecting(ABC):
 
         By default there is nothing to say.
 
-        :param memory: what a journal remembers of a hold; None: nobody named a journal.
+        :param memory: what a journal remembers of a hold; None: none was named.
         :raises StoreNotFoundError: there is no such store.
         :raises BadInputError: what was given beside the broker's own settings is wrong.
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
@@ -426,7 +426,7 @@ class Broker(Contract):
     # Consumers
 
     def lag(self, request: LagRequest) -> LagJob | None:
-        """Prepare the consumers' lag, for Spark or for this process; None: nobody knows who consumes.
+        """Prepare the consumers' lag, for Spark or for this process; None: unknown.
 
         :raises BadInputError: a store or settings that can't be read, a plan for another store.
         """

@@ -56,7 +56,7 @@ class LiveBroker:
     :param allow_same_disk: lake and journal may lie on a disk of the broker.
     :param deletes: who deletes, of a kind whose broker can be left to it: the broker, or we what is proven.
     :param hold: how such a broker is kept from deleting: bounded ends by itself, strict doesn't.
-    :param accept_version: release of the broker that nobody tried, and that may delete nevertheless.
+    :param accept_version: release of the broker that was not tested, and that may delete nevertheless.
     """
 
     address: str = ""

@@ -126,7 +126,7 @@ class ArchiveRule:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A person's word that nothing goes, whatever the rules say.
+    """A person's word that nothing is deleted, whatever the rules say.
 
     :param hold_id: SHA-256 of the act that records it.
     """
@@ -219,7 +219,7 @@ def _specificity(pattern: str) -> tuple[bool, int]:
 
 
 GRACE_MS = DAY_MS
-"""For how long after a policy that takes more nothing goes that the policy before it would have kept."""
+"""Time after a stricter policy in which nothing leaves that the policy before it would have kept."""
 
 
 @dataclass(frozen=True, slots=True)

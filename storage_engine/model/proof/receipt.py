@@ -547,7 +547,7 @@ CHAIN_START = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
-    """The last row of a store's chain, or the last one that somebody knows of."""
+    """The last row of a store's chain, or the last one that is known."""
 
     sequence: int
     row_hash: str

@@ -43,7 +43,7 @@ class Where(StrEnum):
     BOTH = "BOTH"
     """On disk and in the lake."""
     PENDING = "PENDING"
-    """On disk, planned to go, and not in the lake yet."""
+    """On disk, planned for deletion, and not in the lake yet."""
     EXPIRED = "EXPIRED"
     """A keep rule took it out of the lake; only its receipt is left."""
     NOT_ARCHIVED = "NOT ARCHIVED"
@@ -53,7 +53,7 @@ class Where(StrEnum):
     LOST = "LOST"
     """Neither on disk nor provably in the lake."""
     UNKNOWN = "UNKNOWN"
-    """In no lake, and nobody can tell whether the broker still has it, or deleted it rightly."""
+    """In no lake, and it is unknown whether the broker still has it, or deleted it rightly."""
 
 
 @dataclass(frozen=True, slots=True)

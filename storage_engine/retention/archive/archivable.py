@@ -32,7 +32,7 @@ from storage_engine.retention.store.known_heads import known_heads
 class Unproven:
     """Segments that no lake is known to prove.
 
-    :param touched: those of them that a lake has, as they were before somebody touched their files.
+    :param touched: those of them that a lake has, as they were before another process touched their files.
     :param unarchived: by which rule their logs may go without a copy, by name.
     """
 

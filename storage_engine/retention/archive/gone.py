@@ -162,7 +162,9 @@ def settle_gone(
 def _missing(
     planned: Sequence[Segment], is_left: Callable[[Segment], bool], is_ours: Callable[[Segment], bool]
 ) -> tuple[list[Segment], Segment | None]:
-    """Return a log's planned segments that went by none of our runs, and the first one that left a hole."""
+    """Return a log's planned segments that were deleted by none of our runs, and the first one that left a
+    hole.
+    """
     gone: list[Segment] = []
     hole: Segment | None = None
     is_behind = False

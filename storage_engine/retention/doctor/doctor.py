@@ -347,9 +347,11 @@ class _Looked:
     """Facts about a store, seen while it was open.
 
     :param data_paths: where its broker writes.
-    :param due: how many segments could be deleted now; 0 where nobody asked.
-    :param missing: what the journal remembers of logs that should be here; nothing where nobody asked.
-    :param unheld: what goes within a day of a hold's end; None: that is far off, or nobody asked.
+    :param due: how many segments could be deleted now; 0 where it was not asked for.
+    :param missing: what the journal remembers of logs that should be here; nothing where it was not asked
+        for.
+    :param unheld: segments that may be deleted within a day of a hold's end; None: that is far off, or it was
+        not asked for.
     """
 
     figures: Figures

@@ -53,7 +53,8 @@ class CheckedLake:
     :param lake_id: its UUID; None: an older version made it, or it can't be read.
     :param store_ids: of the stores that it has segments of.
     :param roots: where these stores lay.
-    :param ignored: what its tables and its catalog say and nobody follows: whose word, and the names.
+    :param ignored: properties of its tables and its catalog that aren't followed: whose they are, and the
+        names.
     :param acts_fault: why what people decided of what it keeps can't be told; "": it can.
     :param unrecorded_rules: by which messages wouldn't be archived, had the store's journal recorded them.
     """

@@ -13,7 +13,7 @@ from storage_engine.model.report.diagnosis import Finding
 _IN_DAG = (Command("archive"), Command("clean --manual"), Command("clean"))
 """The task of the DAG in Airflow."""
 LOOK_FIRST = "--broker-conf FILE --dry-run"
-"""Options of a cleanup that shows what goes by the broker's own settings."""
+"""Options of a cleanup that shows what is deleted by the broker's own settings."""
 
 
 class UnknownProof(StrEnum):
@@ -65,7 +65,7 @@ class State:
     :param due: segments that a cleanup asked for by a person would delete now.
     :param due_by_rules: those that go without being asked for.
     :param replicas_elsewhere: those that would go if a person said that all other nodes are stopped.
-    :param assumes_defaults: nobody said how long the broker keeps its segments.
+    :param assumes_defaults: no setting says how long the broker keeps its segments.
     :param running: a broker runs on the store; None: that can't be told.
     :param is_live: the broker was named.
     :param crashed: its broker didn't stop cleanly.

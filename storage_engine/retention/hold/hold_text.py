@@ -28,7 +28,7 @@ def broker_text(broker: RunningBroker) -> str:
 
 
 def hold_text(status: HoldStatus) -> str:
-    """A hold in one line: until when it stands, and what comes then if nobody renews it."""
+    """A hold in one line: until when it stands, and what comes then without a renewal."""
     if status.left_to_broker:
         until = f", until {time_text(status.ends_at_ms)} unless it is renewed" if status.ends_at_ms else ""
         return f"left to its broker, which deletes by its own rules; {status.described}{until}"

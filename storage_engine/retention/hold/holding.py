@@ -148,7 +148,7 @@ def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
 def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) -> tuple[str, ...]:
     """Remove a shield, whatever the store's policy says of one.
 
-    :param acceptance: a person's word that some goes unproven then; None: nobody has given it.
+    :param acceptance: a person's consent that some segments are deleted unproven then; None: there is none.
     :return: what a person should know of what is left.
     :raises GateRefusedError: it has what is nowhere else, or nothing else protects what the running broker
         deletes within a day; nothing was deleted.
@@ -300,7 +300,7 @@ def _broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
 
 
 def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
-    """Leave out what went and was archived since it was looked at last, or didn't have to be by a rule."""
+    """Leave out deleted ranges that were archived since the last look, or didn't have to be by a rule."""
     rows = gone_ranges(context.journal, context.record, context.store, found)
     return tuple(
         one
@@ -355,10 +355,10 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
 
     The shield goes with it. Before the first setting is put back it is settled what that leaves unproven.
 
-    :param acceptance: a person's word that some goes unproven; None: nobody has given it.
+    :param acceptance: a person's consent that some segments are deleted unproven; None: there is none.
     :raises StoreBusyError: a run has the store; nothing was changed.
-    :raises GateRefusedError: more goes unproven within a day than was accepted, or the shield has what is
-        nowhere else; nothing was changed.
+    :raises GateRefusedError: more segments would be deleted unproven within a day than were accepted, or the
+        shield has the only copy of some; nothing was changed.
     :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)

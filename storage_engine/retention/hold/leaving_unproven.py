@@ -118,7 +118,7 @@ class UnprovenSegments:
 
 
 def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
-    """Ask a store's broker what goes by a moment if the store is held no more from now on."""
+    """Ask a store's broker which segments it deletes by a moment if the hold ends now."""
     try:
         return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
@@ -174,7 +174,8 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
     """Make sure that a store may be left to its broker.
 
     :return: what of it a person has accepted.
-    :raises GateRefusedError: some goes within a day that no lake proves, and nobody has accepted as much.
+    :raises GateRefusedError: segments that no lake proves would be deleted within a day, and no person has
+        accepted that many.
     """
     left = _unproven_by(context, now_ms, now_ms + DAY_MS)
     if why := refusal(left, acceptance):
@@ -188,8 +189,8 @@ def check_hold_of_other_journal(
     """Make sure that a store may be moved in a journal: nobody renews a hold that this one doesn't know.
 
     :param record: of the store, as that journal knows it or is to know it.
-    :raises GateRefusedError: such a hold stands, some goes within a day without it that no lake proves, and
-        nobody has accepted as much.
+    :raises GateRefusedError: such a hold stands; without it segments that no lake proves would be deleted
+        within a day, and no person has accepted that many.
     """
     if hold_memory(journal, record.store_id).load() is not None:
         return

@@ -466,7 +466,7 @@ def _streams(
     *,
     is_named: bool,
 ) -> tuple[SegmentStream, ...] | None:
-    """Return the streams of a segment that are in the lake still; None: nobody knows them.
+    """Return the streams of a segment that are in the lake still; None: unknown.
 
     A receipt of a single stream doesn't name it: then the topic is the only one that the journal counted, or
     that of its log.

@@ -210,7 +210,7 @@ def find_losses(
 def _losing(
     context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], found: Unread
 ) -> list[Refusal]:
-    """Refuse the logs of which consumers lose something, or nobody knows.
+    """Refuse logs in which consumers lose messages, or may.
 
     :param found: what they lose of all of them.
     """

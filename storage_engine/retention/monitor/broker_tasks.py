@@ -186,7 +186,7 @@ class TaskResult:
     :param removed_files: that the broker had left, without directories.
     :param gone_files: that a killed run meant to remove, and that are gone; by whom is unknown.
     :param gone_bytes: theirs.
-    :param unproven: what went by a person's word alone.
+    :param unproven: what was deleted by a person's decision alone.
     :param kept: clauses of what stays and why.
     :param notices: clauses of what a person should look at: removals that stay open, a disk without stamp.
     """

@@ -316,7 +316,7 @@ def decide(
     :param kind: the broker's name.
     :param used_percents: levels to assume, by path; other disks are measured.
     :param hold_back: cuts the plan once more, as by what consumers still have to read.
-    :param take: takes the snapshot; who only looks takes a glance.
+    :param take: takes the snapshot; a caller that only looks takes a glance.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
     """
     snapshot = with_disk_levels(take(broker, now_ms, kind), used_percents or {})

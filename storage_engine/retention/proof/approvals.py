@@ -225,7 +225,7 @@ def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> 
 def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
     """Return whether persons' decisions permit a run's plan, by the journal's present record.
 
-    :param decisions: of what goes; the plan's own, and those that were made just now.
+    :param decisions: of what is deleted; the plan's own, and those that were made just now.
     """
     journal, digest = context.journal, approved_plan(run).digest
     recorded = record_policy(context, run)

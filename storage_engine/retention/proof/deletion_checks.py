@@ -28,7 +28,7 @@ def check_gone(broker: str, segments: Sequence[Segment]) -> None:
 
 
 def check_inside(broker: str, paths: Sequence[str], data_paths: Sequence[os.PathLike[str]]) -> None:
-    """Make sure that files which are to go lie where a store's broker writes.
+    """Make sure that files to be deleted lie where a store's broker writes.
 
     :param data_paths: as the package said when they were held against where we write.
     :raises BrokerPackageError: one doesn't.

@@ -226,7 +226,7 @@ def asks_for_approval(
     waiver: Waiver | None,
     shorter: str,
 ) -> str:
-    """Return why a second person has to approve what is to go, as a clause; "": nobody has to.
+    """Return why a second person has to approve what is to be deleted, as a clause; "": nobody has to.
 
     :param decisions: of the segments that go.
     :param recorded: by the journal; settings may ask for more, never for less.

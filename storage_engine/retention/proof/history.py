@@ -80,7 +80,7 @@ def segment_subject(log: str, base_offset: int) -> str:
 
 
 def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[str, SegmentRelease]]:
-    """Return the segments that release events say are gone, and those that were meant to go without a result.
+    """Return segments that release events record as deleted, and those without a result after their intent.
 
     :param events: of the release step, oldest first.
     :return: (done, open), each by subject. An error after an intent withdraws it.

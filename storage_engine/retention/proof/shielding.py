@@ -139,8 +139,8 @@ def shield_notices(
     """Return notices about the shield.
 
     :param going: segments that are to be deleted.
-    :param ask: asks lakes and journal for what is gone from the log; None: nobody does, and nothing is said
-        of what they have.
+    :param ask: asks lakes and journal for segments that are gone from the log; None: they aren't asked, and
+        the notices leave them out.
     :raises ShieldError: what is kept there is unknown.
     """
     shield = look_at_shield(root)

@@ -1,4 +1,6 @@
-"""Segments whose facts don't tell that they were written to: each is hashed again right before it goes."""
+"""Segments whose facts don't tell that they were written to: each is hashed again right before its
+deletion.
+"""
 
 from __future__ import annotations
 

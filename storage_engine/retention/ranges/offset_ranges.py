@@ -86,7 +86,7 @@ _SHIELDED = "gone from the log, and kept in the shield"
 ACCEPTED = "accepted"
 """Reason of a loss that a person has accepted."""
 MISSING = "missing"
-"""Reason of what should be somewhere and isn't, or of which nobody can tell whether it should."""
+"""Reason of a range that should be in some place and isn't, or of which that is unknown."""
 
 
 class Place(StrEnum):
@@ -106,7 +106,7 @@ class Place(StrEnum):
     LOST = "lost"
     """Neither on disk nor in a lake."""
     UNKNOWN = "unknown"
-    """A lake can't be asked, or nobody can tell whether it should be on disk."""
+    """A lake can't be asked, or it is unknown whether it should be on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ class OffsetRange:
 
     :param segments: how many; 0 for what is in no place, or expired.
     :param reason: a stable word: the plan's, of what is on disk; shielded; accepted or missing, if lost;
-        missing, if nobody can tell whether it should be on disk; faulty, if verifying found a fault in the
-        lake that no later look found gone.
+        missing, if it is unknown whether it should be on disk; faulty, if verifying found a fault in the lake
+        that no later look found gone.
     :param detail: of its first segment, as a sentence; "" where the reason says it all.
     :param log_id: of what is nowhere: which log it is of; "": it isn't known.
     """
@@ -146,7 +146,7 @@ class Lakes:
     :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
     :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
-    :param unnamed: lakes that have receipts of the store and that nobody named, each as a clause.
+    :param unnamed: lakes that have receipts of the store and that weren't named, each as a clause.
     """
 
     spans: Sequence[ArchivedSpan] = ()
@@ -282,7 +282,7 @@ def _expired(
 ) -> list[OffsetRange]:
     """Return ranges that expired, or that rules kept out, and that are in no other place.
 
-    :param lost: what went when no rule let it go.
+    :param lost: ranges deleted while no rule permitted it.
     """
     covers = {span.lineage: _in_lineage(pieces, span.lineage) for span in spans}
     reached = dict.fromkeys(covers, 0)

@@ -41,7 +41,7 @@ class Missing:
     """Offsets [start_offset, end_offset) of a log that were here, and should be, and aren't.
 
     :param why: what is known of that, as a sentence without its end.
-    :param is_unknown: nobody can tell whether the log should be here.
+    :param is_unknown: it is unknown whether the log should be here.
     :param log_id: which log it is of, as receipts have it; "": it can't be told.
     :param is_other: another log has its name by now, so that nothing by that name tells of it.
     """

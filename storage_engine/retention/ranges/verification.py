@@ -88,7 +88,7 @@ def deletion_findings(
 ) -> tuple[Finding, ...]:
     """Return the runs of which the journal tells something else than was witnessed when they deleted.
 
-    :param stamped: by the store's stamp; None: there is none, or nobody asked.
+    :param stamped: by the store's stamp; None: there is none, or it was not asked for.
     :raises JournalUnavailableError: the journal can't be read.
     """
     return tuple(_findings(reader, lake, store_id, stamped))
@@ -440,7 +440,7 @@ def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot:
 def other_lake_findings(
     others: Sequence[LakeHead], result: StoreVerification, has_rows: bool
 ) -> Iterator[Finding]:
-    """Yield the lakes that a store was archived into and that nobody named, where that leaves a gap. Pure.
+    """Yield the lakes that a store was archived into and that weren't named, where that leaves a gap. Pure.
 
     :param others: what those lakes held last of the store.
     :param has_rows: a lake that was named has receipts of the store.

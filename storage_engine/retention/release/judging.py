@@ -51,7 +51,7 @@ class Settled:
     """Results for planned segments that are gone.
 
     :param others: those that our other runs deleted.
-    :param gone: those that went by none of our runs.
+    :param gone: those that were deleted by none of our runs.
     :param went: logs of which segments are gone, and that go on.
     """
 
@@ -366,7 +366,7 @@ def _hash_again(
 def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
     """Make sure that a segment is as it was when it was compared with other nodes' receipts.
 
-    :raises ChangedUnderUsError: it isn't, or nobody can tell.
+    :raises ChangedUnderUsError: it isn't, or that is unknown.
     """
     path = verdict.segment.facts.path
     sha256 = digest(path, reading) if verdict.sha256 else "none"

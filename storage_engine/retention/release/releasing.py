@@ -111,13 +111,14 @@ class ReleaseResult:
 
     :param deleted: by this run, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
-    :param freed_bytes: 0 while what went lies in the run's quarantine; without what the broker removes later.
+    :param freed_bytes: 0 while what was deleted lies in the run's quarantine; without what the broker removes
+        later.
     :param new_min_offset: where the log begins now; None: the plan has several logs.
     :param notices: what could not be checked while the store was taken.
     :param unread: what consumers lose by it, as it was right before.
     :param new_min_offsets: by name, where each log of the plan begins now.
     :param refused: logs that were refused, while others went: the run ends with an error that names them.
-    :param gone: approved segments of the other logs that went by none of our runs.
+    :param gone: approved segments of the other logs that were deleted by none of our runs.
     """
 
     run_key: str
@@ -268,7 +269,8 @@ def release(
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param approved_digest: of the plan that the caller means; None: of the one that is recorded. Whether a
         second person has to approve it, and has, the journal alone says.
-    :raises BadInputError: what goes can't be set aside, though the policy wants it; nothing was deleted.
+    :raises BadInputError: what is deleted can't be set aside, though the policy wants it; nothing was
+        deleted.
     :raises RunStateError: no such run, it has no plan, it is a dry run, it was undone, or another plan was
         approved.
     :raises NotApprovedError: a second person has to approve the plan, and none has.

@@ -103,7 +103,8 @@ def is_idle(report: Report) -> bool:
 
 
 def reasons_digest(report: Report) -> str:
-    """Return a digest of why nothing goes: causes, notices, and the reasons of the segments in their order.
+    """Return a digest of why nothing is deleted: causes, notices, and the reasons of the segments in their
+    order.
 
     Not of their number: a log that grows is kept for the reasons it was kept for.
     """

@@ -273,7 +273,7 @@ class Report:
     :param notices: what a person should read though it changed nothing.
     :param freed_bytes: 0 while what was deleted lies in a quarantine; without what a broker removes later.
     :param quarantine: of what was deleted; None: it was deleted for good.
-    :param refused: logs of which nothing more went, though the others did.
+    :param refused: logs of which nothing more was deleted, though segments of others were.
     :param lake_directory: what ``--lake`` takes for the lake; LAKE where no directory here is known to be it.
     :param wrong_lakes: why lakes of the store aren't what they should be, such as a copy, and what to do.
     :param hashed_again: number of segments beside those that go which a lake had, and whose bytes this run

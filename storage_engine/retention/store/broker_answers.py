@@ -304,7 +304,7 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
     :param broker: its name.
     :param doing: what the package was to do, as in "expected the package to <doing>".
     :param then: what is known of the store, and what to do.
-    :raises FileGoneError: a file went away between being listed and being read.
+    :raises FileGoneError: a file vanished between being listed and being read.
     :raises BrokerPackageError: the package raised anything else.
     """
     try:
@@ -403,7 +403,7 @@ def answer_for_left(
     What goes between being listed and being asked about keeps no answer about the others away, however often.
 
     :param segments: of one log, oldest first.
-    :param question: asked again without what went, and what lies before it.
+    :param question: asked again without what was deleted, and what lies before it.
     :raises FileGoneError: a file went that is of none of them.
     """
     left = segments
@@ -430,7 +430,7 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
 
 
 def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
-    """Return the same for who only looks."""
+    """Return the same for a caller that only looks."""
     return _taken(store, lambda: store.glance(now_ms), broker)
 
 

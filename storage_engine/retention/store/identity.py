@@ -228,7 +228,7 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
 
 
 def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
-    """Return the store of a stamp, whose disk has come here from another machine; None: nobody knows it.
+    """Return the store of a stamp, whose disk has come here from another machine; None: it is unknown.
 
     :raises StoreIdentityError: the journal knows it at another place, and nothing proves that it has left.
     """

@@ -209,7 +209,7 @@ def is_original(stamp: Stamp, root: str) -> bool:
 
 
 def stamp_of_original(root: str) -> Stamp | None:
-    """Return a stamp of which these are the very directories; None: of none, or nobody can tell."""
+    """Return a stamp of which these are the very directories; None: of none, or that is unknown."""
     with suppress(StoreIdentityError):
         return next((one for one in _read_all(root).values() if is_original(one, root)), None)
     return None

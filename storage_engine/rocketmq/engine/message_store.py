@@ -286,7 +286,7 @@ def open_store(
     :param settings: None: the broker's, with sizes as the store's files have them.
     :param check: looks at the store once it is locked, before it is changed, and may refuse it.
     :raises BrokerConfigError: what is written to it must come from, or go to, other replicas.
-    :raises StoreBusyError: somebody else uses the store.
+    :raises StoreBusyError: another process uses the store.
     :raises StoreLayoutError: files that the settings don't fit.
     """
     check_writable(config)

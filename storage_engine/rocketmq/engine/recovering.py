@@ -54,7 +54,7 @@ def recover_store(
     :param dry_run: only say what would be done; nothing is changed.
     :param cut_messages: also where whole messages lie behind a damaged one, which are lost then.
     :param whole_index: make the index again however much of the log has to be read for it.
-    :raises StoreBusyError: a broker runs on it, or somebody else uses it.
+    :raises StoreBusyError: a broker runs on it, or another process uses it.
     :raises CorruptFrameError: whole messages would be cut off, and ``cut_messages`` isn't given.
     """
     layout = resolve_layout(config)
@@ -102,7 +102,7 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
     A kill at any moment leaves a store that counts as crashed, and that a recovery makes whole.
 
-    :raises StoreBusyError: a broker runs on it, or somebody else uses it.
+    :raises StoreBusyError: a broker runs on it, or another process uses it.
     :raises CorruptFrameError: the log is damaged before its end; nothing was changed.
     """
     layout = resolve_layout(config)

@@ -293,7 +293,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
 
 
 def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
-    """Delete a file of the log once nobody reads it; as a ``Remove``."""
+    """Delete a file of the log once no reader has it; as a ``Remove``."""
     if not file.destroy(_FORCED_AFTER_MS, clock_ms()):
         raise BrokerError(
             f"{path}: expected nobody to read it, found a reader. It stays. Run again when that one is done; "

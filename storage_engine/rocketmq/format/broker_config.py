@@ -221,7 +221,8 @@ def load_broker_config(
 def usable_broker_config(
     path: str | Path | None, *, root: str | Path | None
 ) -> tuple[BrokerConfig, tuple[BrokerConfigError, ...]]:
-    """Work out the settings in effect without those that the broker would not work with, for who only looks.
+    """Work out the settings in effect without those that the broker would not work with, for a caller that
+    only looks.
 
     :return: with why each of these can't be worked with.
     :raises BrokerConfigError: a file that can't be read or parsed, no root at all, or two different ones.

@@ -80,7 +80,7 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
     size.
 
     :param refuse_links: False: a symbolic link has the size -1, too.
-    :raises StoreBusyError: files keep going away while they are listed.
+    :raises StoreBusyError: files keep vanishing while they are listed.
     :raises StoreLayoutError: one is a symbolic link.
     """
     found: list[tuple[Path, int]] = []

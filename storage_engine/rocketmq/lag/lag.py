@@ -55,7 +55,7 @@ class LagContext:
     """Data that lag is measured against; picklable.
 
     :param segments: the commitlog's, oldest first.
-    :param doomed: base offsets of the segments that are about to go.
+    :param doomed: base offsets of the segments about to be deleted.
     :param time_to_loss_ms: for each segment, the time until age alone may take it, with everything older
         gone before it; None where the window never comes.
     :param source: where the positions are from that are measured.
@@ -137,7 +137,7 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
     :param positions: of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`, rows of one queue
         together (they may go on in another call).
     :return: of :data:`PLACES_SCHEMA`, in the order of ``positions``.
-    :raises FileGoneError: a queue's file went away since it was listed.
+    :raises FileGoneError: a queue's file vanished since it was listed.
     """
     known = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
     committed = _longs(positions["committed_offset"])
@@ -343,7 +343,7 @@ def unread_messages(
     :param attempts: how often files are read that don't fit together.
     :param deleted: the segments are gone from the log, so that queues may lack entries of them.
     :raises CorruptFileError: a queue's files aren't a queue.
-    :raises FileNotFoundError: a queue's file went away since it was listed.
+    :raises FileNotFoundError: a queue's file vanished since it was listed.
     """
     log_min_offset = segments[0].base_offset
     groups = one_array(positions["group"])

@@ -1,4 +1,4 @@
-"""Hold the store of a running broker: nothing of it goes unless we let it go, for as long as we renew that.
+"""Hold the store of a running broker: nothing of it is deleted without our approval, while we renew the hold.
 
 The broker serves and deletes by its own rules; a hold makes these rules find nothing: the first segments
 that must stay are a fence, and the broker doesn't delete by force (:mod:`fence`). It ends by

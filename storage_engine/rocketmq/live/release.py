@@ -85,7 +85,7 @@ def delete_segments(
     :param meanwhile: called now and then while it waits.
     :raises ChangedUnderUsError: a file isn't as it was; nothing was done.
     :raises GateRefusedError: the store isn't held, its broker restarted meanwhile, or is of a release that
-        nobody tried or accepted; nothing was done.
+        was not tested or accepted; nothing was done.
     :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may go any time.
     :raises BrokerError: it can't be asked, or was replaced; all of them may go any time.
     :raises ReleasedTooMuchError: more is gone than these.
@@ -154,7 +154,8 @@ def _check_release(store: LiveParts, state: HoldState) -> None:
 
     To be asked before the boot time, which then says that no other process came in between.
 
-    :raises GateRefusedError: nobody tried what a broker of this release deletes, and nobody accepts that.
+    :raises GateRefusedError: deletion by this release of the broker was not tested, and no person accepts the
+        release.
     """
     settings = store.admin.config()
     if not state.may_delete(settings.get(RELEASE, "")):
@@ -186,7 +187,7 @@ def _identity(directory: Path) -> tuple[int, int]:
 
 def _check_unchanged(store: LiveParts, prefix: Prefix, state: HoldState) -> None:
     """
-    :raises ChangedUnderUsError: somebody but us touched one, and none of our releases is on its way.
+    :raises ChangedUnderUsError: another process touched one, and none of our releases is on its way.
     :raises GateRefusedError: likewise, while one is: they may still go as it meant.
     """
     acts = read_own_acts(root_of(store))

@@ -59,7 +59,7 @@ class LiveParts:
     :param admin: the broker that was the master when the store was looked at.
     :param files: the store's files, by the broker's live settings.
     :param settings: those settings, as the broker says them.
-    :param opened_by: how it is reached, and the broker's config file if somebody named it.
+    :param opened_by: how it is reached, and the broker's config file if it was named.
     """
 
     session: Session
@@ -77,5 +77,5 @@ class LiveParts:
 
     @property
     def broker_conf(self) -> str | None:
-        """The broker's config file as it is named here; None: nobody named it."""
+        """The broker's config file as it is named here; None: none was named."""
         return self.opened_by.broker_conf

@@ -222,8 +222,8 @@ def progress(
     """
     :param info: of the moment ``now_ms``.
     :param checkpoint: its file's values by name, read before the newest message was looked up.
-    :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or
-        nobody looked, and then nothing is said of the checkpoint.
+    :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or it was
+        not looked at, and then nothing is said of the checkpoint.
     """
     oldest_ms = info.earliest_message_timestamp_ms
     behind = checkpoint_behind_ms(checkpoint, newest_message_timestamp_ms, oldest_ms)
@@ -247,7 +247,7 @@ def checkpoint_behind_ms(
 ) -> dict[str, int]:
     """Return by name how much older than the newest message each value of a checkpoint is.
 
-    :param newest_message_ms: None: the log has none, or nobody looked, and then nothing is said.
+    :param newest_message_ms: None: the log has none, or it was not looked at, and then nothing is said.
     :param oldest_message_ms: None: not known.
     """
     if newest_message_ms is None:

@@ -120,7 +120,7 @@ class RemotingCommand:
     :param code: what is asked (RequestCode), or how it went (ResponseCode).
     :param opaque: number that a response shares with its request.
     :param flag: bits FLAG_RESPONSE and FLAG_ONE_WAY.
-    :param remark: a broker's words for what went wrong; empty for none.
+    :param remark: a broker's words on a failure; empty for none.
     :param version: ordinal of the sender's release (MQVersion); 0 asks for nothing newer than 3.0.
     """
 

@@ -170,7 +170,7 @@ def expires_ms(written_ms: int, config: BrokerConfig) -> int:
 
 
 def age_reason(written_ms: int, now_ms: int, config: BrokerConfig, *, forced: bool) -> Reason:
-    """Return why a sealed segment goes in a pass, or that it has not expired.
+    """Return why a sealed segment is deleted in a pass, or that it has not expired.
 
     One that was written to in the future has not: no clock says how old it is.
     """

@@ -372,7 +372,7 @@ class RocketMQBrokerStore(BrokerStore):
             yield self.locked(held.notices)
 
     def locked(self, notices: tuple[str, ...]) -> LockedLog:
-        """Return the store while nobody else changes it."""
+        """Return the store while no other process changes it."""
         layout, config, memory = self.files.layout, self.config, self.memory
         return LockedLog(notices, 1, layout=layout, config=config, memory=memory)
 

@@ -91,7 +91,7 @@ def delete_dependents(
 
     A file that is gone already is passed over: the call can be repeated after it was interrupted.
 
-    :param remove: by which a file goes.
+    :param remove: the function that removes a file.
     :return: the files that this call deleted.
     :raises StoreLayoutError: a directory isn't the store's; the files before it are gone.
     :raises OSError: a file can't be deleted; those before it are gone.

@@ -57,11 +57,11 @@ class RocketMQStore:
         """Return the store's present state: everything that a plan is decided from.
 
         :param now_ms: the moment, in milliseconds since the epoch.
-        :param find_end: by which the log's end is found; who only looks takes a quicker one.
+        :param find_end: by which the log's end is found; a caller that only looks takes a quicker one.
         :raises StoreNotFoundError: no segment in it.
         :raises StoreLayoutError: segments that don't form one contiguous log.
         :raises CorruptFileError: a consume queue that isn't one.
-        :raises StoreBusyError: a file went away each time: somebody else changes the store.
+        :raises StoreBusyError: a file vanished each time: another process changes the store.
         """
         for _ in range(_LOOKS - 1):
             # While another run deletes, directories that are listed in turn may seem to have a hole.
@@ -97,7 +97,7 @@ class RocketMQStore:
         Nothing counts as dispatched.
 
         :raises StoreLayoutError: one is a symbolic link.
-        :raises OSError: one can't be read, or went away in the middle.
+        :raises OSError: one can't be read, or vanished in the middle.
         """
         found = readable_files(list_raw_files(self.layout.log_paths))
         sizes = Counter(file.size_bytes for file in found)
@@ -186,7 +186,7 @@ def find_active(files: tuple[MappedFile, ...], find_end: FindEnd = find_logical_
 def read_whole(path: Path, size_bytes: int) -> bytearray:
     """Read a file that must have this size.
 
-    :raises StoreBusyError: it is gone or has another size: somebody changes the store.
+    :raises StoreBusyError: it is gone or has another size: another process changes the store.
     """
     data = bytearray(size_bytes)
     try:

@@ -79,7 +79,7 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
 
 
 def lock_holder(layout: StoreLayout) -> FileUser | None:
-    """The process that has the broker's lock, for showing; None when it is free or ours, or nobody can tell.
+    """The process that has the broker's lock, for showing; None when it is free or ours, or that is unknown.
 
     Never opens the file while this process holds the store.
     """
@@ -96,7 +96,7 @@ def locking_pid(lock: Path) -> int | None:
 
 
 def holder_text(layout: StoreLayout) -> str:
-    """Return the broker's lock and the other process that has it, as a clause; "": none, or nobody can tell.
+    """Return the broker's lock and the other process that has it, as a clause; "": none, or that is unknown.
 
     Never opens the file while this process holds the store.
     """

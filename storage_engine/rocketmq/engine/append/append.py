@@ -192,7 +192,7 @@ class Appender:
         self._write_batch = direct(kernels.write_batch)
 
     def close(self) -> None:
-        """Write nothing more; returns once nobody writes."""
+        """Write nothing more; returns once no writer is left."""
         with self._guard:
             self._closed = True
 

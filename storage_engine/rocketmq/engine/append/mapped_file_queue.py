@@ -147,7 +147,7 @@ class WritableFile:
 
     @property
     def is_cleaned_up(self) -> bool:
-        """Return whether the file is unmapped and nobody has it (ReferenceResource#isCleanupOver)."""
+        """Return whether the file is unmapped and no reader has it (ReferenceResource#isCleanupOver)."""
         return self._pins <= 0 and self._unmapped
 
     @property
@@ -188,7 +188,7 @@ class WritableFile:
                 self._unmap()
 
     def shutdown(self, forced_after_ms: int, now_ms: int) -> None:
-        """Let nobody else pin the file, and unmap it once nobody has it (ReferenceResource#shutdown).
+        """Refuse new readers of the file, and unmap it once no reader has it (ReferenceResource#shutdown).
 
         :param forced_after_ms: after so long readers don't count any more. Their memory stays theirs.
         """

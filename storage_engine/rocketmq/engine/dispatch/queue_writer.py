@@ -337,7 +337,7 @@ class QueueWriter:
     def clean_below(self, min_offset: int) -> int:
         """Delete files that point only below the log's min offset (ConsumeQueue#deleteExpiredFile).
 
-        :return: how many files of entries went.
+        :return: how many files of entries were deleted.
         """
         deleted = delete_below(self.files, consume_queue.FORMAT, min_offset)
         address = self.correct_min(min_offset)
@@ -490,7 +490,7 @@ class BatchQueueWriter:
     def clean_below(self, min_offset: int) -> int:
         """Delete files that point only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
 
-        :return: how many files went.
+        :return: how many files were deleted.
         """
         deleted = delete_below(self.files, batch_consume_queue.FORMAT, min_offset)
         self.correct_min(min_offset)
