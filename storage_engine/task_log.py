@@ -94,7 +94,7 @@ def at_risk_text(lag: LagSummary, unit: str) -> str:
     unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
     more = f" and {count_text(unnamed, 'more group')}" if unnamed else ""
     queues = count_text(lag.at_risk_queues, unit)
-    return f"in {queues} these still have to read what goes: {', '.join(names)}{more}"
+    return f"in {queues} these still have to read the segments to delete: {', '.join(names)}{more}"
 
 
 def archive_lines(done: ArchiveResult) -> Iterator[str]:
@@ -123,7 +123,7 @@ def release_lines(result: ReleaseResult) -> Iterator[str]:
 def dependents_lines(result: DependentsResult) -> Iterator[str]:
     """Yield files deleted after the segments."""
     if not result.deleted:
-        yield "No queue or index file points only at what is gone: nothing was deleted."
+        yield "No queue or index file points only at deleted segments: nothing was deleted."
         return
     files = count_text(sum(result.deleted.values()), "file")
     yield f"{files} deleted, {bytes_text(result.freed_bytes)} freed: {_counted(result.deleted)}"

@@ -54,12 +54,14 @@ Tell = Callable[[str], None]
 
 @command()
 @takes_store(second_lake=True, policy=CLEAN)
-@click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")
+@click.option("--manual", is_flag=True, help="A person asks: expired segments are deleted at any hour.")
 @click.option(
     "--max-segments", type=click.IntRange(min=1), help="At most so many; default: deleteFileBatchMax."
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Show what would go and what consumers would lose; change nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Show what would be deleted and what consumers would lose; change nothing.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
@@ -263,7 +265,8 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
     if window_hours is not None and released.deleted:
         until = ", before its broker starts" if find_broker(managed.broker).aside is Aside.OUTSIDE else ""
         yield Text(
-            f"quarantine: what went frees nothing for {window_hours} h, or until space is the cause of "
+            f"quarantine: the deleted files free nothing for {window_hours} h, or until space is the "
+            "cause of "
             "a run; ",
             Command("undo", quote(cleanup.run_key)),
             f" brings it back{until}",

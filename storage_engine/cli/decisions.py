@@ -192,7 +192,7 @@ def adopt(
     type=click.IntRange(min=1),
     metavar="AT-MOST",
     help="With --reason: leave so many segments at most, which another journal holds, to the broker though "
-    "it deletes them within a day and no lake proves them.",
+    "it deletes them within a day without a proof in a lake.",
 )
 @json_option
 def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | None, as_json: bool) -> int:

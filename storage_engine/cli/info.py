@@ -397,7 +397,7 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
         elif not found.hold.held:
             yield "held", f"no, {by}"
         elif ends_ms is not None and ends_ms <= now_ms:
-            yield "held", f"no: ended {time_text(ends_ms)}, as nobody renewed it; last {by}"
+            yield "held", f"no: ended {time_text(ends_ms)}, without a renewal; last {by}"
         else:
             yield "held", f"until {time_text(ends_ms)}, {by}" if ends_ms is not None else f"yes, {by}"
     if found.worker is not None:

@@ -65,7 +65,7 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
 @click.option(
     "--free-percent",
     type=click.IntRange(1, 99),
-    help="Stop once so much of each of the node's disks is free. Default: all goes that may.",
+    help="Stop once so much of each of the node's disks is free. Default: all that may be deleted is.",
 )
 @click.option(
     "--force",
@@ -75,7 +75,9 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
-    "--dry-run", is_flag=True, help="Show what would go and what consumers would lose; change nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Show what would be deleted and what consumers would lose; change nothing.",
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")

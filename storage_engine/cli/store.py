@@ -111,7 +111,9 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     callback=key_value_pairs,
     help="Assume this level of a disk, such as /data/commitlog=0.86; repeatable.",
 )
-@click.option("--manual", is_flag=True, help="As if a person asked: expired segments go at any hour.")
+@click.option(
+    "--manual", is_flag=True, help="As if a person asked: expired segments are deleted at any hour."
+)
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @json_option
 def plan(

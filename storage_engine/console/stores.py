@@ -305,7 +305,7 @@ def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLin
     if line.problem_kind not in _LOOKED_FOR:
         return line
     if kind is ProblemKind.MONITOR_PAUSED:
-        what = f"Its monitor DAG {dag_id} is paused, so that nobody looks at this store."
+        what = f"Its monitor DAG {dag_id} is paused, so that this store isn't watched."
         found = FindingLine("urgent", "dag-paused", what, "Unpause it.")
     else:
         what = f"Airflow no longer has its monitor DAG {dag_id}."

@@ -217,4 +217,4 @@ def _send(conn_id: str) -> None:
             named = (re.sub(r"[^\w-]+", "_", it) for it in tags.values()) if drops_tags else ()
             Stats.gauge(".".join(["storage_engine", *named, one.metric]), one.value, tags=tags)
     except Exception as error:
-        _log.warning("%s: metrics of the store are sent to nobody: %s", conn_id, error)
+        _log.warning("%s: metrics of the store can't be sent: %s", conn_id, error)

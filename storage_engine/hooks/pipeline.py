@@ -157,7 +157,7 @@ def _unknown_approvers(store: ConfiguredStore | None) -> tuple[str, ...]:
 def _approval(conn_id: str, store: ConfiguredStore | None, unknown: Sequence[str]) -> str:
     """Return why nobody can approve a store's plans in this Airflow, as a clause; "": somebody can."""
     if store is None or store.approvers is None:
-        return f"the entry of {conn_id} in the option stores names no approvers, so its DAGs ask nobody"
+        return f"the entry of {conn_id} in the option stores names no approvers, so its DAGs ask no person"
     simple = "SimpleAuthManager" in conf.get("core", "auth_manager", fallback="")
     if simple and conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
         return "simple_auth_manager_all_admins makes all users one, so that none is a second person"

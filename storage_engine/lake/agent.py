@@ -310,7 +310,8 @@ class Agent:
                 run.until = now + self._lease_seconds
                 return run
         raise _refusal(
-            f"a run that it knows, found {printable(name)[:80]}: it was restarted since, or nobody asked for "
+            f"a run that it knows, found {printable(name)[:80]}: it was restarted since, or was not asked "
+            "for "
             f"{self._lease_seconds:g} s (--lease)",
             "Run it again",
         )

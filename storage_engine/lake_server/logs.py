@@ -400,7 +400,7 @@ class Logs:
                     f"offsets [{missing[0]}, {missing[1]}) are neither in the lake nor at the cluster: LOST"
                 )
                 if not self._reader.skip_holes:
-                    return self._refused(partition, f"{lost}. --holes skip goes on behind them")
+                    return self._refused(partition, f"{lost}. --holes skip continues behind them")
                 self.log_once(f"{partition.topic}-{partition.number}: {lost}, and skipped")
             if step.source is LogSource.CLUSTER and fault:
                 return self._refused(partition, fault)

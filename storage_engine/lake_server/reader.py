@@ -279,7 +279,7 @@ class LakeReader:
         if hole is not None and not self.skip_holes:
             raise StorageEngineError(
                 f"{where} [{hole[0]}, {hole[1]}): no receipt has them, so that consumers stop before "
-                "them. Run verify, which says what became of them; --holes skip goes on behind them."
+                "them. Run verify, which says what became of them; --holes skip continues behind them."
             )
         if found.refused:
             raise StorageEngineError(

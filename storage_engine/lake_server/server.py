@@ -405,10 +405,10 @@ async def _drop_unused(answers: Answers, log: Callable[[str], None]) -> None:
         try:
             dropped = await answers.drop_unused(monotonic())
         except OSError as error:
-            log(f"positions of groups that nobody uses can't be dropped: {error}")
+            log(f"positions of groups without clients can't be dropped: {error}")
         else:
             for group in dropped:
-                log(f"group {group}: its positions were dropped, as nobody used them for seven days")
+                log(f"group {group}: its positions were dropped, since no client used them for seven days")
 
 
 class Connections:

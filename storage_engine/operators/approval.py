@@ -122,7 +122,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             return "nobody answered"
         everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
         if everybody or person.name.casefold() == _ANONYMOUS:
-            return "all users of this Airflow are one admin, so nobody is certainly a second person"
+            return "all users of this Airflow are one admin, so no user is certainly a second person"
         # Of this moment: who has left the list since the question was asked isn't on it.
         if self.assigned_users and person.user_id not in {str(user["id"]) for user in self.assigned_users}:
             return f"{person.name} isn't on the list of the store's approvers"

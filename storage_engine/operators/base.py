@@ -91,7 +91,7 @@ class StoreOperator(BaseOperator):
         try:
             self._lineage = make()
         except Exception as error:
-            self.log.warning("what was read and written is told nobody: %s", error)
+            self.log.warning("could not report what was read and written: %s", error)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the task's lineage; opens neither journal nor lake."""

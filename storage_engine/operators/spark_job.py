@@ -277,7 +277,7 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
             except LakeUnavailableError as error:
                 if done.waiver is None:
                     raise
-                self.warn(Text("what was archived is told nobody: ", error))
+                self.warn(Text("could not report what was archived: ", error))
         told = self._tell(done)
         if done.waiver is not None:
             who, why = done.waiver.person, done.waiver.reason

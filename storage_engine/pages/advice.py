@@ -92,7 +92,7 @@ ERRORS: Mapping[str, str] = {
     ),
     "QuarantineError": "Leave the quarantine as it is, and look at the files that the error names.",
     "GateRefusedError": Text(
-        "Nothing went that was not proven. Mend what the error names, then run again; or a person "
+        "Nothing was deleted that was not proven. Mend what the error names, then run again; or a person "
         "decides by ",
         Command("waive"),
         ".",
@@ -136,7 +136,7 @@ CHECKS: Mapping[str, str] = {
     ),
     "ExpectFramesToBeWhole": f"Bytes of the log are damaged. {_REPLICA}",
     "ExpectOffsetsToBeContiguous": f"A queue has a hole. {_QUEUES}",
-    "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A queue points at what is gone. {_QUEUES}",
+    "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A queue points at deleted segments. {_QUEUES}",
     "ExpectEntriesToPointIntoTheLog": f"A queue or index points behind the log's end. {_QUEUES}",
     "ExpectFirstLiveEntryToNameItsMessage": f"A queue points at another message. {_QUEUES}",
     "ExpectDependentsToFollowTheLog": (
@@ -148,7 +148,9 @@ CHECKS: Mapping[str, str] = {
     "ExpectCheckpointInRange": Text(
         "A broker trusts this value when it starts. Stop it, and run ", Command("doctor"), ", before it does."
     ),
-    "ExpectReceiptsToFormAChain": Text("Somebody changed or removed receipts. Find out who. ", _LAKE),
+    "ExpectReceiptsToFormAChain": Text(
+        "Another program changed or removed receipts. Find out which. ", _LAKE
+    ),
     "ExpectReceiptsToBeSound": Text("A receipt proves nothing as it is, so nothing goes by it. ", _LAKE),
     "ExpectRowsToBeWhereTheyWereProven": Text(
         "Another engine rewrote the lake's files. Prove them again: ",
@@ -198,9 +200,9 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "no-cause": ("no cause to delete held", ""),
     "active": ("the broker writes to it", ""),
     "not-expired": ("not old enough yet", ""),
-    "behind-kept": ("behind a segment that stays; only a prefix goes", ""),
+    "behind-kept": ("behind a segment that stays; only a prefix is deleted", ""),
     "batch-full": ("the next run's turn; a run deletes so many at most", ""),
-    "target-reached": ("enough went to reach the level that was asked for", ""),
+    "target-reached": ("enough was deleted to reach the level that was asked for", ""),
     "not-dispatched": (
         "the broker has not made what finds its messages yet",
         "Wait for the broker to make it, then run again.",
@@ -237,7 +239,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "compacted": ("the broker's cleaner alone takes records from its log", ""),
     "not-archivable": ("it has expired, and may not be archived yet: the line says why", ""),
     "not-held": (
-        "its log isn't held at this moment, or nobody leads it: the line says which",
+        "its log isn't held at this moment, or it has no leader: the line says which",
         "Run again when the line says; find out who sets its settings, or bring its leader back.",
     ),
     "remote-storage": ("its broker deletes it by what remote storage has", ""),

@@ -20,7 +20,7 @@ STEPS: Mapping[str, str] = {
     "hold": "hold the store",
     "stamp": "stamp the store",
     "release": "delete",
-    "dependents": "delete what pointed into it",
+    "dependents": "delete the files that pointed into it",
     "checkpoint": "flush to disk",
     "validate": "check store and lake",
     "retention-report": "count what the lake has",

@@ -112,9 +112,9 @@ READS_VERSION = 1
 _PLACES = {
     Where.ARCHIVED: "in the lake",
     Where.BOTH: "on disk and in the lake",
-    Where.PENDING: "planned to go, not archived yet",
+    Where.PENDING: "planned for deletion, not archived yet",
     Where.LOCAL: "on disk",
-    Where.SHIELDED: "gone, in the shield, not archived yet",
+    Where.SHIELDED: "deleted, in the shield, not archived yet",
     Where.EXPIRED: "expired",
     Where.NOT_ARCHIVED: "not archived, by rule",
     Where.LOST: "lost",

@@ -138,7 +138,7 @@ def _headline(report: Mapping[str, Any]) -> str:
     if outcome == "undone":
         return "What this run deleted was brought back, all of it."
     if outcome == "blocked":
-        return "Something is due to go, but nothing may be deleted now."
+        return "Segments are due for deletion, but none may be deleted now."
     if outcome == "unfinished":
         return f"The run is not finished. {_meanwhile(deleted)}"
     if outcome == "nothing-to-do":
@@ -373,7 +373,11 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
             question, tuple(Line(f"Nobody that is known: {one}") for one in said), "nobody known", "warn"
         )
     if not rows and not shielded:
-        nobody = "every group has read what would go" if would else "every group had read what went"
+        nobody = (
+            "every group has read the deleted segments"
+            if would
+            else "every group had read the deleted segments"
+        )
         return Answer(question, (Line(f"Nobody: {nobody}"),), "nobody")
     commands = [line.rpartition(_COMMAND)[2] for line in report["unread_lines"] if _COMMAND in line]
     shown = rows[: max(len(commands), 10)]

@@ -492,7 +492,7 @@ def stamp(
         store has another one's name.
     :raises LakeUnavailableError: a lake can't be read.
     """
-    _check_decision("stamp", person, reason, "holds the store against what was known of its lakes")
+    _check_decision("stamp", person, reason, "compares the store with what was known of its lakes")
     journal = Journal(store.journal_url)
     if not new:
         _finish_killed(store, journal)

@@ -150,7 +150,7 @@ def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
     return Text(
         f"{seen.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
         f"proves, found other bytes, {sha256 or seen.link.sha256}: the broker wrote these offsets again, or "
-        "somebody changed the file. It is kept, and not archived. If the broker did, run ",
+        "another program changed the file. It is kept, and not archived. If the broker did, run ",
         Command("adopt"),
         f" for what is in the log. {WAY_OUT}",
     )
@@ -230,7 +230,7 @@ class ShieldedLog:
 
 
 def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
-    """Return a log's sealed segments, even where somebody removed some from the middle of it.
+    """Return a log's sealed segments, even where another program removed some from the middle of it.
 
     :param notices: what a person should know is added.
     """

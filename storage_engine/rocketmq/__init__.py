@@ -61,7 +61,7 @@ WORDS: Final = BrokerWords(
             "Check mappedFileSizeCommitLog in broker.conf: it has to be what the store was written with."
         ),
         "ExpectOffsetsToBeContiguous": f"A consume queue has a hole. {_QUEUES}",
-        "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A consume queue points at what is gone. {_QUEUES}",
+        "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A consume queue points at deleted segments. {_QUEUES}",
         "ExpectEntriesToPointIntoTheLog": f"A consume queue or index points behind the log's end. {_QUEUES}",
         "ExpectFirstLiveEntryToNameItsMessage": f"A consume queue points at another message. {_QUEUES}",
         "ExpectMessagesToBeInTheirQueues": (

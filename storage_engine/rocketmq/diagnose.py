@@ -352,7 +352,7 @@ def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator
         yield Finding(
             Severity.NOTE,
             "no-watch",
-            f"the store is held and {watch}: nobody mends a fence that somebody touches",
+            f"the store is held and {watch}: no watch mends a fence that another program touches",
             Text("run ", Command("watch"), " on this host"),
         )
 
@@ -624,7 +624,8 @@ def _destroy(interval_ms: int) -> Iterator[Finding]:
         )
     elif interval_ms > _LONG_DESTROY_MS:
         yield _warning(
-            f"{name} is {duration_text(interval_ms)}: a segment that somebody still reads keeps all younger "
+            f"{name} is {duration_text(interval_ms)}: a segment that a consumer still reads keeps all "
+            "younger "
             "ones for so long, also on a full disk",
             f"set {name}=120000",
         )

@@ -228,8 +228,9 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
             if not _is_same(found, facts, root):
                 raise ChangedUnderUsError(
                     f"{facts.path}: expected it as it was a moment ago, {facts}, found {found or 'no file'}: "
-                    "somebody changes the store while we hold it. It was not deleted, older ones of the plan "
-                    "may be. Stop who does.",
+                    "another program changes the store while we hold it. It was not deleted, older ones "
+                    "of the plan "
+                    "may be. Stop the program that does it.",
                     path=facts.path,
                 )
         for facts in segment.files:

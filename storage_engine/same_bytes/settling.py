@@ -44,7 +44,8 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
             if FileFacts.of_stat(path, os.fstat(fd)) == before:
                 return before
     raise ChangedUnderUsError(
-        f"{os.fspath(path)}: expected a file that nobody writes to any more, found that it was written to in "
+        f"{os.fspath(path)}: expected a file that no process writes to any more, found that it was "
+        "written to in "
         f"each of {_ROUNDS} looks at it. Nothing was committed or deleted. Find out which process writes to "
         "a sealed segment and stop it, then run the same again."
     )

@@ -308,7 +308,7 @@ def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
     now_ms = clock_ms() if request.now_ms is None else request.now_ms
     job = broker.lag(LagRequest(settings, request.plan_segments, now_ms))
     if job is None:
-        notice = f"{broker.words.title} doesn't say who consumes, so nobody knows who has not read what goes"
+        notice = f"{broker.words.title} doesn't say who consumes, so consumers' losses are unknown"
         return None, LagSource(PositionsFrom.NOBODY, notices=(notice,))
     return job, replace(job.source, notices=(*job.source.notices, *_shielded(job)))
 

@@ -95,7 +95,7 @@ def validate_rows_of(
     :param run_job: runs :func:`validate_rows`, here or on a cluster.
     :param spans: offsets to look at; none: all.
     :param output_dir: None: the run's directory.
-    :raises BadInputError: nothing of the store is archived, or ``output_dir`` has files of somebody else.
+    :raises BadInputError: nothing of the store is archived, or ``output_dir`` has files of another user.
     :raises LakeUnavailableError: no lake can be read.
     """
     started_ns, checked_at_ms = time.monotonic_ns(), clock_ms()

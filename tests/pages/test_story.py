@@ -99,7 +99,7 @@ def failed(error: str, step: str = "archive") -> Story:
             story(NOTHING, outcome=Outcome.BLOCKED),
             "Blocked",
             "warn",
-            "Something is due to go, but nothing may be deleted now.",
+            "Segments are due for deletion, but none may be deleted now.",
         ),
         (
             story(outcome=Outcome.RELEASED_IN_PART, refused=(RefusedLog("b", "ReceiptError", "none", MEND),)),
@@ -140,7 +140,7 @@ def test_it_says_what_went_why_where_it_is_and_what_it_cost() -> None:
         "2.0 MiB read from disk, 512.0 KiB written to the lake (25 %)",
         "2.0 MiB freed on disk",
     ]
-    assert texts(told, "Who lost sight of messages") == ["Nobody: every group had read what went"]
+    assert texts(told, "Who lost sight of messages") == ["Nobody: every group had read the deleted segments"]
     assert (told.loss, told.problems) == ("", ())
 
 

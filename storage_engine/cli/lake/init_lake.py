@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @of_lake(
     "--conn-id",
     environment=True,
-    help="Airflow connection of a store whose lake, and second lake, to make.",
+    help="Airflow connection of a store whose lake and second lake are to be made.",
 )
 @click.option(
     "--broker-type",

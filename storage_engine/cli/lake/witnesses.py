@@ -105,7 +105,8 @@ def part_journal(url: str) -> None:
     except (OSError, sqlite3.Error) as error:
         raise JournalUnavailableError(
             f"{journal}: can't give the journal a file of its own, as it has other names (hard links): "
-            f"{reason_text(error)}. Nothing was changed. Run again when nobody uses it; if it is damaged, "
+            f"{reason_text(error)}. Nothing was changed. Run again when no process uses it; if it is "
+            "damaged, "
             f"bring it back from a backup. {without_backup(journal)}"
         ) from error
 

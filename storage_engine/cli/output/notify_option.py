@@ -73,7 +73,7 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
             notices = tell_means(subject, alarms, all_means, has_failed=has_failed)
         except Exception as error:
             # What the command did stands.
-            notices = (Text("nobody was told of alarms: ", unexpected(error)),)
+            notices = (Text("alarms could not be sent: ", unexpected(error)),)
         say_notes(notices, err=True)
 
     try:

@@ -77,7 +77,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
             print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
     if seen.dependents:
         print_table(
-            "What goes with them: files whose last entry points below the new beginning",
+            "Deleted with them: files whose last entry points below the new beginning",
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )
@@ -121,11 +121,12 @@ def by_hand(
 def _print_nothing(asked: Plan | None) -> None:
     """Say that nothing is deleted, and what a run by hand would delete, which is what lag speaks of."""
     if asked is None or not asked.to_delete:
-        say("Nothing would go now.")
+        say("Nothing would be deleted now.")
         return
     freed = bytes_text(sum(segment.disk_bytes for segment in asked.to_delete))
     say(
-        f"Nothing would go now. By hand (--manual) {count_text(len(asked.to_delete), 'segment')} would, "
+        f"Nothing would be deleted now. By hand (--manual) {count_text(len(asked.to_delete), 'segment')} "
+        "would, "
         f"{freed}."
     )
 

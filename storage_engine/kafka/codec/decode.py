@@ -348,7 +348,9 @@ def _header_texts(memory: RowColumns, state: npt.NDArray[np.int64]) -> tuple[Any
         has_value,
     )
     if not same:
-        raise ValueError("expected a segment that nobody writes to, found other headers than a moment before")
+        raise ValueError(
+            "expected a segment that no process writes to, found other headers than a moment before"
+        )
     bits = None if has_value.all() else pa.py_buffer(np.packbits(has_value, bitorder="little").data)
     buffers = [bits, pa.py_buffer(value_ends.data), pa.py_buffer(values.data)]
     of_names = [None, pa.py_buffer(name_ends.data), pa.py_buffer(names.data)]

@@ -83,8 +83,9 @@ def all_drift(
         yield Drift(
             DriftKind.SETTING_CHANGED,
             f"topic {held.topic}: {held.key}: expected {held.ours[-1]}, which the hold has set, found "
-            f"{found.value}, {whose}: somebody set it between {time_text(state.looked_at_ms)} and "
-            f"{time_text(now_ms)}. Find out who does: an operator that applies what is declared sets it "
+            f"{found.value}, {whose}: another program set it between {time_text(state.looked_at_ms)} and "
+            f"{time_text(now_ms)}. Find out which program does: an operator that applies what is declared "
+            "sets it "
             "again each time. Declare the value that the hold sets, or leave the key out there.",
             log=held.topic,
         )

@@ -212,7 +212,8 @@ def put_back(
             continue
         if not (held.is_ours(found) or set_by_another(others, held, found)):
             notices.append(
-                f"topic {held.topic}: {held.key} is {found.value}: somebody set it, so it wasn't put back to "
+                f"topic {held.topic}: {held.key} is {found.value}: another program set it, so it wasn't "
+                "put back to "
                 f"{held.original.value}"
             )
             continue

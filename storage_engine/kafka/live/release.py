@@ -188,7 +188,8 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     if found is None:
         raise refused(
             prefix,
-            "no record at its end or behind tells if its leader has the same: it goes once one is there",
+            "no record at its end or behind tells if its leader has the same: it is deleted once one is "
+            "there",
         )
     return found
 

@@ -61,7 +61,8 @@ class LockedDirectories(LockedStore):
         for path, descriptor in self.files:
             if not _has_name(path, descriptor):
                 raise ChangedUnderUsError(
-                    f"{path}: expected the lock that this process took, found that somebody removed the "
+                    f"{path}: expected the lock that this process took, found that another program "
+                    "removed the "
                     "file, so that a broker may start. Nothing more was deleted or brought back, other "
                     "segments may be. Find out who removes lock files, and run again while the broker is "
                     "stopped.",

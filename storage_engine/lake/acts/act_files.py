@@ -250,7 +250,7 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
         claims = {file.inside: file.modified_ns for file in list_files(file_io, f"{location}/{_CLAIMS}")}
         oldest_ns = claims.get(name, 0) - _CLAIM_SECONDS * 1_000_000_000
         if others := [other for other, at_ns in claims.items() if other != name and at_ns > oldest_ns]:
-            raise _taken(location, f"found the claim {others[0]} of somebody else")
+            raise _taken(location, f"found the claim {others[0]} of another process")
         for other in claims.keys() - {name}:
             delete_small_file(file_io, f"{location}/{_CLAIMS}/{other}")
         yield check_turn

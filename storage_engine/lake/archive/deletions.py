@@ -77,7 +77,8 @@ def _loaded(lake: Lake) -> Table:
     table = lake.deletions()
     if table is None:
         raise LakeUnavailableError(
-            f"lake {lake.location}: expected the table of deletions, found that somebody dropped it a moment "
+            f"lake {lake.location}: expected the table of deletions, found that another program dropped "
+            "it a moment "
             "ago. Run again: it is made again from the journal."
         )
     return table

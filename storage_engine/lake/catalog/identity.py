@@ -329,7 +329,8 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
             return ""
         return Text(
             f"expected the mark of lake {lake_id}, found no file {MARK_NAME}: this is a copy that left "
-            "hidden files out, or somebody removed it. Nothing was changed. Bring the file back; or run ",
+            "hidden files out, or another program removed it. Nothing was changed. Bring the file back; "
+            "or run ",
             Command("lake relocate"),
             ", which looks at every file and writes the mark again.",
         )

@@ -164,7 +164,7 @@ def _held(location: str, operation: int, name: str = LOCK_NAME) -> Iterator[None
                 holders = ", ".join(map(run_text, flock_holders(descriptor))) or "somebody"
                 others = f"{holders} {_OTHERS[name, operation]}"
                 raise LakeUnavailableError(
-                    f"{path}: expected that nobody else holds the lake, but for {seconds:g} s "
+                    f"{path}: expected that no other process holds the lake, except for {seconds:g} s "
                     f"{others}, or keeps the file locked; only who may write there can. Nothing was changed. "
                     "Run again when that has ended; --wait says how long to wait for it."
                 )

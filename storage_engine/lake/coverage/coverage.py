@@ -309,7 +309,7 @@ def _judge(
         where, place = Where.ARCHIVED, _ARCHIVED_ONLY
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif local and any(span.pending for span in local):
-        where, place = Where.PENDING, "on disk, planned to go, not in the lake yet"
+        where, place = Where.PENDING, "on disk, planned for deletion, not in the lake yet"
     elif local:
         where, place = Where.LOCAL, "on disk"
     elif shielded:

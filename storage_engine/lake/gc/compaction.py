@@ -392,7 +392,7 @@ def _changed_text(larger: LargerFile) -> str:
     first = larger.old[0]
     return Text(
         f"{count_text(len(larger.old), 'segment')} of {first.log} from offset {first.base_offset} on "
-        "stay in small files: somebody archived, expired or proved one of them again meanwhile. Run ",
+        "stay in small files: another process archived, expired or proved one of them again meanwhile. Run ",
         Command("lake compact"),
         " again",
     )

@@ -282,7 +282,7 @@ def export_messages(
             if new.sha256() != file.digest.hexdigest():
                 raise ExportError(
                     f"{target}: expected to read back what was written, found other bytes. Nothing was left "
-                    "behind. Somebody else writes there, or its disk is damaged: export to another place."
+                    "behind. Another program writes there, or its disk is damaged: export to another place."
                 )
             try:
                 new.publish()

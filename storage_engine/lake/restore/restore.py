@@ -639,7 +639,7 @@ def _check_written(what: str, expected: str, new: NewFile) -> None:
 def _other_than_written(what: str, expected: str, found: str) -> RestoreError:
     return RestoreError(
         f"{what}: expected SHA-256 {expected} after writing it, read back {found}. The file was not "
-        "restored. Somebody else writes into the target, or its disk is damaged: restore into another."
+        "restored. Another program writes into the target, or its disk is damaged: restore into another."
     )
 
 

@@ -168,7 +168,8 @@ def _lock(path: Path, fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise RestoreError(
-            f"{path}: expected nobody else to restore into it, found that another restore does. Nothing was "
+            f"{path}: expected no other process to restore into it, found that another restore does. "
+            "Nothing was "
             "changed. Wait for its end and run the same restore again, or restore into another directory."
         ) from None
     except OSError:

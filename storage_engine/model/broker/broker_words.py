@@ -32,7 +32,7 @@ class BrokerWords:
     causes: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)
-    dependents: str = "Files that pointed into what went"
+    dependents: str = "Files that pointed into deleted segments"
     queue: str = "queue"
     crash_sign: str = "its files say so"
     files_only: str = "A broker serves them after a restore for its node: --for-store."

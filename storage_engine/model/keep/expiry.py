@@ -204,7 +204,7 @@ def _by_policies(
     for it in named:
         what = f"topic {it.stream.topic}" if it.stream.topic else "what has no topic"
         if it.newest_ms is None:
-            detail = f"nobody knows how old {what} is in it"
+            detail = f"it is unknown how old {what} is in it"
             return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
         goes_ms = goes_at_ms(policies, it.stream, it.newest_ms)
         if goes_ms is None:

@@ -75,7 +75,7 @@ class Policy:
     """Our policy for a store, beyond its broker's rules. Each field says what it means."""
 
     archive: ArchiveMode = setting(
-        ArchiveMode.REQUIRED, "required: nothing goes without proof that it is in the lake."
+        ArchiveMode.REQUIRED, "required: nothing is deleted without proof that it is in the lake."
     )
     lag_policy: LagPolicy = setting(
         LagPolicy.WARN,
@@ -158,7 +158,7 @@ class Policy:
     )
     undo_directories: tuple[str, ...] = setting(
         (),
-        "Of stores of Kafka, with undo_window_hours: one directory for quarantines on the file system of "
+        "For stores of Kafka with undo_window_hours: one directory for quarantines on the file system of "
         "each log directory, outside of all of them.",
     )
     shield: ShieldMode = setting(

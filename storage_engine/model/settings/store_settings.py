@@ -349,7 +349,8 @@ STORE_SETTINGS = (
     _broker_setting(
         "deletes",
         Kind.CHOICE,
-        "Of a store of Kafka, who deletes: its broker by its rules, or us what is proven, while it is held.",
+        "For a store of Kafka, who deletes: its broker by its rules, or Storage Engine, while it is "
+        "held, what is proven.",
         at_shell="A store of Kafka: hold its topics, and delete from it what is proven.",
         option="--deletes-us",
         choices=DELETES,
@@ -358,7 +359,7 @@ STORE_SETTINGS = (
     _broker_setting(
         "hold",
         Kind.CHOICE,
-        "Of a store of Kafka, how topics are held: bounded ends by itself; strict (-1) never does.",
+        "For a store of Kafka, how topics are held: bounded ends by itself; strict (-1) never does.",
         at_shell="A store of Kafka: hold its topics by settings of -1, which never ends by itself.",
         option="--hold-strict",
         choices=HOLDS,

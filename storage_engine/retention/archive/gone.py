@@ -45,7 +45,7 @@ class Gone:
 
 
 _BROKERS = f"{UNPROVEN}: its broker may delete by its own rules"
-_NOBODYS = f"{UNPROVEN}: nothing of it should go"
+_NOBODYS = f"{UNPROVEN}: nothing of it should be deleted"
 _PROVEN = "a lake proves them"
 _REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that is lost.")
 

@@ -701,5 +701,6 @@ def _of_mount(place: Place) -> Iterator[Finding]:
         known = "don't" if place.trusted is False else "may not"
         yield Finding.note(
             "file-system",
-            f"{where}: its times {known} tell of writes, so each segment is read once more before it goes",
+            f"{where}: its times {known} tell of writes, so each segment is read once more before its "
+            "deletion",
         )

@@ -243,7 +243,7 @@ def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
             if not owner
             else Text("bring the table back to its place: ", Command("lake relocate"))
             if names == ("location",)
-            else f"remove it where nobody needs it: {table} in Spark",
+            else f"remove it where no program needs it: {table} in Spark",
         )
 
 

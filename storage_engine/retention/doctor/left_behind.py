@@ -161,7 +161,7 @@ def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> It
     if hold is None or not hold.is_half_over(now_ms):
         return
     severity = Severity.URGENT if unproven and (hold.ends_at_ms or 0) <= now_ms + DAY_MS else Severity.WARNING
-    advice = Text("find out why nobody renews it: ", Command("hold"), "; archive: ", Command("archive"))
+    advice = Text("find out why it isn't renewed: ", Command("hold"), "; archive: ", Command("archive"))
     yield Finding(severity, "hold-ends", hold_end_text(hold, unproven), advice)
 
 

@@ -508,7 +508,7 @@ def pending_findings(found: Figures) -> Iterator[Finding]:
         kinds = " and ".join(item.kind.value for item in unknown)
         yield Finding.warning(
             "pending-unknown",
-            f"whether {kinds} messages wait isn't known, and they go with their segments: "
+            f"whether {kinds} messages wait isn't known, and they are deleted with their segments: "
             f"{reason_of(unknown[0].error)}",
             "give cleanups --pending-policy block, which keeps all segments",
         )

@@ -41,13 +41,13 @@ def hold_text(status: HoldStatus) -> str:
             text += f"; not held at this moment: {named_in_short(sorted(status.unheld))}"
         if status.deletes_from_ms is None:
             return text
-        return f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on"
+        return f"{text}; without a renewal the broker deletes from {time_text(status.deletes_from_ms)} on"
     what = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
     text = f"held {until}: {what}{_watch_text(status.watch)}"
     if status.deletes_from_ms is None:
         return text
     return (
-        f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on, "
+        f"{text}; without a renewal the broker deletes from {time_text(status.deletes_from_ms)} on, "
         "fileReservedTime later; a disk that fills before takes no message, where it may not delete by force"
     )
 

@@ -113,7 +113,7 @@ class UnprovenSegments:
         if self.unknown:
             said.append(f"what can't be counted: {'; '.join(self.unknown)}")
         if self.unasked:
-            said.append(f"and no word of a lake: {'; '.join(self.unasked)}")
+            said.append(f"and no answer of a lake: {'; '.join(self.unasked)}")
         return ", ".join(said)
 
 
@@ -159,9 +159,7 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
     if left.count <= (0 if acceptance is None else acceptance.at_most):
         return ""
     expected = "no segment" if acceptance is None else f"at most {acceptance.at_most}"
-    remedy = (
-        Text("Archive them: ", Command("archive")) if left.segments else "Mend what keeps it from being told"
-    )
+    remedy = Text("Archive them: ", Command("archive")) if left.segments else "Mend the cause"
     return Text(
         f"expected {expected} that its broker deletes within a day and no lake proves once it isn't "
         f"held, found {left.text}. Nothing was changed. ",

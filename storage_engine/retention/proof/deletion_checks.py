@@ -87,5 +87,5 @@ def _took_too_much(before: StoreSnapshot, segment: Segment, found: str) -> Relea
         f"broker {before.broker}: {segment.facts.path}: log {segment.log}: expected the segment at "
         f"offset {segment.base_offset} to stay as it was, since no plan names it, found {found}. What was "
         "deleted by plan is recorded. Run verify, which tells what of it is in the lake and what is lost; "
-        "find out who did it, the broker's package or somebody beside it."
+        "find out who did it, the broker's package or another program."
     )

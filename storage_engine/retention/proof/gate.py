@@ -178,7 +178,7 @@ def consent_to(
 
     :param digest: of the plan, as a run recorded it.
     :param asked_because: as of :func:`asks_for_approval`.
-    :param starters: of the run; empty: it isn't known who began it, so nobody is certainly another person.
+    :param starters: of the run; empty: it isn't known who began it, so no person is certainly a second one.
     :param answers: of this plan or others, the oldest first.
     :param waiver: of the plan: who approved it before didn't know that proof would be lacking.
     """
@@ -186,7 +186,7 @@ def consent_to(
         return Consent("", None, "", waiver)
     lacks = "nobody has approved it"
     if not starters:
-        unknown = "who began the run isn't recorded, so nobody is certainly another person"
+        unknown = "who began the run isn't recorded, so no person is certainly a second one"
         return Consent(asked_because, None, unknown, waiver)
     for answer in answers:
         person = answer.approver

@@ -69,7 +69,8 @@ def changed_text(seen: SeenLink) -> str:
     """Say that a link was written to, or touched, since it was known to have the segment's bytes."""
     return (
         f"{seen.facts.path}: expected the file as it was when it was linked, {seen.link.kept}, found "
-        f"{seen.facts}: somebody wrote to it or touched it, so it is kept and not archived as that segment. "
+        f"{seen.facts}: another program wrote to it or touched it, so it is kept and not archived as that "
+        "segment. "
         f"{WAY_OUT}"
     )
 
@@ -173,7 +174,7 @@ def _notices(shield: Shield, going: Sequence[Segment], asked: AskedGone | None) 
     if shield.foreign:
         yield (
             f"{count_text(len(shield.foreign), 'file')} in the shield, the first is {shield.foreign[0]}, "
-            "are of another store or were put there by somebody: they keep nothing of this one"
+            "are of another store or were put there by another program: they keep nothing of this one"
         )
 
 

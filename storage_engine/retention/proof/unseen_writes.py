@@ -117,7 +117,7 @@ def _check_file(
     if found != facts and not read_own_acts(root).same_file(found, facts):
         raise ChangedUnderUsError(
             f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: somebody "
-            f"writes to it. {otherwise} Stop who does."
+            f"writes to it. {otherwise} Stop the program that does it."
         )
 
 

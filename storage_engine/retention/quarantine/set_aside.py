@@ -49,7 +49,8 @@ def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
         if found[path] != known:
             raise QuarantineError(
                 f"{path}: expected it as run {run.run_key!r} found it, {known}, found {found[path]}: "
-                "the store's broker has run since, or somebody changed its files. Nothing was changed. "
+                "the store's broker has run since, or another program changed its files. Nothing was "
+                "changed. "
                 "What is archived comes back into another directory by ",
                 Command("restore"),
                 ".",

@@ -255,7 +255,7 @@ def _still_aside(
             )
         if not _same(facts, there):
             raise QuarantineError(
-                f"{place.directory.joinpath(*place.names(path))}: expected the file that went, of "
+                f"{place.directory.joinpath(*place.names(path))}: expected the file that was deleted, of "
                 f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns, found "
                 f"{there.st_size} bytes, inode {there.st_ino} and mtime {there.st_mtime_ns} ns: it was "
                 "touched or copied since. Nothing was changed. ",

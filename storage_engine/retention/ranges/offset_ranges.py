@@ -81,7 +81,7 @@ def proven_ends(
 
 FAULTY = "faulty"
 _FAULTY_BESIDE = "a lake has it, and verify found a fault in it there"
-_SHIELDED = "gone from the log, and kept in the shield"
+_SHIELDED = "deleted from the log, and kept in the shield"
 
 ACCEPTED = "accepted"
 """Reason of a loss that a person has accepted."""

@@ -373,7 +373,8 @@ def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
     if sha256 != verdict.sha256:
         raise ChangedUnderUsError(
             f"{path}: expected SHA-256 {verdict.sha256 or 'taken'} as it was when it was compared with what "
-            f"other nodes archived, found {sha256}: somebody writes to it, or may. {said} Find out who does, "
+            f"other nodes archived, found {sha256}: another program writes to it, or may. {said} Find out "
+            "who does, "
             "and run again.",
             path=path,
         )

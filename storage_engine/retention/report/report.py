@@ -442,7 +442,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
             *planned,
             *again_notices(recorded_faults(events)),
             *_while("segments were deleted", released, planned),
-            *_while("what pointed into them was deleted", cleaned, planned),
+            *_while("the files that pointed into them were deleted", cleaned, planned),
             *(f"{subject} was deleted by another run meanwhile" for subject in others),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),

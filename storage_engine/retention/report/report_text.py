@@ -57,7 +57,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("Deleted", _segments(report, Fate.DELETED))
     pending = "Would be deleted" if report.request.dry_run else "To be deleted"
     yield from _section(pending, _segments(report, Fate.PENDING))
-    yield from _section("Gone by no run, and proven", _segments(report, Fate.GONE_PROVEN))
+    yield from _section("Deleted by no run, and proven", _segments(report, Fate.GONE_PROVEN))
     yield from _section("Missing", _segments(report, Fate.MISSING))
     yield from _section("Kept", _segments(report, Fate.KEPT))
     yield from _section(find_broker(report.broker).words.dependents, _dependents(report))
@@ -282,7 +282,7 @@ def _lag(report: Report) -> Iterator[str]:
     if lag.logs is not None:
         yield f"measured in {count_text(lag.logs, 'log')}; of other logs it is unknown"
     if lag.lost_messages:
-        yield f"{count_text(lag.lost_messages, 'message')} gone before some group read them"
+        yield f"{count_text(lag.lost_messages, 'message')} gone before some group had read them"
     if lag.soonest_loss_ms is not None:
         when = f"in {duration_text(lag.soonest_loss_ms)}" if lag.soonest_loss_ms > 0 else "now"
         yield f"the next loss by age: {when}"
@@ -296,7 +296,7 @@ def _lag(report: Report) -> Iterator[str]:
         if unnamed:
             names.append(f"{unnamed} more groups")
         queues = count_text(lag.at_risk_queues, unit)
-        yield f"in {queues} these still have to read what goes: {', '.join(names)}"
+        yield f"in {queues} these still have to read the segments to delete: {', '.join(names)}"
     told = {(row.group, row.topic, row.queue_id) for row in lag.worst}
     others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in told]
     for row in others[:_LAGGING_SHOWN]:

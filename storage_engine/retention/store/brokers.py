@@ -179,7 +179,7 @@ def refuse_cleanup(store: ManagedStore) -> None:
 
 
 def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
-    """Make sure that nobody uses a store that is managed as a stopped broker's; another run is waited for.
+    """Make sure that no process uses a store that is managed as a stopped broker's; wait for another run.
 
     Who deletes locks it as well; a run that has nothing to delete would never see who has it.
 

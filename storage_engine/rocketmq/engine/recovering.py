@@ -62,7 +62,8 @@ def recover_store(
     if dry_run:
         if (holder := store_lock.lock_holder(layout)) is not None:
             raise StoreBusyError(
-                f"{layout.root}: expected nobody to write the store, found {holder}. What a recovery would "
+                f"{layout.root}: expected no process that writes the store, found {holder}. What a "
+                "recovery would "
                 "do can't be told. Nothing was changed. Stop it first."
             )
         return preview_recovery(layout, settings, whole_index=whole_index)

@@ -217,7 +217,8 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         """
         if not self._lock.acquire(blocking=False):
             raise StoreBusyError(
-                f"{self._store.layout.root}: expected nobody else to clean the store, found another run that "
+                f"{self._store.layout.root}: expected no other process to clean the store, found another "
+                "run that "
                 "does. Nothing was changed. Wait for it."
             )
         return True
@@ -296,7 +297,7 @@ def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
     """Delete a file of the log once no reader has it; as a ``Remove``."""
     if not file.destroy(_FORCED_AFTER_MS, clock_ms()):
         raise BrokerError(
-            f"{path}: expected nobody to read it, found a reader. It stays. Run again when that one is done; "
+            f"{path}: expected no reader, found one. It stays. Run again when that one is done; "
             f"in {_FORCED_AFTER_MS // 1000} s a run deletes it whoever reads it.",
             may_have_acted=True,
         )

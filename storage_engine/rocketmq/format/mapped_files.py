@@ -233,7 +233,8 @@ def mapped(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:
             raise StoreBusyError(
-                f"{path}: expected bytes, found none: somebody changes the file. Find out who, and run again."
+                f"{path}: expected bytes, found none: another program changes the file. Find out who, and "
+                "run again."
             ) from error
     if scattered:
         mapping.madvise(mmap.MADV_RANDOM)

@@ -155,7 +155,7 @@ def _set_mtime(meant: Touched) -> Touched:
         if before.st_ino != meant.inode:
             raise ChangedUnderUsError(
                 f"{meant.path}: expected the file with inode {meant.inode}, found inode {before.st_ino}: "
-                "somebody replaced it. It was not touched. Stop who does."
+                "another program replaced it. It was not touched. Stop the program that does it."
             )
         os.utime(fd, ns=(before.st_atime_ns, meant.mtime_ns))
         try:

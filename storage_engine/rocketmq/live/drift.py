@@ -222,7 +222,7 @@ def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
         )
         them = "it" if len(changed) == 1 else "them"
         why = f"expected the modification time {expected} that the hold set, found {now}"
-        why += f": somebody touched {them}"
+        why += f": another program touched {them}"
         yield _mtime_changed([file for _, file in changed], why)
 
 
@@ -241,7 +241,8 @@ def _settings(state: HoldState, found: Observed) -> Iterator[Drift]:
         if value != expected:
             yield Drift(
                 DriftKind.SETTING_CHANGED,
-                f"{found.address}: expected {key}={expected}, found {value}: somebody changed it while the "
+                f"{found.address}: expected {key}={expected}, found {value}: another program changed it "
+                "while the "
                 f"store was held.{_meaning(key, value)} Find out who, and set it back.",
             )
 

@@ -239,7 +239,7 @@ class FenceKeeper:
             found = times_text([found_ns // _MS_NS for _, found_ns in mended])
             self._say_mended(
                 f"{paths_text(paths)}: expected the modification time {expected} that the hold set, found "
-                f"{found}: somebody touched {_them(paths)}. The watch has set it again."
+                f"{found}: another program touched {_them(paths)}. The watch has set it again."
             )
 
     def _say_gone(self, gone: Sequence[Touched], files: Sequence[SeenFile]) -> None:
@@ -359,7 +359,7 @@ def _identity(directory: Path) -> Identity | None:
 def _unseen_text(paths: Sequence[Path]) -> str:
     return Text(
         f"{' and '.join(map(str, paths))}: expected segments of the held log there, found none: the "
-        "disk isn't mounted, or somebody moved the directory. What lies elsewhere is fenced. Mount it. "
+        "disk isn't mounted, or the directory was moved. What lies elsewhere is fenced. Mount it. "
         "If they are gone for good, run ",
         Command("hold"),
         ".",

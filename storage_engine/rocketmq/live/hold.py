@@ -330,7 +330,10 @@ def _put_settings_back(store: LiveParts, state: HoldState, found: Observed) -> I
         if value == changed.ours:
             store.admin.update_config({changed.key: changed.original})
         elif value != changed.original:
-            yield f"{changed.key} is {value}: somebody set it, so it wasn't put back to {changed.original}"
+            yield (
+                f"{changed.key} is {value}: another program set it, so it wasn't put back to "
+                f"{changed.original}"
+            )
 
 
 def _left_settings(state: HoldState) -> Iterator[str]:
@@ -350,7 +353,7 @@ def _touched_by_others(state: HoldState, found: Observed) -> Iterator[str]:
     ]
     if paths:
         what = "it, so its mtime wasn't" if len(paths) == 1 else "them, so their mtimes weren't"
-        yield f"{paths_text(paths)}: somebody touched or replaced {what} put back"
+        yield f"{paths_text(paths)}: another program touched or replaced {what} put back"
 
 
 def _wait_for_last_pass(store: LiveParts, state: HoldState, boot_timestamp_ms: int) -> None:

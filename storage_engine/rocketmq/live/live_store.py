@@ -514,6 +514,7 @@ def _why_not_set(store: LiveParts) -> str:
 def _set(store: LiveParts, value: str | None, what_was_done: str) -> Drift:
     return Drift(
         DriftKind.SETTING_CHANGED,
-        f"{store.admin.address}: expected {FORCIBLY}=false, found {value}: somebody changed it while the "
+        f"{store.admin.address}: expected {FORCIBLY}=false, found {value}: another program changed it "
+        "while the "
         f"store was held{what_was_done}",
     )

@@ -173,7 +173,7 @@ def _prefix(store: LiveParts, segments: Sequence[Segment]) -> Prefix:
     stays = next((path / name for path in paths if (path / name).exists()), None)
     if stays is None:
         raise GateRefusedError(
-            f"{', '.join(map(str, paths))}: expected segment {name} behind those that go, found none. "
+            f"{', '.join(map(str, paths))}: expected segment {name} behind those to delete, found none. "
             "Nothing was deleted. Plan again."
         )
     directories = sorted({Path(s.facts.path).parent for s in segments} | {stays.parent})
@@ -202,11 +202,13 @@ def _check_unchanged(store: LiveParts, prefix: Prefix, state: HoldState) -> None
             continue
         text = (
             f"{segment.facts.path}: expected it as it was a moment ago, {segment.facts}, found "
-            f"{found or 'no file'}: somebody changes the store while we hold it."
+            f"{found or 'no file'}: another program changes the store while we hold it."
         )
         if state.releasing:
-            raise GateRefusedError(f"{text} What an earlier call exposed may still go. Stop who does.")
-        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
+            raise GateRefusedError(
+                f"{text} What an earlier call exposed may still go. Stop the program that does it."
+            )
+        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop the program that does it.")
 
 
 def _have_it_go(store: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:

@@ -82,7 +82,8 @@ def weaknesses(store: LiveParts, state: HoldState, found: Observed) -> Iterator[
         yield f"nothing is deleted through this broker: {untried_text(found.settings)}"
     if why := no_watch(root_of(store)):
         yield Text(
-            f"{why}: until the next run nobody mends a fence that somebody touches or removes; once its "
+            f"{why}: until the next run no watch mends a fence that another program touches or removes; "
+            "once its "
             f"{len(state.fence) or 1} files are, the broker deletes what is behind them. Run ",
             Command("watch"),
             " on this host",
@@ -98,7 +99,8 @@ def weaknesses(store: LiveParts, state: HoldState, found: Observed) -> Iterator[
     if fills_before(found, state, disks, limit):
         yield (
             f"as fast as the log has grown lately, its disk is above {limit} % before the broker's own "
-            f"deletion begins again, if nobody renews the hold; while {FORCIBLY} is false the broker then "
+            f"deletion begins again, without a renewal of the hold; while {FORCIBLY} is false the broker "
+            "then "
             f"takes no message. Lower hold_hours or {RESERVED}, or add space"
         )
 

@@ -125,7 +125,7 @@ class Replicas:
         if self.masters:
             return (
                 f"expected one master of this broker's name, found that {'; '.join(self.masters)}. While two "
-                "claim to be the master, nobody can tell whose log goes on. Stop one of them, or make it a "
+                "claim to be the master, it is unknown whose log goes on. Stop one of them, or make it a "
                 "slave (brokerRole=SLAVE with a brokerId above 0), and run the same again"
             )
         if self.unknown and self.in_group:

@@ -77,8 +77,8 @@ class RocketMQStore:
             used_bytes = self._used_bytes(log) if self.config.replicas_per_disk_partition > 1 else None
         except FileNotFoundError as error:
             raise StoreBusyError(
-                f"{error.filename}: went away while the store was being read: somebody else changes it. "
-                "Try again when nobody does."
+                f"{error.filename}: went away while the store was being read: another program changes it. "
+                "Try again when none does."
             ) from error
         return StoreSnapshot(
             broker=BROKER,
@@ -202,7 +202,7 @@ def read_whole(path: Path, size_bytes: int) -> bytearray:
         ) from error
     if found != size_bytes:
         raise StoreBusyError(
-            f"{path}: expected {size_bytes} bytes, found {found}: somebody else changes it. "
+            f"{path}: expected {size_bytes} bytes, found {found}: another program changes it. "
             "Find out who, and run again."
         )
     return data

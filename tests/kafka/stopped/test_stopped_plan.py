@@ -95,7 +95,7 @@ def test_other_nodes_replicas_keep_a_log_and_no_other_one(made: MadeNode) -> Non
     made.replicas["t-0"] = (2, 1, 3)
     found, why = reasons(made)
     assert found == [Reason.REPLICAS_ELSEWHERE, Reason.REPLICAS_ELSEWHERE]
-    assert why.startswith("nodes 2 and 3 have a replica, and nobody says that every such node is stopped")
+    assert why.startswith("nodes 2 and 3 have a replica, and no option says that every such node is stopped")
     assert "(by its broker's rules: retention.ms: its newest record is older" in why
     assert reasons(made, log="u-0")[0] == [Reason.EXPIRED, Reason.EXPIRED]
     assert reasons(made, PlanRequest(replicas_stopped=" "))[0] == found

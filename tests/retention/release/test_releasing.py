@@ -437,5 +437,5 @@ def test_what_could_not_be_checked_while_the_store_was_held_is_told(
         (cleaning,) = (text for text in steps.clean_dependents(store, "r").notices if unchecked in text)
     told = report_text(build_report(store, "r"))
     assert deleting == cleaning
-    both = "while segments were deleted, and while what pointed into them was deleted"
+    both = "while segments were deleted, and while the files that pointed into them were deleted"
     assert f"  {both}: {deleting}\n" in told
