@@ -23,7 +23,7 @@ _SCHEME = "x-storage-engine"
 def tell(context: Context, outlets: Iterable[object], asset: Asset, extra: Mapping[str, Any]) -> None:
     """Have an event of an asset come when the task succeeds, where an alias is among its outlets.
 
-    :param extra: what the event says.
+    :param extra: the event's fields.
     """
     for alias in outlets:
         if isinstance(alias, AssetAlias):

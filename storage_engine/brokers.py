@@ -22,7 +22,7 @@ GROUP = "storage_engine.brokers"
 def find_broker(name: str) -> Broker:
     """Return the broker of this name.
 
-    :raises BadInputError: none is installed, or what is installed under the name is none.
+    :raises BadInputError: none is installed, or the one under this name is no broker.
     """
     installed = _installed()
     if name in installed:
@@ -152,7 +152,7 @@ def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
 
     :param broker: its name.
     :param where: the store's root.
-    :param done: what is asked for, as in "stores are <done>".
+    :param done: the request, as in "stores are <done>".
     :raises BadInputError: nothing but the broker itself writes them.
     """
     kind = find_broker(broker)

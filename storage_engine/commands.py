@@ -26,7 +26,7 @@ _REASON = ("lake promote", "stamp --new", "stamp", "adopt")
 class Command:
     """A command of the shell that a text names.
 
-    :param words: its name, with what chooses what it does: ``lake rebuild``, ``clean --manual``.
+    :param words: its name, with the words that choose its action: ``lake rebuild``, ``clean --manual``.
     :param given: arguments as they are typed; a command that has some gets no others.
     """
 
@@ -41,7 +41,8 @@ class Command:
 class Arguments:
     """Known names of a store and its lakes, for a text that is shown.
 
-    :param places: of two lakes, what texts about each have in common: a text is about the one it names first.
+    :param places: parts of two lakes' names that texts about each share: a text is about the lake that it
+        names first.
     :param store_options: words that each command of the store takes.
     :param is_named: the store's name stands for its lakes too, unless it ``has_own_lake``.
     """
@@ -57,7 +58,7 @@ class Arguments:
 
 
 Part = str | Command | BaseException
-"""Of a text: of an error its message is taken."""
+"""Parts of a text: of an error its message is taken."""
 
 
 class Text(str):

@@ -75,7 +75,7 @@ class Cleanup:
     """One run on one store, and by what means its heavy work is done.
 
     :param run_key: names the run in the journal; the same key goes on with it.
-    :param request: what is asked beyond the store's own settings; None: nothing.
+    :param request: the request beyond the store's own settings; None: nothing.
     :param measure_lag: measures consumer lag, here or in a Spark job.
     :param archive_with: copies, proves and commits segments, here or in a Spark job.
     :param where: says for the record where ``archive_with`` does that.
@@ -157,7 +157,7 @@ def flush_checkpoint(cleanup: Cleanup) -> CheckpointResult:
 def validate(cleanup: Cleanup, *, full: bool = False) -> ValidationResult:
     """Check that store and lake together still have every byte.
 
-    :param full: check every frame and archived row instead of the boundaries of what changed.
+    :param full: check every frame and archived row instead of the boundaries of changed ranges.
     """
     from storage_engine.quality.validate import validate_store
 

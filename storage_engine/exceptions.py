@@ -86,8 +86,8 @@ class CorruptFrameError(StorageEngineError):
         """
         :param path: the segment file.
         :param offset: physical offset of the first bad byte's frame.
-        :param expected: what a valid frame has there.
-        :param found: what is there.
+        :param expected: the value of a valid frame there.
+        :param found: the value there.
         """
         return cls(
             f"{path}: bad frame at physical offset {offset}: expected {expected}, found {found}. "
@@ -140,7 +140,7 @@ class FileGoneError(ChangedUnderUsError):
 
     @classmethod
     def at(cls, path: str, known: str = "Nothing was changed.") -> FileGoneError:
-        """:param known: what is known of the store, as a sentence."""
+        """:param known: the known state of the store, as a sentence."""
         return cls(
             f"{path}: expected the file that was listed, found none: it was deleted or renamed meanwhile. "
             f"{known} Run it again, which lists the files as they are by then.",

@@ -22,7 +22,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 _RUN_PREFIX = "engine-"
 _RETRY_MS = 60_000
-"""From a run that failed to the next try: its report is for people, and a lake needs time to come back."""
+"""Time from a failed run to the next try: its report is for people, and a lake needs time to come back."""
 
 
 class ProvenRelease:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _LINE_BYTES = 64
-"""Of a processor's cache."""
+"""Bytes of a line of a processor's cache."""
 _STAGGER_BYTES = 17 * _LINE_BYTES
 """An odd number of cache lines."""
 _MAX_FREE = 2

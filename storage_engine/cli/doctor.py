@@ -142,7 +142,7 @@ def _call_for(name: str, context: click.Context) -> int:
 def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
     """Print what a store is, its settings, what is wrong, and what to type next.
 
-    :param said: what this call was given.
+    :param said: this call's arguments.
     """
     width = min(terminal_width() or 80, _MOST_COLUMNS)
     say_styled(click.style(printable(store_head(found.store)), bold=True))

@@ -345,7 +345,7 @@ def run_tasks(
 def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
     """Take every step of a cleanup.
 
-    :return: what it came to, as a clause; whether it ended well.
+    :return: its result, as a clause; whether it ended well.
     """
     for step in cycle.CLEANUP[:-1]:
         step(cleanup)

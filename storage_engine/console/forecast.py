@@ -67,7 +67,7 @@ class TimeBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeToLevel:
-    """In how long a disk is above a level; None: never, at that pace.
+    """Time in which a disk rises above a level; None: never, at that pace.
 
     :param name: of the level: notice, cleans, forces, refuses or full.
     """
@@ -83,7 +83,7 @@ class TimeToLevel:
 class Room:
     """The disk that is fullest.
 
-    :param log_bytes: what the logs hold of it.
+    :param log_bytes: bytes of it that the logs take.
     """
 
     total_bytes: int
@@ -113,7 +113,7 @@ class Forecast:
     :param span_ms: from the first to the last look that counts.
     :param samples: number of looks that count.
     :param ingest: None: not told by these looks; ``reclaim`` likewise.
-    :param net: what the disk fills up by.
+    :param net: the rate at which the disk fills.
     """
 
     enough: bool

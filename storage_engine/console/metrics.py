@@ -42,7 +42,7 @@ METRICS = {
     "proofs_faulty": "Archived segments whose last verification found a fault.",
     "hold_end_timestamp_seconds": "When the hold of a running broker ends, unless it is renewed.",
 }
-"""By name without the prefix: what it is. Each is a gauge with the label store, the disks' also path."""
+"""Descriptions by name without the prefix. Each is a gauge with the label store, the disks' also path."""
 _NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
 
 

@@ -28,7 +28,7 @@ TOPIC_DAYS = 14
 MOST_LOGS = 200
 """Whose ranges a page lists; of all there are totals."""
 MOST_RUNS = 200
-"""On one page."""
+"""Runs on one page."""
 
 
 @dataclass(frozen=True, slots=True)

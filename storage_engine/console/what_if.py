@@ -33,7 +33,7 @@ INGEST_DAYS = 7
 DAYS = 14
 MOST_DAYS = 90
 MOST_COURSE_SECONDS = 2.0
-"""Of processor time, for each of both courses: its server has the tasks' heartbeats to answer."""
+"""Seconds of processor time for each of both courses: its server has the tasks' heartbeats to answer."""
 _LONGEST_VALUE = 200
 
 
@@ -111,7 +111,7 @@ class BothLevels:
 class WhatIfAnswer:
     """Both courses from the same moment on, and what follows from the changed figures.
 
-    :param windows: spans in which the broker would delete what has expired, by the changed settings.
+    :param windows: spans in which the broker would delete expired segments, by the changed settings.
     """
 
     today: Course
@@ -156,7 +156,7 @@ def question_of(body: Any) -> WhatIfQuestion:
     """Return the question that a page sends.
 
     :param body: as JSON.
-    :raises BadInputError: it is none; names what is wrong.
+    :raises BadInputError: it is no question; names the fault.
     """
     asked = from_jsonable(WhatIfQuestion, body, "what-if")
     if not 1 <= asked.days <= MOST_DAYS:

@@ -188,7 +188,7 @@ _ARGUMENT = re.compile(r"[?&]([^=&?]*)=(?=([^&]*))")
 def check_database_url(url: str) -> None:
     """Make sure that a SQLAlchemy URL names one of our databases, by arguments that only say how.
 
-    :raises ValueError: it doesn't; the text of the error says what was found, without any value.
+    :raises ValueError: it doesn't; the error's text says what was found, without any value.
     """
     scheme = url.partition("://")[0]
     if (allowed := _ARGUMENTS.get(scheme)) is None:

@@ -23,7 +23,7 @@ from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import TurnTakenError
 
 WAIT_SECONDS: Final = 600.0
-"""For so long a process waits for its turn, where no other time is given."""
+"""Seconds that a process waits for its turn, where no other time is given."""
 _PAUSE_SECONDS: Final = 0.25
 _LONGEST_TEXT: Final = 60
 _OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC

@@ -90,7 +90,7 @@ def exact_bytes_text(size_bytes: int) -> str:
 def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
     """A moment to the second; empty for None, and in milliseconds where no calendar goes so far.
 
-    :param zone: another one only for what is meant in it, as deleteWhen is; its offset is shown then.
+    :param zone: another one only for a time that is meant in it, as deleteWhen is; its offset is shown then.
     """
     if timestamp_ms is None:
         return ""

@@ -30,8 +30,8 @@ from storage_engine.retention.store.managed_store import ManagedStore
 def check_store(store: ManagedStore) -> str:
     """Make sure that a connection's store, journal and lake can be worked with.
 
-    :return: what was found, in a few sentences.
-    :raises StorageEngineError: what can't be used, and why.
+    :return: the findings, in a few sentences.
+    :raises StorageEngineError: something can't be used; names it, and the reason.
     """
     check_host(store.root, store.host, None)
     lakes = tuple(_check_lakes(store))
@@ -89,7 +89,9 @@ def _check_journal(url: str) -> str:
 
 
 def _check_lakes(store: ManagedStore) -> Iterator[str]:
-    """:raises LakeUnavailableError: a lake can't be used; one that is missing is named with what makes it."""
+    """:raises LakeUnavailableError: a lake can't be used; for a missing one the text has the command that
+    makes it.
+    """
     if store.policy.archive is ArchiveMode.OFF:
         yield "Lake: not needed, as nothing is archived."
         return

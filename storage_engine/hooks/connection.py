@@ -61,7 +61,7 @@ class Place:
 class Fields:
     """Typed access to a connection's extra fields.
 
-    :param source: what has the fields, for messages, such as ``connection orders``.
+    :param source: the owner of the fields, for messages, such as ``connection orders``.
     :param places: of settings that are keys of a JSON field, by their names. Any other is a field of its own.
     """
 
@@ -327,7 +327,7 @@ def managed_store(
     :param extra: the connection's extra fields, by the names of ``STORE_SETTINGS``, or by those that
         older connections have.
     :param password: the journal's password, put into its URL.
-    :param source: what says the fields where no connection does, for messages.
+    :param source: the owner of the fields where no connection has them, for messages.
     :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
     """
     source = source or _connection(conn_id)
@@ -672,7 +672,9 @@ def _catalog_credentials(connection: NamedConnection) -> dict[str, str]:
 
 
 def _address(connection: NamedConnection) -> str:
-    """As Airflow's HttpHook reads one: the host may be the whole address, the schema field the scheme."""
+    """Return the address as Airflow's HttpHook reads it: the host may be the whole address, the schema field
+    the scheme.
+    """
     host = connection.host or ""
     if "://" in host:
         return host

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 class AlarmException(AirflowFailException):
     """Fails a task that has looked after a store and found what a person should know at once.
 
-    :param text: what the task's log ends with; "": the alarms.
+    :param text: the end of the task's log; "": the alarms.
     """
 
     def __init__(self, alarms: Sequence[str], text: str = "") -> None:

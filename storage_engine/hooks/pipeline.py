@@ -74,7 +74,7 @@ def read_pipeline(
 ) -> tuple[PipelineFacts, str]:
     """Read Airflow's records of a store's DAGs.
 
-    :param archives_ahead: the store's policy archives what is sealed, so that its DAG for that is needed.
+    :param archives_ahead: the store's policy archives sealed segments, so that its DAG for that is needed.
     :param asks: the store's policy asks for approval by a second person.
     :return: also the id of the DAG that cleans the store.
     """

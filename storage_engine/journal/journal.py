@@ -341,7 +341,7 @@ class Journal(JournalStores):
     def record_plan(self, run: Run, plan: Plan, payload: Mapping[str, Any]) -> Run:
         """Make ``plan`` the run's plan, unless it has one; return the run with the plan that counts.
 
-        :param payload: what else the plan was decided from.
+        :param payload: the other data that the plan was decided from.
         """
 
         digest = plan.digest

@@ -14,7 +14,7 @@ from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage, Lineages
 
 REPORT_VERSION = 1
-"""Of a report's fields: it grows where one that was there means something else, or is gone."""
+"""Version of a report's fields: it grows where an existing field changes its meaning, or is gone."""
 
 
 class Step(StrEnum):
@@ -107,7 +107,7 @@ class Run:
 class Event:
     """A step's intent, result or failure.
 
-    :param subject: what it is about: a segment's base offset, a file; "" for the step as a whole.
+    :param subject: its subject: a segment's base offset, a file; "" for the step as a whole.
     :param event_id: grows with each event that is recorded, whatever the clock says.
     """
 
@@ -122,7 +122,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """From where to where a store's logs reach: sums over its logs, and the time of the oldest message.
+    """Extent of a store's logs: sums over its logs, and the time of the oldest message.
 
     :param oldest_message_ms: None where that can't be told.
     """

@@ -25,7 +25,7 @@ def inspect(settings: StoreSettings, *, messages: bool) -> Inspection:
     """Describe a node.
 
     :param messages: read every segment: count its batches and records, and check their CRCs.
-    :raises BadInputError: it is no node, or a file can't be what its name says.
+    :raises BadInputError: it is no node, or a file contradicts its name.
     """
     node = read_node(Path(settings.root))
     topics = read_topic_settings(node)

@@ -36,9 +36,9 @@ Place = tuple[str, str, int]
 pc: Any = pyarrow.compute
 
 _MAX_DECODED_BYTES = 64 << 20
-"""Of a longer batch its newest timestamp stands for all of its records."""
+"""Bytes of a batch above which its newest timestamp stands for all of its records."""
 _BYTES_PER_DECODE = 8 << 20
-"""So many bytes of batches of any logs are decoded by one call: one costs as much as hundreds of batches."""
+"""Bytes of batches of any logs that one call decodes: one call costs as much as hundreds of batches."""
 _UnreadPlace = tuple[Place, bool, str, int]
 """The place where a group loses records, whether its position there is known, the log, and from where on."""
 

@@ -170,7 +170,7 @@ _ONLY_AGE = frozenset(
 class Asked:
     """Parts of a request that decide beside the rules of retention.
 
-    :param stopped: the node by its own files, or what keeps all of its logs.
+    :param stopped: the node by its own files, or the reason that keeps all of its logs.
     :param word: of its cluster; None: none is asked.
     """
 
@@ -533,7 +533,7 @@ class RoomNode(OpenNode):
     """A stopped node, and its cluster.
 
     :param live: how its cluster is reached; None: none runs that could be asked.
-    :param word: what the cluster said at the last look.
+    :param word: the cluster's answers at the last look.
     """
 
     live: LiveBroker | None = None

@@ -149,10 +149,11 @@ class _Run:
 class Agent:
     """Serves segments of stores.
 
-    :param stores: by the real path of each root, what lists the files of its segments.
+    :param stores: by the real path of each root, the function that lists the files of its segments.
     :param lease_seconds: a run is forgotten after so long without a question.
     :param connections: at one time; one more is closed at once.
-    :param bytes_per_second: how fast all runs may read together, beside what each plan says; None: any speed.
+    :param bytes_per_second: how fast all runs may read together, beside each plan's own limit; None: any
+        speed.
     :param log: is given a line for each thing that an operator should know.
     """
 

@@ -36,7 +36,7 @@ _CONFIGURED_BY = {
     **dict.fromkeys(("gs", "gcs"), ("gcs.",)),
     **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), ("adls.",)),
 }
-"""By scheme, what the properties begin with that say which host is asked, and as whom."""
+"""Beginnings of the properties that name the host and the user, by scheme."""
 
 _recorders: list[list[str]] = []
 _recorders_lock = threading.Lock()

@@ -8,4 +8,4 @@ S3_DEFAULTS = {
     "s3.request-timeout": "30",
     "s3.retry-strategy-impl": "storage_engine.lake.s3_retries.LakeRetries",
 }
-"""So that a store that stalls or is gone ends in an error, not in a task that never does."""
+"""Time limits, so that a store that stalls or is gone ends in an error, not in a task that never ends."""

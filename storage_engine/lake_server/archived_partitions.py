@@ -47,10 +47,10 @@ class ArchivedRange:
 class ArchivedPartition:
     """A lake's ranges of a partition.
 
-    :param topic: what consumers call its topic.
+    :param topic: its topic's name for consumers.
     :param ranges: by offset, none over another.
-    :param start: the first offset that is served: what the log began with when it was archived, or later.
-    :param expired: offsets that a keep rule took, as (first, end, by what): readers go on behind them.
+    :param start: the first offset that is served: the log's begin when it was archived, or later.
+    :param expired: offsets that a keep rule took, as (first, end, rule): readers go on behind them.
     :param topic_id: as Kafka writes it.
     """
 
@@ -151,7 +151,7 @@ def archive_of(
 ) -> Archive:
     """Return the partitions that receipts are of. Pure.
 
-    :param rows: those that count, of every log's newest lineage; of what expired nothing is served.
+    :param rows: those that count, of every log's newest lineage; expired ranges are not served.
     :param expiries: by which policy and since when something expired, by the act's SHA-256.
     :param first_proven: when each segment was proven for the first time; by default by its receipt. The topic
         of which one was so last has its name, whatever was proven again or compacted since.

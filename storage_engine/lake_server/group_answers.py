@@ -53,7 +53,7 @@ class Synced(NamedTuple):
 class Member:
     """A member of a group.
 
-    :param protocols: by name, what it says of itself.
+    :param protocols: its metadata, by name.
     :param seen: when it was last heard of, on the monotonic clock, in seconds.
     """
 
@@ -316,7 +316,7 @@ FORWARDED: Final = frozenset(
 _SYNC = timedelta(minutes=5)
 """How long members may wait for the partitions that their leader assigns (max.poll.interval.ms)."""
 _RETENTION_SECONDS = 7 * 24 * 3600.0
-"""After so long without a use a group's positions are dropped (offsets.retention.minutes)."""
+"""Time without a use after which a group's positions are dropped (offsets.retention.minutes)."""
 
 
 class GroupAnswers:
@@ -324,7 +324,7 @@ class GroupAnswers:
 
     :param cluster: the id that clients are told.
     :param upstream: where groups that never committed here have their positions; None: nowhere.
-    :param address: what clients are told to connect to, as host and port.
+    :param address: host and port that clients are told to connect to.
     :param are_groups_upstream: groups are at the cluster, with their real coordinators.
     """
 
@@ -351,7 +351,7 @@ class GroupAnswers:
 
         :param now: on the monotonic clock, in seconds.
         :return: the groups.
-        :raises OSError: the file can't be written; what it has stays.
+        :raises OSError: the file can't be written; its content stays.
         """
         async with self._commits:
             self._used |= {name: now for name, group in self.groups.groups.items() if group.members}

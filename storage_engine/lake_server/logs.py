@@ -198,7 +198,7 @@ class Logs:
     async def renew(self) -> None:
         """Read the lake's newest commit.
 
-        :raises LakeUnavailableError: the lake can't be read; what was known stays.
+        :raises LakeUnavailableError: the lake can't be read; the earlier state stays.
         """
         async with self._renewal:
             await self._reader.renew()

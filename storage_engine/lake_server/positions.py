@@ -63,7 +63,7 @@ class CommittedPositions:
     def commit(self, group: str, found: dict[tuple[str, int], Position]) -> None:
         """Keep positions; they are on disk when this returns.
 
-        :raises OSError: they can't be written; what was committed before stays.
+        :raises OSError: they can't be written; earlier commits stay.
         """
         of_group = {topic: dict(numbers) for topic, numbers in self.groups.get(group, {}).items()}
         for (topic, partition), position in found.items():

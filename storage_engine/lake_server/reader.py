@@ -164,7 +164,7 @@ class LakeReader:
     async def renew(self) -> None:
         """Read the receipts again if the lake has been committed to since.
 
-        :raises LakeUnavailableError: the lake can't be read; what was known stays.
+        :raises LakeUnavailableError: the lake can't be read; the earlier state stays.
         """
 
         def look() -> tuple[tuple[int | None, int | None], Table, Archive, frozenset[str]] | None:
@@ -200,7 +200,7 @@ class LakeReader:
         :param end: only batches that begin below it.
         :return: nothing: no batch begins below ``end``.
         :raises StorageEngineError: no receipt has it.
-        :raises DamagedRangeError: what is archived there is no batch.
+        :raises DamagedRangeError: the archived bytes there are no batch.
         :raises ProofError: the data file can't be turned back into its segment.
         :raises LakeUnavailableError: the lake can't be read.
         """

@@ -232,7 +232,7 @@ class Piece:
         :param end: only batches that begin below it; nothing, where the next one doesn't.
         :param max_bytes: more are returned where the first batch is longer (KIP-74).
         :return: None: no batch of this piece has it or lies behind it.
-        :raises DamagedRangeError: what is no batch lies where the offset may have been.
+        :raises DamagedRangeError: bytes that are no batch lie where the offset may have been.
         """
         first = int(np.searchsorted(self.last_offsets, offset))
         if first == len(self.positions):
@@ -254,7 +254,7 @@ class Piece:
     def last_batch(self, end: int) -> bytes:
         """Return the last batch that begins below an offset; nothing: none does.
 
-        :raises DamagedRangeError: what is no batch lies behind it.
+        :raises DamagedRangeError: bytes that are no batch lie behind it.
         """
         last = int(np.searchsorted(self.base_offsets, end)) - 1
         if last == len(self.positions) - 1 and self.size_bytes != (

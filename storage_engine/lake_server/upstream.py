@@ -100,7 +100,7 @@ class PartitionFetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Of one fetch.
+    """Limits of one fetch.
 
     :param level: of isolation.
     :param seconds: how long it may wait for ``min_bytes``.
@@ -162,7 +162,7 @@ class Upstream:
 
     :param bootstrap: brokers that are asked for the others.
     :param cluster: the id that it has to have.
-    :param tls: what connections to it are encrypted by; None: they aren't.
+    :param tls: the TLS context of connections to it; None: they aren't encrypted.
     :param login: that its brokers demand; None: they demand none.
     """
 

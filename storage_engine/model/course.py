@@ -41,7 +41,7 @@ class RuleSetting:
     """A setting of the broker that a simulation can change.
 
     :param name: the broker's own.
-    :param minimum: what a person may type at least; None: anything. The broker may clamp the value.
+    :param minimum: the least value that a person may type; None: any. The broker may clamp the value.
     :param unit: of the value, such as h, %, ms; "": none.
     """
 
@@ -58,7 +58,7 @@ class RuleLevels:
     """The levels at which a broker acts, as they are in effect. A disk has to be above one.
 
     :param notice_percent: a person is told.
-    :param cleans_percent: the broker deletes what has expired, at any hour.
+    :param cleans_percent: above it the broker deletes expired segments, at any hour.
     :param forces_percent: it deletes whatever its age; None: it never does, by its settings.
     :param refuses_percent: it refuses writes.
     :param accepts_percent: at this level or below it accepts them again.
@@ -88,7 +88,7 @@ class Ingest:
 
     def __post_init__(self) -> None:
         """
-        :raises BadInputError: it can't be what a store takes in.
+        :raises BadInputError: no store can have such an ingest.
         """
         _require_bytes("bytes_per_day", self.bytes_per_day, least=0)
         _require(len(self.profile) == HOURS_A_DAY, "profile", "24 weights, one an hour", len(self.profile))
@@ -142,8 +142,8 @@ class SegmentRun:
 class CourseStart:
     """The start of a course: one disk, and the log on it.
 
-    :param disk_bytes: used and usable bytes, without what the file system keeps for root.
-    :param other_bytes: used on it by what is neither the log nor its dependents.
+    :param disk_bytes: used and usable bytes, without the file system's reserve for root.
+    :param other_bytes: bytes used on it by neither the log nor its dependents.
     :param segment_bytes: of a new segment, once it is full.
     :param runs: the sealed segments, oldest first.
     :param active_bytes: written to the segment behind them, which is not full.
@@ -194,7 +194,7 @@ class CourseStart:
     def changed(self, *, disk_bytes: int | None = None, ingest: Ingest | None = None) -> CourseStart:
         """Return the same store on a disk of another size, or with another ingest.
 
-        :raises BadInputError: a size or an ingest that can't be, such as a disk too small for what is on it.
+        :raises BadInputError: an impossible size or ingest, such as a disk too small for its content.
         """
         if disk_bytes is not None:
             # A disk as it is may be a little smaller than what is estimated to be on it.

@@ -20,7 +20,7 @@ class ShieldNeed:
     :param pass_interval_ms: from one pass to the next; None likewise.
     :param disk_bytes: size of the smallest disk of the log; None: it can't be measured.
     :param used_percent: how full the fullest of these disks is, as the broker counts; None likewise.
-    :param is_tended: a watch is alive that acts on what is deleted.
+    :param is_tended: a watch is alive that acts on deletions.
     :param refusal: why there may be none now; "" where there may.
     """
 
@@ -50,7 +50,8 @@ class HoldMemory(Protocol):
     def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
         """Be the only store of the journal that changes what a cluster's stores share, after some waiting.
 
-        :return: what has to be called right before each change: it makes sure that this is so still.
+        :return: the check to call right before each change: it makes sure that no other holder came
+            meanwhile.
         :raises StoreBusyError: another one is at it, or was meanwhile.
         """
 
@@ -64,8 +65,8 @@ class HoldMemory(Protocol):
 def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
     """Return the remembered state of a hold; None: there is none.
 
-    :param kind: dataclass of what a broker's hold keeps.
-    :raises GateRefusedError: what is remembered isn't what this release writes.
+    :param kind: dataclass of the state of a broker's hold.
+    :raises GateRefusedError: the remembered state isn't in this release's form.
     """
     saved = None if memory is None else memory.load()
     if saved is None:
@@ -124,13 +125,13 @@ UNPROVEN = "no lake proves them"
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """:param detail: what was expected, what was found, and what to do; of a range that is gone, also whose
-        messages were in it.
+    """:param detail: the expected and the found state, and the remedy; of a range that is gone, also the
+    topics whose messages were in it.
     :param start_offset: of the log, where it is about a range that is gone; -1 otherwise.
     :param end_offset: behind that range; -1 otherwise.
     :param topics: of the messages in that range, as far as they can still be told.
-    :param log_id: of the log that the range was in, as receipts have it; "" where it isn't known, and of a
-        log that is no more once the detail says what of the range no lake has.
+    :param log_id: identity of the range's log, as receipts have it; "" where it isn't known, and for a
+        deleted log once the detail says what of the range no lake has.
     :param unarchived: by which rule nobody had to archive the range; "": by none.
     """
 
@@ -191,14 +192,14 @@ class HoldStatus:
     :param ends_at_ms: when the hold ends by itself unless it is renewed, whatever settings become; None: it
         doesn't, or isn't held.
     :param disturbances: found by this look, and not reported before.
-    :param notices: what a person should know, and what could not be checked.
-    :param described: what is held, where no segment is a fence; "": ``fence_offset`` says it.
-    :param deletes_from_ms: when the broker's own rules, as they are now, begin to delete what is held, unless
-        it is renewed; None: unknown, or isn't held.
-    :param left_to_broker: the broker deletes by its own rules. Held is only what no lake has and what would
-        go soon: ``described`` says it.
+    :param notices: notices for a person, and checks that could not be made.
+    :param described: the held part, where no segment is a fence; "": ``fence_offset`` says it.
+    :param deletes_from_ms: when the broker's present rules begin to delete held segments, without a renewal;
+        None: unknown, or isn't held.
+    :param left_to_broker: the broker deletes by its own rules. Only segments are held that no lake has and
+        that would be deleted soon: ``described`` says which.
     :param due: segments that will be deleted soon though no lake has them.
-    :param alarms: what else a person has to see to, such as a hold that can't be ended.
+    :param alarms: other matters that a person has to see to, such as a hold that can't be ended.
     :param unheld: why logs aren't held at this moment though others of the store are, by name: nothing of
         these is deleted by us.
     :param watch: the last look of the store's watch; None: none looks, as a notice says, or none has to.

@@ -101,7 +101,7 @@ class LagSource:
 
     :param written_at_ms: when files that a running broker goes on writing were written; None: the positions
         are of when lag was computed, or the broker is stopped.
-    :param notices: what a person should know of them.
+    :param notices: notices about them for a person.
     """
 
     positions: PositionsFrom = PositionsFrom.FILES
@@ -190,7 +190,7 @@ class Unread:
     :param rows: most messages first, then those whose number is not known.
     :param more: how many rows there are beyond those.
     :param error: why it is not known; "" where it is.
-    :param notices: what a person should know of the groups' positions.
+    :param notices: notices about the groups' positions for a person.
     :param shielded: what the broker has without that already, since somebody else deleted it, and only the
         store's shield has.
     :param shielded_error: why that is not known, or not wholly; "" where it is.
@@ -220,7 +220,7 @@ class LagSummary:
     """Lag for XCom and the report's head; its size is bounded, whatever the number of queues.
 
     :param unknown: positions of groups in queues that are not known.
-    :param at_risk_groups: groups that still have to read what is in the plan; the first by name.
+    :param at_risk_groups: groups that still have to read messages of the plan's segments; the first by name.
     :param more_at_risk_groups: how many there are beyond those.
     :param lost_messages: messages that groups can no longer read, over all groups.
     :param soonest_loss_ms: time until the first message may go that some group has not read; None when
@@ -249,8 +249,8 @@ class LagSummary:
 class Lag:
     """Measured lag of a store's consumers.
 
-    :param at_risk: rows that still have to read what a plan deletes, the row that decides of each log among
-        them.
+    :param at_risk: rows that still have to read messages of the plan's segments, among them the row that
+        decides for each log.
     :param logs: the logs that were measured; None: all of the store's.
     """
 

@@ -62,7 +62,7 @@ class Reason(StrEnum):
     SIZE_NOT_REACHED = "size-not-reached"
     """Size alone decides on its log, and what would stay without it is too little."""
     FUTURE_TIMESTAMP = "future-timestamp"
-    """By its newest record it is of the future, and no age is reached before that."""
+    """Its newest record lies in the future, so that it reaches no age before that time."""
     NOT_REPLICATED = "not-replicated"
     """Not all replicas that count have it yet."""
     COMPACTED = "compacted"
@@ -238,7 +238,7 @@ class Plan:
 
     @property
     def new_min_offsets(self) -> dict[str, int]:
-        """By name, where each log begins once the plan is done, of the logs that lose a segment."""
+        """Return the begin of each log that loses a segment, once the plan is done, by name."""
         return {log.log: log.new_min_offset for log in self.logs if log.to_delete}
 
     @property
@@ -313,7 +313,7 @@ def limited(
     """Cut the plans of a store's logs to what a person asks for: of all logs together the oldest goes first.
 
     :param disks: of the logs.
-    :param disk_name: what such a disk is called.
+    :param disk_name: the name of such a disk.
     :raises BadInputError: as :func:`check_limits`.
     """
     check_limits(request)
@@ -351,7 +351,7 @@ def target_reached(
     The fullest disk whose figures are known decides. With no known disk nobody can say that the target is not
     reached, so it counts as reached.
 
-    :param disk_name: what disks of the log are called.
+    :param disk_name: the name of the log's disks.
     """
     if target is None:
         return ""
@@ -479,7 +479,7 @@ class RecordedPolicy:
 
     :param minimum_retention_hours: the longest that it had meanwhile; a run with less counts as forced.
     :param persons: who lowered it: who asked for it and who approved it.
-    :param at_ms: since when it holds: of what journal and stamp say, the later one counts.
+    :param at_ms: time since which it holds: the later one of journal and stamp.
     :param kept_ms: the longest for which settings kept segments meanwhile, likewise; None: none was known.
     :param archived: proof was required meanwhile; a run with ``archive: off`` counts as forced.
     """

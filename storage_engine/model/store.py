@@ -50,7 +50,7 @@ One = TypeVar("One", bound=OfLog)
 def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
     """Return items grouped by log, each group in its given order.
 
-    :param name_of: returns what the log of an item is called.
+    :param name_of: returns the name of an item's log.
     """
     found: dict[str, list[One]] = {}
     for item in items:
@@ -165,8 +165,8 @@ class SegmentContext:
     """A broker's facts about a segment that its files don't have, at the time of archiving.
 
     :param log_id: see ``Receipt``.
-    :param evidence: what the receipt says of it, as JSON.
-    :param codec: what the codec has to know to make rows of it; its own text.
+    :param evidence: the receipt's evidence for it, as JSON.
+    :param codec: facts that the codec needs to make rows of it; its own text.
     """
 
     log_id: str | None = None
@@ -283,7 +283,7 @@ class DiskUsage:
 def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | None]:
     """Return the bytes of the smallest disk, and the level in percent of the fullest.
 
-    :return: None for what can't be measured.
+    :return: None where nothing can be measured.
     """
     known = tuple(disks)
     sizes = [disk.total_bytes for disk in known if disk.total_bytes is not None]
@@ -537,8 +537,8 @@ class LogNames:
     are of, else of whatever has its name.
 
     :param present: by name, the identity of the log that has it, or had it last; "": it can't be told.
-    :param of_lineages: by name and lineage, the identity of what was archived in it.
-    :param ids: by what a log is called, its identity.
+    :param of_lineages: by name and lineage, the identity of the log that was archived in it.
+    :param ids: identities by the logs' names and labels.
     """
 
     present: Mapping[str, str] = field(default_factory=dict)
@@ -558,8 +558,8 @@ class LogNames:
         :param present: by name, identities of the logs on disk. A name that none of them has is that of the
             log that went last, else of the one that was archived last.
         :param archived: oldest first.
-        :param gone: what was deleted of logs, oldest first.
-        :param others: what was deleted of logs whose names others have by now.
+        :param gone: deleted ranges of logs, oldest first.
+        :param others: deleted ranges of logs whose names others have by now.
         """
         rows, went, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
         not_present = {(row.log, row.log_id) for row in replaced}

@@ -107,7 +107,7 @@ class StoreOperator(BaseOperator):
     ) -> Iterator[cycle.Cleanup]:
         """Open the store for this task's step of a run.
 
-        :param request: what is asked beyond the store's own settings.
+        :param request: the request beyond the store's own settings.
         :param means: how heavy work is done, where this process doesn't do it.
         """
         from storage_engine.retention.store.context import opened

@@ -94,7 +94,7 @@ def freed_bytes(report: Mapping[str, Any]) -> int:
 def unread_count(unread: Mapping[str, Any]) -> str:
     """Return how many messages some group has not read, as far as that is known.
 
-    :param unread: what consumers lose, as JSON, with at least one row.
+    :param unread: consumers' losses, as JSON, with at least one row.
     """
     known = sum(row["messages"] or 0 for row in unread["rows"])
     if not known:

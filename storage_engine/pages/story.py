@@ -72,7 +72,7 @@ class Story:
     :param word: the outcome in a word or two.
     :param tone: how it is shown: ok, warn, bad or dim.
     :param headline: the outcome as a sentence.
-    :param loss: what consumers lose, as a sentence; "" where they lose nothing.
+    :param loss: consumers' losses, as a sentence; "" where they lose nothing.
     """
 
     word: str
@@ -192,7 +192,7 @@ def _loss(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """:param command: what to type for it; "" for nothing."""
+    """:param command: the command for it; "" for none."""
 
     text: str
     command: str = ""
@@ -396,7 +396,7 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
 def _loss_text(row: Mapping[str, Any], unit: str) -> str:
     """Return the messages of one topic that one group misses.
 
-    :param unit: what its messages are divided into.
+    :param unit: the part of a topic that has its messages.
     """
     group, topic = shortened(str(row["group"]), NAME_WIDTH), shortened(str(row["topic"]), NAME_WIDTH)
     queues = count_text(row["queues"], unit)
@@ -451,8 +451,8 @@ class Problem:
     """Something that needs a person, or a reader's attention.
 
     :param tone: bad or warn.
-    :param what: what was expected and found.
-    :param remedy: what to do; "" where ``what`` says it.
+    :param what: the expected and the found state.
+    :param remedy: the remedy; "" where ``what`` says it.
     """
 
     title: str

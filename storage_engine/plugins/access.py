@@ -18,7 +18,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.configured_stores import SECTION, ConfiguredStore, configured_stores
 
 PURPOSES = ("retention", "forced_cleanup", "archive", "monitor", "flush_checkpoint", "kafka_log_manager")
-"""Of a store's DAGs, as their ids begin."""
+"""Beginnings of the ids of a store's DAGs."""
 
 
 _BAD_OPTION = (

@@ -73,7 +73,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "private, no-store",
 }
-"""Of each answer that has none of its own."""
+"""Headers of each answer that has none of its own."""
 _LONGEST_ID = 250
 """Characters of an Airflow id."""
 _WRONG = "Something went wrong; the API server's log says what."
@@ -224,7 +224,7 @@ _CACHE_HEADERS = {"Cache-Control": "private, no-cache"}
 def answer(request: Request, data: Any) -> Response:
     """Return data as JSON, or that it is what the browser has already.
 
-    :param data: dataclasses and what :func:`to_jsonable` takes.
+    :param data: dataclasses and other values that :func:`to_jsonable` takes.
     """
     body = json.dumps(to_jsonable(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     headers = {**_CACHE_HEADERS, "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
@@ -265,18 +265,18 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""Of the page: no script and no style but its own files', and no address but Airflow's."""
+"""Policy of the page: no script and no style but its own files', and no address but Airflow's."""
 _KEPT = {"Cache-Control": "private, max-age=31536000, immutable"}
-"""Of a file whose address changes when it does."""
+"""Caching of a file whose address changes when it does."""
 
 console = APIRouter()
 
 LONGEST_CHART_MS = 400 * DAY_MS
 """A browser shows 90 days; each day costs some work for the hours at which a broker deletes."""
 Moment = Annotated[int, Query(ge=0, lt=253_370_764_800_000)]
-"""Up to the year 9998."""
+"""A time up to the year 9998."""
 Number = Annotated[int, Query(ge=0, lt=1 << 53)]
-"""Of a row: what a browser can count."""
+"""A row's number, as far as a browser can count."""
 Year = Annotated[int, Query(ge=1970, lt=9999)]
 
 
@@ -404,7 +404,7 @@ class StaticFile:
 class StaticFiles:
     """All files by name, such as ``app.js`` or ``words/en.js``.
 
-    :param digest: of all of them; in an address it lets a browser keep what it has.
+    :param digest: of all of them; in an address it lets a browser reuse its copy.
     """
 
     files: Mapping[str, StaticFile]

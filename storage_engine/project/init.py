@@ -41,7 +41,7 @@ class SparkProposal:
     """
     :param conn_id: that the store's connection names; None: none.
     :param is_new: the connection has to be made.
-    :param text: what runs where, or why there is no Spark.
+    :param text: where each kind of work runs, or why there is no Spark.
     """
 
     conn_id: str | None

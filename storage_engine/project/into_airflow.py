@@ -43,7 +43,7 @@ class OwnAirflow:
     :param stores: the option that lists the stores, as it is in effect.
     :param by_environment: variables by which the environment sets options, whatever the file has.
     :param executor: the option ``executor``, as it is in effect.
-    :param has_edge: what edge workers need is installed.
+    :param has_edge: the packages that edge workers need are installed.
     :param serves_edge: its API server serves edge workers.
     :param address: of its API server, as other hosts know it; "": it names none.
     :param may_test: whether it tests connections.
@@ -84,7 +84,7 @@ class Option:
 class FileChange:
     """Change of one file.
 
-    :param before: what it has now; None: there is no such file.
+    :param before: its present content; None: there is no such file.
     """
 
     path: Path
@@ -179,7 +179,7 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
 def make(changes: Sequence[FileChange]) -> tuple[Path, ...]:
     """Make changes; each file is replaced at once, and what a person had in it is kept beside it.
 
-    :return: the copies of what was there.
+    :return: the copies of the earlier files.
     :raises BadInputError: a file isn't as it was looked at.
     """
     for change in changes:
@@ -301,7 +301,8 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
 
     :param listed: as :func:`~storage_engine.hooks.configured_stores.configured_stores` reads it.
     :param without: its default where there is no connection; "": nothing.
-    :param places: what the store's entry says of where its tasks run, such as ``queue``; it says that then.
+    :param places: the parts of the store's entry on where its tasks run, such as ``queue``; it gets these
+        values.
     :raises BadInputError: it is no list of stores.
     """
     if listed.lstrip().startswith("["):

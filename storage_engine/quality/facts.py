@@ -122,7 +122,7 @@ class RowsFact:
     :param first_row_offset: smallest of a row; -1 without rows.
     :param last_row_end: largest end of a row; -1 without rows.
     :param gaps: number of places where no row covers the next byte.
-    :param duplicates: number of rows that begin below the end of what came before.
+    :param duplicates: number of rows that begin below the end of an earlier row.
     """
 
     subject: str
@@ -315,7 +315,7 @@ def _chain(
 
 
 def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
-    """Of every file that a receipt's proof rests on: several, where another engine has moved its rows."""
+    """Return every file that a receipt's proof rests on: several, where another engine has moved its rows."""
     files = [reader.file(file.stored, depth) for file in look.seen.files]
     named = {file.stored.location for file in files}
     deletes = {name for file in files for entry in file.listed for name in entry.delete_files}
@@ -482,7 +482,7 @@ class Facts:
 def collect_facts(store: AnyStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
     """Look at a store, its lake and its journal. Changes none of them.
 
-    :param run_key: look at what this run touched; None: at the boundaries of everything.
+    :param run_key: look at segments that this run touched; None: at the boundaries of everything.
     :param full: every frame, every queue, every archived row.
     :param with_lake: without it the store is looked at alone.
     :raises StoreNotFoundError: there is no such store.

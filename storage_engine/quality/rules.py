@@ -173,7 +173,7 @@ def chained(rows: Rows) -> Verdicts:
 def blank(rows: Rows) -> Verdicts:
     """Nothing is said against a row: its text is empty.
 
-    :param rows: the text, then what a reader wants to see beside it.
+    :param rows: the text, then further values for a reader.
     """
     return rows[rows.columns[0]] == ""
 
@@ -208,13 +208,13 @@ def unique(rows: Rows) -> Verdicts:
 def none(rows: Rows) -> Verdicts:
     """A count is zero.
 
-    :param rows: the count, then what a reader wants to see beside it.
+    :param rows: the count, then further values for a reader.
     """
     return rows[rows.columns[0]] == 0
 
 
 def counted(rows: Rows) -> Verdicts:
-    """As many messages are there as the receipt says.
+    """Check that there are as many messages as the receipt says.
 
     :param rows: expected_messages, found_messages.
     """

@@ -119,8 +119,8 @@ _NOTHING = {"found_bytes": "none (no such file)", "found_sha256": "none (not rea
 def example_text(subject: object, values: Iterable[tuple[str, object]]) -> str:
     """Return the subject of a row, and the value found there.
 
-    :param values: the columns that the rule looks at, each with its value; -1, "", None and what is no number
-        say nothing.
+    :param values: the columns that the rule looks at, each with its value; -1, "", None and non-numbers say
+        nothing.
     """
     said = ", ".join(f"{name.replace('_', ' ')} {_said(name, value)}" for name, value in values)
     return f"{subject}: {said}"

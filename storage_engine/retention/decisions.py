@@ -95,13 +95,13 @@ def accept_loss(
 
     From then on validation warns of them, and doesn't fail.
 
-    :param start_offset: with ``end_offset`` a range of which every byte is LOST or UNKNOWN, by what the
-        journal has of segments that others deleted and of logs that are missing, and by the lakes. A gap
-        between store and lakes is one, too.
+    :param start_offset: with ``end_offset`` a range of which every byte is LOST or UNKNOWN, by the journal's
+        record of segments that others deleted and of missing logs, and by the lakes. A gap between store and
+        lakes is one, too.
     :param log: that it is of; None: the first in which all of it is.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
-    :raises LakeUnavailableError: a lake can't be asked, or lacks what it is known to have had: what seems to
-        be lost may come back with it.
+    :raises LakeUnavailableError: a lake can't be asked, or lacks receipts that it is known to have had: the
+        bytes that seem lost may come back with it.
     """
     if not (person.strip() and reason.strip()):
         raise BadInputError(
@@ -143,7 +143,7 @@ def _accepted(
 
 
 def _ask_every_lake(context: Context) -> None:
-    """:raises LakeUnavailableError: one that may have what seems lost can't be asked, or wasn't named."""
+    """:raises LakeUnavailableError: a lake that may have the lost bytes can't be asked, or wasn't named."""
     if context.store.policy.archive is ArchiveMode.OFF:
         return
     known = known_heads(context.journal, context.record)
@@ -164,7 +164,7 @@ def _ask_every_lake(context: Context) -> None:
 class _Lost:
     """A range that is in no place that is known.
 
-    :param gap: what is known of it, where nothing but a gap between store and lake tells that it is gone.
+    :param gap: the known facts of it, where only a gap between store and lake shows the loss.
     :param log_id: which log it is of; "": it isn't known.
     :param is_other: another log has the name of that one by now.
     :param is_accepted: a person has accepted it before.
@@ -315,8 +315,8 @@ def adopt(
     What is archived stays, under the old lineage.
 
     :param log: of this log alone, so that nothing changes for the others; None: of all.
-    :param force: also where nothing on disk contradicts what is archived: then everything that is still
-        there is archived once more, and queries see each of its rows twice.
+    :param force: also where nothing on disk contradicts the archive: then everything still on disk is
+        archived once more, and queries see each of its rows twice.
     :raises BadInputError: no reason is given, no segment contradicts its receipt, or of several logs only
         some have one that does, and none was named.
     """
@@ -431,7 +431,7 @@ def move(
 def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
     """Return the store that lies here now, by its place or its stamp; its stamp where the journal lacks it.
 
-    :raises StoreIdentityError: nothing proves which it is, or what lies here is a copy.
+    :raises StoreIdentityError: nothing proves which store it is, or it is a copy.
     """
     root = store.real_root
     found = read_stamp(root)

@@ -65,7 +65,7 @@ class ComparedLog:
     """A log beside what other replicas have archived of it.
 
     :param log_id: the broker's own identity of the log.
-    :param divergence: what shows that it isn't theirs; "": nothing does, or it may differ.
+    :param divergence: sign that it isn't theirs; "": there is none, or it may differ.
     """
 
     log: str
@@ -188,7 +188,7 @@ def without_replicas_work(
 ) -> list[Segment]:
     """Return the segments that no other replica has archived either, and record which receipts cover others.
 
-    :param unproven: what no receipt of this store proves.
+    :param unproven: segments that no receipt of this store proves.
     :param there: all archivable segments of the store, by which bytes are compared.
     :param depth: to which the other replicas' files in the lake are read.
     :raises LakeUnavailableError: a lake can't be read.
@@ -321,7 +321,7 @@ def with_replicas(
 
     :param going: segments about to be deleted, as they are now.
     :param snapshot: of the store, which is ours.
-    :param reading: how fast files may be read, and what keeps the store ours meanwhile.
+    :param reading: how fast files may be read, and the check that the store stays ours meanwhile.
     :raises LakeUnavailableError: a lake can't be read.
     """
     if broker.replicas is None or not proofs.asked:

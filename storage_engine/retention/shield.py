@@ -195,7 +195,7 @@ def asked_notices(
     """Return notices about a shield, once lakes and journal were asked.
 
     :param going: segments that are to be deleted.
-    :raises ShieldError: what is kept there is unknown.
+    :raises ShieldError: its content is unknown.
     """
     return shield_notices(store.real_root, going, lambda shield: ask_of_gone(store, journal, record, shield))
 
@@ -232,7 +232,7 @@ class ShieldedLog:
 def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
     """Return a log's sealed segments, even where another program removed some from the middle of it.
 
-    :param notices: what a person should know is added.
+    :param notices: receives notices for a person.
     """
     try:
         try:
@@ -259,7 +259,7 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
 
     :param reasons: by name of a link that the caller has just tried to bring into a lake: why it is in none.
         Another link was deleted from the log since, and is tried first.
-    :param notices: what was given up is added.
+    :param notices: receives what was given up.
     :return: base offsets.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
@@ -305,7 +305,7 @@ SHIELD_RUN = "shield"
 """Run of a store under which its shield is recorded."""
 
 _TOGETHER = 2
-"""So many segments are archived by one commit: two threads work, and what is proven is soon off the disk."""
+"""Segments archived by one commit: two threads work, and proven ones soon leave the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +322,7 @@ class ShieldResult:
     :param room_bytes: for these; None: no limit.
     :param lineage: the store's.
     :param log_lineages: by name, of logs that have one of their own.
-    :param notices: what a person should know.
+    :param notices: notices for a person.
     :param is_log_known: the log could be looked at.
     """
 
@@ -621,7 +621,7 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
 def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
     """Drop the links of segments that a run has just deleted on these proofs: only then is their space free.
 
-    :return: what a person should know.
+    :return: notices for a person.
     """
     root = context.store.real_root
     judged = [

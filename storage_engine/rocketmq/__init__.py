@@ -181,7 +181,9 @@ class RocketMQInspection(Inspecting):
 
 class RocketMQTopics(Topics):
     def is_system(self, topic: str) -> bool:
-        """As TopicValidator#isSystemTopic says, and in capital letters, as the names of newer ones are."""
+        """Return whether a topic is the broker's own, as TopicValidator#isSystemTopic says, also in capital
+        letters, as newer ones are.
+        """
         from storage_engine.rocketmq.codec.frame import SYSTEM_PREFIX, SYSTEM_TOPICS
 
         return topic in SYSTEM_TOPICS or topic.lower().startswith(SYSTEM_PREFIX)

@@ -91,7 +91,7 @@ SHARE_UNIT = 1_000_000
 _PATH = "the disk"
 _NEVER = 1 << 62
 _STEPS_A_LOOK = 2_048
-"""So often the clock is looked at."""
+"""Steps between two looks at the clock."""
 _INTERVAL = "cleanResourceInterval"
 _MOST_INTERVAL_MS = DAY_MS
 
@@ -154,7 +154,7 @@ SETTINGS = (
 _NAMES = frozenset(setting.name for setting in SETTINGS)
 _READ = _NAMES | {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY}
 _INGEST_MS = 7 * DAY_MS
-"""Of so long the ingest is told by the segments' last writes."""
+"""Span of the segments' last writes that tells the ingest."""
 _BLOCK_BYTES = 512
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _LONGEST_HOURS = LONGEST_HORIZON_MS // HOUR_MS

@@ -123,7 +123,7 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
 def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig, list[Finding]]:
     """Return the settings in effect, without those of broker.conf that its broker doesn't work with.
 
-    :raises BrokerConfigError: it can't be read, or what was given beside it is wrong.
+    :raises BrokerConfigError: it can't be read, or settings given beside it are wrong.
     """
     usable, errors = usable_broker_config(here.broker_conf, root=here.root)
     found = [Finding(Severity.URGENT, "setting", *_what_and_advice(error)) for error in errors]
@@ -370,7 +370,7 @@ def judged_hold(
 
     :param marker: that says until when it stands.
     :param local: the record of it that lies with the store.
-    :param known: what the journal remembers of it.
+    :param known: the journal's memory of it.
     :param knows_journal: a journal was asked.
     """
     if marker is not None and marker.ends_at_ms <= now_ms:
@@ -495,8 +495,8 @@ def settings_in_effect(
 ) -> tuple[SettingInEffect, ...]:
     """Return the settings that decide when a segment is deleted, with the broker's limits applied.
 
-    :param overrides: what was given beside the broker's own settings.
-    :param by_broker: those are what a running broker says, none of a file.
+    :param overrides: settings given beside the broker's own.
+    :param by_broker: those are the running broker's own answers, none of a file.
     """
     return tuple(_in_effect(config, one, overrides, by_broker) for one in _REVIEWED)
 

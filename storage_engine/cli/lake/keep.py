@@ -198,7 +198,7 @@ def _keep(
 ) -> tuple[KeepForecast, tuple[str, ...]]:
     """Record the decision, and return the lake's rules then, with notes.
 
-    :param archive: of what it decides whether it is archived; None: it decides something else.
+    :param archive: the decision whether topics are archived; None: the call decides something else.
     """
     from storage_engine.lake.acts.act_files import read_acts, record_act
     from storage_engine.lake.catalog.catalog import open_lake

@@ -219,7 +219,7 @@ def _print_restored(
 def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
     """Say by which settings queues and index were made, beyond those that the broker has for certain.
 
-    :param is_named: the broker's own file was: what it doesn't say is the broker's default as well.
+    :param is_named: the broker's own file was named: settings that it lacks have the broker's defaults.
     """
     unsure = [setting for setting in settings if setting.source == "lake" or not is_named]
     if not unsure:

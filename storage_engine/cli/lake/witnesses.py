@@ -60,7 +60,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
 
     :raises click.UsageError: they contradict each other, or name no lake.
     :raises click.BadParameter: the journal that they name isn't there.
-    :raises JournalUnavailableError: what lies in the journal's place is no file.
+    :raises JournalUnavailableError: the path of the journal is no file.
     """
     from sqlalchemy import make_url
 

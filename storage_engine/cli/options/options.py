@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _JOURNAL = "journal.db"
-"""In a lake's directory, of the stores that a person at a shell manages."""
+"""Name of the journal in a lake's directory, for stores managed at a shell."""
 
 REPLICAS_STOPPED = (
     "Say how you know that every other node with a replica is stopped; without it, what they have stays."
@@ -69,7 +69,7 @@ def argument_of(name: str) -> str:
 def setting_option(name: str, **more: Any) -> click.Option:
     """Return the option for a setting of a store, as its table describes it.
 
-    :param more: what click is told beyond that.
+    :param more: further arguments for click.
     """
     one = SETTINGS[name]
     more |= {"help": one.at_a_shell, "group": "Running broker" if one.live else "Store"}

@@ -177,7 +177,7 @@ _SHOWN |= {
     str(option.name): option.opts[0] for option in (*STORE_OPTIONS, lake_of(required=False), SECOND_LAKE)
 }
 _OVERRIDES = {"broker_conf", "overrides", "time_zone", "lake_dir", "second_lake_dir"}
-"""Of these options a call beside a store's name may have its own."""
+"""Options that a call may have beside a store's name."""
 _EITHER = "Expected STORE and --lake DIRECTORY, or --conn-id ID"
 _STORE_OR_CONNECTION = "Expected STORE, or --conn-id ID"
 
@@ -351,7 +351,7 @@ def _of_name(
 ) -> ManagedStore:
     """Return the store that the file of stores has by a name, with what a call says otherwise.
 
-    :param given: what takes a store, by parameter; the lakes are the file's where the call has none.
+    :param given: parameters that name a store; where the call names no lake, the file's lakes count.
     :param values: of all other parameters.
     :raises click.UsageError: the call says something that only the file may say.
     """

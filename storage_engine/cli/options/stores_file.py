@@ -40,7 +40,7 @@ class NamedStore:
     """A store of the file.
 
     :param file: where it stands.
-    :param fields: what it says, by a connection's keys.
+    :param fields: its fields, by a connection's keys.
     """
 
     name: str

@@ -73,7 +73,8 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
 
 
 class LagOfPlan:
-    """For a plan that is only shown: measures who is behind, and keeps the segments that a run would keep.
+    """Lag for a plan that is only shown: measures who is behind, and keeps the segments that a run would
+    keep.
 
     What a run would keep is up to the store's lag policy.
 
@@ -126,7 +127,7 @@ class LagOfPlan:
 def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:
     """Print the cost of a deletion for each group that is behind, and which groups are unknown.
 
-    :param unit: what the messages of a topic are divided into.
+    :param unit: parts of a topic that have its messages, such as queues.
     """
     if groups:
         print_table(
@@ -145,7 +146,7 @@ def print_lag(
 ) -> None:
     """Print consumer groups' positions and possible losses.
 
-    :param unit: what the messages of a topic are divided into.
+    :param unit: parts of a topic that have its messages, such as queues.
     :param by_hand: these segments are deleted only if a person asks.
     :param by_broker: the store's broker alone deletes them.
     """

@@ -51,7 +51,7 @@ def say_next(command: Command | None, why: str, options: str = "") -> None:
 def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
     """Print the cleanup that would delete segments now, with the consumers' losses by it.
 
-    :param asked: what was asked for already, and deleted nothing.
+    :param asked: the cleanup that was requested already, and deleted nothing.
     """
     from storage_engine.brokers import find_broker
     from storage_engine.retention.lag.unread import unread_lines

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 NAME_WIDTH: Final = 26
-"""Of a long name in a terminal's table, in characters; where there is no room, less."""
+"""Characters shown of a long name in a terminal's table; fewer where there is no room."""
 _LEAST_NAME_WIDTH: Final = 10
 _LEAST_TEXT_WIDTH: Final = 24
 GAP: Final = 2
@@ -197,7 +197,7 @@ def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
 def answer(kind: str, value: Any, said: str, *, as_json: bool) -> int:
     """Print a command's result, as :func:`print_json` or :func:`say` does.
 
-    :return: the exit code of what is done.
+    :return: the exit code of the result.
     """
     if as_json:
         print_json(kind, value)
@@ -238,7 +238,7 @@ def _write(text: str, *, err: bool = False) -> None:
 def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
     """Print an error: to stderr for a person, as a JSON document on stdout for a program.
 
-    :param said: what this call was given.
+    :param said: this call's arguments.
     """
     if as_json:
         print_json("error", {"error": error_json(error, said)})
@@ -250,7 +250,7 @@ def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
 def error_json(error: Exception, said: Arguments) -> dict[str, Any]:
     """Return an error for programs: ``then`` has the commands that help, as they are typed.
 
-    :param said: what this call was given.
+    :param said: this call's arguments.
     """
     message = _message(error, said)
     return {"type": type(error).__name__, "message": message, "then": then(Text(error), said)}

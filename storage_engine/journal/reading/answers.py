@@ -32,7 +32,7 @@ class RunRow:
     """A run in short.
 
     :param outcome: None: the run has not come to its report, or an older release kept it elsewhere.
-    :param deleted_segments: None likewise; what was deleted then, segments tell.
+    :param deleted_segments: None likewise; the segments then tell what was deleted.
     :param unchanged_since: the run whose report answers for this one, which wrote none.
     :param has_report: its report, or the one that answers for it, is kept still.
     """
@@ -131,7 +131,7 @@ class HoldRow:
     """Findings of the last look at a store's hold, and the run that looked.
 
     :param ends_at_ms: when the hold ends by itself unless it is renewed; None: it doesn't, or isn't held.
-    :param described: what is held of a store that is left to its broker; "": it isn't left to it.
+    :param described: the segments held of a store that is left to its broker; "": it isn't left to it.
     """
 
     held: bool

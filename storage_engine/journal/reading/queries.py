@@ -96,7 +96,7 @@ def read_incidents(
 ) -> tuple[Incident, ...]:
     """Return changes by others, accepted losses, and failed steps, the newest first.
 
-    :param until_ms: only what was before; None: all.
+    :param until_ms: only events before it; None: all.
     """
     newest = (
         select(events.c.id)
@@ -125,7 +125,7 @@ def read_drifts(
 ) -> tuple[DriftRow, ...]:
     """Return changes by others from a moment up to another, which is not included, by time.
 
-    :param most: more are told together, so that each is part of what is told.
+    :param most: above this number several are shown as one, so that each is part of a shown one.
     """
     at_ms = events.c.at_ms
     where = (

@@ -65,7 +65,7 @@ class JournalEnds:
     """
     :param known_id: the newest event of any store that is an hour old: transactions whose events have lower
         numbers have come to their ends. 0: there is none.
-    :param last_undo: the newest event by which a run of this store brought back what it had deleted; 0: none.
+    :param last_undo: the newest event by which a run of this store brought back its deletions; 0: none.
     """
 
     known_id: int
@@ -337,7 +337,7 @@ def read_cleanups(
 ) -> tuple[CleanupRun, ...]:
     """Return the runs from a moment to another that deleted something, or were to and didn't, by time.
 
-    :param most: more are told together, so that each is part of what is told.
+    :param most: above this number several are shown as one, so that each is part of a shown one.
     """
     at_ms = func.coalesce(runs.c.finished_at_ms, runs.c.created_at_ms)
     where = (
@@ -394,7 +394,7 @@ def _cleanup(row: Any, *, runs_told: int, until_ms: int) -> CleanupRun:
 class ReportRecord:
     """A run's report as its row has it.
 
-    :param columns: what lists of runs show, by name.
+    :param columns: the values that lists of runs show, by name.
     :param content: None: another run's answers for it.
     """
 
@@ -415,8 +415,8 @@ class RunRecord:
     """
     :param fault: why plan or report can't be read, so that neither is there; "": they can.
     :param plan: None: it has none, or it has expired.
-    :param released: what its release came to, as the journal has it; None: it isn't over, or has expired.
-    :param is_undone: what it deleted was brought back, or was to be.
+    :param released: its release's result, as the journal has it; None: it isn't over, or has expired.
+    :param is_undone: its deletions were brought back, or were to be.
     :param report: None: it has none, or it has expired.
     """
 

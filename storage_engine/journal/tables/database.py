@@ -47,7 +47,7 @@ from storage_engine.journal.tables.schema import (
 @dataclass(frozen=True, slots=True)
 class JournalPlace:
     """:param name: the URL without a password.
-    :param secrets: what no message may have.
+    :param secrets: texts that no message may have.
     :param file: SQLite's; None: a server has it.
     """
 
@@ -79,7 +79,7 @@ class JournalPlace:
 def place_of(url: str) -> JournalPlace:
     """
     :param url: SQLAlchemy URL.
-    :raises BadInputError: not a URL, that of a database in memory, or one with what a driver would load.
+    :raises BadInputError: no URL, that of a database in memory, or one that makes a driver load something.
     """
     try:
         name = shown_url(url)
@@ -219,7 +219,7 @@ class JournalDatabase:
         On a full disk the reserve is given back and ``work`` runs once more, so it must only use its
         connection.
 
-        :param reserve: False: this isn't what the reserve is for.
+        :param reserve: False: this write isn't one that the reserve is kept for.
         :raises JournalConflictError: a row that was to be new is there already.
         :raises JournalUnavailableError: nothing of it was written.
         """

@@ -32,7 +32,7 @@ START_TOLERANCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """:param of: what it is a lease of, for a message.
+    """:param of: the subject of the lease, for a message.
     :param token: proves that a renewal comes from who took the lease.
     """
 
@@ -119,10 +119,10 @@ def give_up(connection: Connection, lease: Lease, table: Table = leases) -> None
 class Owner:
     """A process, so that it is known again by whoever sees the same processes.
 
-    :param boot_id: of this start of the machine; "": not known, as in what older releases recorded.
+    :param boot_id: of this start of the machine; "": not known, as in older releases' records.
     :param pid_namespace: where the number counts; "" likewise.
-    :param since_ms: when it took what it owns; None: not known, as in what older releases recorded.
-    :param command: what it is; "" likewise.
+    :param since_ms: when it took the lease; None: not known, as in older releases' records.
+    :param command: its command; "" likewise.
     """
 
     host: str

@@ -203,7 +203,7 @@ CHANGES_AT_MOST = 8
 def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
     """Store a plan's decisions as far as they differ from the store's last list.
 
-    :return: what the run's row has to keep; :func:`read_plan` makes the plan of it.
+    :return: the text that the run's row has to keep; :func:`read_plan` makes the plan of it.
     """
     head = to_recorded(replace(plan, logs=()))
     head["logs"] = [[log.log, len(log.decisions)] for log in plan.logs]

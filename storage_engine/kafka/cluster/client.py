@@ -89,7 +89,7 @@ _HINTS = {"sasl.jaas.config": " It is Java's: give sasl.username and sasl.passwo
 def check_options(settings: Mapping[str, str]) -> None:
     """Make sure that a client's settings only say how a cluster is reached and asked.
 
-    :raises BadInputError: one is none of these, or holds what a shell would run; no value is shown.
+    :raises BadInputError: one is none of these, or holds a command for a shell; no value is shown.
     """
     for name, value in settings.items():
         if name not in ALLOWED:
@@ -259,7 +259,7 @@ class Cluster:
     def answer(self, what: str, future: Future[Answer]) -> Answer:
         """Return the answer to a request.
 
-        :param what: was asked for, for a message.
+        :param what: the request, for a message.
         :raises BrokerUnavailableError: no broker answers.
         :raises BrokerRefusedError: the cluster says no; its code says why.
         """

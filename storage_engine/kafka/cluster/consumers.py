@@ -26,7 +26,7 @@ class GroupPositions:
     """How far groups have read.
 
     :param committed: by group, topic and partition; None: the group reads there and never committed.
-    :param notices: what isn't known, for a person.
+    :param notices: unknown facts, for a person.
     :param all_groups: the account sees every group, and all that it reads.
     :param unseen_topics: of which the account sees no position.
     """

@@ -18,7 +18,7 @@ class Right:
 
     :param resource: cluster, topic or group.
     :param operation: as Kafka's tools call it.
-    :param without: what follows where it is missing, as a clause.
+    :param without: the consequence where it is missing, as a clause.
     """
 
     resource: str
@@ -35,7 +35,7 @@ RIGHTS = (
 )
 """All of them change nothing."""
 _OFFSETS_RIGHT = Right("topic", "Describe", "it isn't known whether consumer groups are missing")
-"""On the topic that groups commit to, of which nothing else is asked."""
+"""Rights on the topic that groups commit to, of which nothing else is asked."""
 DELETING_RIGHTS = (
     Right("topic", "AlterConfigs", "they can't be held, and nothing of them is deleted"),
     Right("topic", "Delete", "nothing of them is deleted"),

@@ -58,8 +58,8 @@ class KafkaCodec(SegmentCodec):
         :param data: the whole segment file, unchanged until the iteration ends.
         :param base_offset: offset of its first record; positions don't depend on it.
         :param chunk_bytes: length of a range; a longer batch is a range of its own.
-        :param context: what :mod:`~storage_engine.kafka.codec.segment_context` writes; "": topic, partition
-            and state have no value, and no batch's offsets are held against those of the segment.
+        :param context: the text of :mod:`~storage_engine.kafka.codec.segment_context`; "": topic, partition
+            and state have no value, and no batch's offsets are compared with those of the segment.
         """
         from storage_engine.arrow.memory import Arena
         from storage_engine.kafka.codec.compression import Decompressor

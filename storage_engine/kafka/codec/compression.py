@@ -35,7 +35,8 @@ _HEADER_SUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
 _TRAILER = struct.Struct("<II")
 _UINT16 = struct.Struct("<H")
 _USUAL_START: Final = bytes.fromhex("04224d18604082")
-"""Of the frames that Java and librdkafka write: independent blocks of at most 64 KiB, without checksums."""
+"""First bytes of the frames that Java and librdkafka write: independent blocks of at most 64 KiB, without
+checksums."""
 _MAGIC: Final = _USUAL_START[:4]
 _VERSION_MASK, _VERSION = 0xC0, 0x40
 _INDEPENDENT, _BLOCK_SUMS, _CONTENT_SIZE, _CONTENT_SUM, _RESERVED = 0x20, 0x10, 0x08, 0x04, 0x03
@@ -170,7 +171,7 @@ class Payloads:
         most_bytes: int,
     ) -> None:
         """:param begins: positions in ``data``, of all; ``ends`` likewise.
-        :param most_bytes: what one may expand to; there is room for it behind what others take.
+        :param most_bytes: the bytes that one may expand to; there is room for it behind the others.
         """
         self.begin_array, self.end_array, self.most_bytes = begins, ends, most_bytes
         self.begins: list[int] = begins.tolist()
@@ -198,7 +199,7 @@ class Decompressor:
 
         :param codec: its number in the batches' attributes.
         :param used: where in the memory the first one goes.
-        :return: how long each one is; and what is wrong with the next one.
+        :return: the length of each; and the fault of the next one.
         """
         method = self._by_codec.get(codec)
         if method is None:

@@ -28,7 +28,7 @@ _EXPANDED_CHUNK_BYTES = 64 << 20
 _MAX_EXPANDED_ROWS = 1 << 22
 """A table ends before a compressed batch that would give it more rows, unless that is its first."""
 _GROUP_BYTES: Final = 1 << 20
-"""So much is decompressed before its records are read: a processor's cache still has it then."""
+"""Bytes that are decompressed before their records are read: a processor's cache still has them then."""
 _SHARED = {
     "producer_id": kernels.PRODUCER_ID,
     "producer_epoch": kernels.PRODUCER_EPOCH,
@@ -56,7 +56,7 @@ def decode_chunk(
 
     :param origin: position of the segment's first byte.
     :param chunk: the CRCs of its compressed batches were checked; those of others are here.
-    :param arena: what a table no longer needs serves the next one.
+    :param arena: memory that an earlier table no longer needs.
     """
     rest = chunk
     while len(rest.positions):

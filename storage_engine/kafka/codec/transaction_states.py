@@ -147,7 +147,7 @@ class UncommittedTransactions:
 
         :param data: a segment, or several one after another, that have those batches; others are ignored.
             Headers and markers alone are read, and no CRC is checked: that is the decoder's.
-        :param damages: receives what is no batch, which may hide a marker.
+        :param damages: receives ranges that are no batch, which may hide a marker.
         """
         events = _events(as_array(data), self.end_offset, end_offset, [] if damages is None else damages)
         is_open = self.last_offsets == _OPEN_END
@@ -255,7 +255,7 @@ def check_transaction_index(
 ) -> None:
     """Hold a segment's transaction index against the segment's own markers.
 
-    :param replayed: what is known at the segment's end by its batches.
+    :param replayed: the state at the segment's end by its batches.
     :param begin_offset: of the segment.
     :param path: of the index, for messages.
     :raises CorruptFileError: they disagree.
@@ -277,7 +277,7 @@ def _events(
 ) -> tuple[Longs, Longs, Longs, Longs]:
     """Return producers, offsets, kinds (data, commit, abort) and times of a log's transactional batches.
 
-    :param damages: receives what is no batch.
+    :param damages: receives ranges that are no batch.
     """
     empty = np.empty(0, np.int64)
     found = [(empty, empty, empty, empty)]

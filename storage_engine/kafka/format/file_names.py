@@ -29,7 +29,7 @@ class DirectoryState(StrEnum):
 
     LOG = "log"
     DELETED = "delete"
-    """Of a topic or replica that is gone; removed after ``log.segment.delete.delay.ms``."""
+    """Directory of a topic or replica that is gone; removed after ``log.segment.delete.delay.ms``."""
     FUTURE = "future"
     """A copy that is being made of a log in another log directory of the node."""
     STRAY = "stray"
@@ -62,7 +62,7 @@ class FileState(StrEnum):
 class PartitionDirectory:
     """The parts of a directory's name.
 
-    :param unique: sets apart what would have the same name; "" of a log.
+    :param unique: tells directories of the same name apart; "" for a log.
     """
 
     topic: str
@@ -95,7 +95,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z", re.ASCII)
 _ASIDE = re.compile(r"(?P<log>.+)\.(?P<unique>[0-9a-f]{32})-(?P<state>delete|future|stray)\Z", re.ASCII)
 _ASIDE_ENDINGS = ("-delete", "-future", "-stray")
 OFFSET_DIGITS: Final = 20
-"""That a file's name begins with."""
+"""Digits that a file's name begins with."""
 _SUFFIXES = {
     f".{kind.value}{f'.{state.value}' if state.value else ''}": (kind, state)
     for kind in FileKind

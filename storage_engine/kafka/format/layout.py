@@ -55,7 +55,7 @@ class LivePartition:
     :param replicas: nodes that have one, the preferred leader first.
     :param in_sync: those that follow (ISR).
     :param leader_epoch: how often the partition has changed its leader, by who leads it.
-    :param refused: what the cluster did not tell, and why, as a list of clauses.
+    :param refused: facts that the cluster did not tell, and why, as a list of clauses.
     """
 
     topic_id: uuid.UUID | None = None
@@ -109,7 +109,7 @@ class PartitionLog:
 
     :param directory: its path.
     :param snapshots: of its producers, oldest first; the newest may lie at its end, where no segment begins.
-    :param left_over: files that the broker removes or renames by itself, by what becomes of them.
+    :param left_over: files that the broker removes or renames by itself, by their fate.
     :param links: symbolic links that nothing reads through: the directory of a log aside, or files in it;
         of a log in use any but segments.
     """
@@ -191,9 +191,9 @@ class LogDirectory:
 class Node:
     """A node's directories, or one of them alone.
 
-    :param root: what it was named by: its ``server.properties``, or a log directory.
+    :param root: the path that named it: its ``server.properties``, or a log directory.
     :param properties: None: only a log directory is known.
-    :param live: what its running cluster said; None: it was not asked.
+    :param live: its running cluster's answers; None: it was not asked.
     :param failed: why directories can't be read, by path; only who keeps a hold goes on without them.
     """
 
@@ -289,7 +289,7 @@ def read_node(root: Path) -> Node:
 def read_what_is_left(root: Path) -> Node:
     """Look at a node whose broker goes on without a directory that has failed (LogDirFailureChannel).
 
-    :return: with what can be read; the others are ``failed``.
+    :return: the node with readable directories; the others are ``failed``.
     :raises StorageEngineError: as :func:`read_node` does, where nothing can be read.
     """
     directories: list[LogDirectory] = []
@@ -394,7 +394,7 @@ def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) ->
     A broker takes its whole directory offline for such a one, and goes on with the others
     (OffsetCheckpointFile, MetaPropertiesEnsemble#verify).
 
-    :param faults: gets what is wrong with it.
+    :param faults: gets its fault.
     """
     try:
         return read(path)
@@ -412,7 +412,7 @@ _READINGS = 20
 def read_again(log: PartitionLog, read: Callable[[PartitionLog], Found]) -> tuple[PartitionLog, Found] | None:
     """Read of a log as it was listed, and as it is by now where a file of it vanished.
 
-    :return: the log as it was read, and what was read of it; None: its directory is gone.
+    :return: the log as it was read, and the result of ``read``; None: its directory is gone.
     :raises FileNotFoundError: files of it vanish each time.
     """
     for _ in range(_READINGS):

@@ -24,12 +24,12 @@ FoundSettings = Mapping[str, Mapping[str, TopicSetting]]
 class FoundLogs:
     """State of held logs, as found.
 
-    :param told: what the cluster tells of them; one that is missing wasn't answered.
+    :param told: the cluster's facts about them; a missing one wasn't answered.
     :param here: names of the logs that this node has a directory of.
-    :param elsewhere: what the cluster tells of remembered logs that aren't here.
+    :param elsewhere: the cluster's facts about remembered logs that aren't here.
     :param epochs: of logs whose leader has changed, its epochs by this node's file; text: why they aren't
         known.
-    :param failed: what is wrong with log directories of the node that have failed, as clauses, by path.
+    :param failed: the faults of log directories of the node that have failed, as clauses, by path.
     :param node_id: None: it isn't known.
     :param cluster_id: "": it isn't known.
     """
@@ -68,7 +68,7 @@ def all_drift(
     """Yield differences between the remembered and the present state. What wasn't answered isn't known, and
     tells nothing.
 
-    :param others: what other stores of the journal remember: what they did is no drift.
+    :param others: memories of other stores of the journal: their changes are no drift.
     """
     for held in state.settings:
         found = settings.get(held.topic, {}).get(held.key)

@@ -79,7 +79,7 @@ class DueLog:
 class DueLogs:
     """Results of one look at a node's logs.
 
-    :param of: what of each isn't proven, by its name; none of logs that stay out of the lake for good.
+    :param of: unproven segments of each log, by its name; none of logs that stay out of the lake for good.
     :param gone: logs that lost a file while they were looked at: nothing of them is known.
     """
 
@@ -97,7 +97,7 @@ def due_logs(
     """Return the unproven segments of each log, with the time of their deletion under the settings before the
     hold.
 
-    :param others: what other stores of the journal remember.
+    :param others: memories of other stores of the journal.
     :param proven: with the files that are proven: another topic of a name has other ones.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
@@ -181,7 +181,7 @@ def active_and_expired(
 
     No lake can have them before.
 
-    :param others: what other stores of the journal remember.
+    :param others: memories of other stores of the journal.
     :param kept: topics that stay held all the same.
     """
     for name, log in due_logs(seen, state, others, {}, now_ms).of.items():
@@ -321,10 +321,10 @@ def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: in
 class HoldLook:
     """Knowledge of one look.
 
-    :param logs: what of the node's logs isn't proven.
+    :param logs: unproven segments of the node's logs.
     :param found: where all logs are.
     :param deleted: topics that the cluster says it hasn't any more.
-    :param others: what other stores of the journal remember.
+    :param others: memories of other stores of the journal.
     """
 
     now_ms: int
@@ -336,10 +336,10 @@ class HoldLook:
 
 @dataclass(frozen=True, slots=True)
 class HoldDecision:
-    """Of a topic that we have raised.
+    """Decision on a topic that we have raised.
 
     :param stays: it stays raised; otherwise it is put back.
-    :param alarm: what a person has to see to; "": nothing.
+    :param alarm: a matter that a person has to see to; "": none.
     """
 
     stays: bool

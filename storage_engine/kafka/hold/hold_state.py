@@ -40,7 +40,7 @@ class HeldSetting:
     """A setting that we changed, or are about to.
 
     :param topic_id: of the topic; another one of its name is another topic, which we never changed.
-    :param original: what was in effect before; restored by deleting it where it wasn't the topic's own.
+    :param original: the value in effect before; restored by deleting ours where it wasn't the topic's own.
     :param ours: values that it may have if nobody else changed it; the last one is what it is to have.
     :param is_set: the cluster said so. Otherwise it may still be as it was.
     :param counts_from_ms: from when on it holds for sure: brokers apply a change later than they show it.
@@ -100,7 +100,7 @@ class KnownLog:
     :param let_go: up to where we have released it, or are about to; -1: not at all.
     :param unproven: ranges of offsets that no lake proved, where its broker deletes by its own rules.
     :param written: how far it was written, for how fast it grows; None: not known.
-    :param is_away: this node has it no more, and drift says so already; what of it is unproven isn't known.
+    :param is_away: this node has it no more, and drift says so already; its unproven ranges are unknown.
     """
 
     topic_id: str
@@ -120,7 +120,7 @@ class HoldState:
     """Everything that has to be known again after a kill.
 
     :param logs: by name, those that are held.
-    :param holds_for_ms: for how long what is raised keeps records from then on; 0: for ever, or not known.
+    :param holds_for_ms: for how long raised settings keep records from then on; 0: for ever, or not known.
     """
 
     looked_at_ms: int = 0
@@ -148,7 +148,7 @@ class HoldState:
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
     """
-    :raises GateRefusedError: what is remembered isn't what this release writes.
+    :raises GateRefusedError: the remembered state isn't in this release's form.
     """
     return load_hold(memory, HoldState)
 

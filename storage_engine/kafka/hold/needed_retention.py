@@ -35,8 +35,8 @@ class LogAge:
     """Facts on which a log's expiry depends.
 
     :param oldest_ms: the smallest of its segments' largest timestamps; None: it has none, or no age counts.
-    :param grown_bytes: what was written to it within ``span_ms``.
-    :param latest_bytes: what was written to it at most within the time that a change takes to count.
+    :param grown_bytes: bytes written to it within ``span_ms``.
+    :param latest_bytes: bytes written to it at most within the time that a change takes to count.
     :param segment_bytes: size at which its segments are closed.
     :param log: its name.
     """
@@ -175,7 +175,7 @@ def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
 def states_of_others(memory: HoldMemory) -> tuple[HoldState, ...]:
     """Return the journal's memory of other stores' holds.
 
-    :raises BadInputError: of one of them it isn't what this release writes.
+    :raises BadInputError: one of them isn't in this release's form.
     """
     return tuple(from_jsonable(HoldState, one, "a hold in the journal") for one in memory.of_others())
 

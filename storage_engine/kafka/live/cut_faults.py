@@ -45,7 +45,7 @@ def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> st
     """Return why a log may not be cut at all, whichever node's files were proven; "": nothing speaks against
     it.
 
-    :param live: what the cluster says of it now.
+    :param live: the cluster's present facts about it.
     """
     if prefix.name.is_internal:
         return "it is an internal topic's"

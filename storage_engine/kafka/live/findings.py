@@ -70,7 +70,7 @@ def offline_directories(node: Node) -> Iterator[Path]:
 
     It takes one offline that fails (ReplicaManager#handleLogDirFailure).
 
-    :param node: with what its cluster says.
+    :param node: with its cluster's answers.
     """
     node_id, live = node_id_of(node), node.live
     if live is None or node_id is None:
@@ -98,7 +98,7 @@ def offline_findings(node: Node) -> Iterator[Finding]:
 def waiting_files(node: Node) -> Iterator[Finding]:
     """Yield files below the leaders' starts: their records are deleted, and the files are still there.
 
-    :param node: with what its cluster says.
+    :param node: with its cluster's answers.
     """
     starts = {} if node.live is None else {name: one.log_start for name, one in node.live.partitions.items()}
     waiting = [

@@ -55,7 +55,7 @@ def rely_on_others(
 class Raised:
     """Results for settings that had to be raised.
 
-    :param state: in which what the cluster now says is set.
+    :param state: with the settings that the cluster has now.
     :param refused: why the cluster didn't let topics be changed, by topic.
     :param too_short: why topics weren't to be changed, as their disks can't bear it, by topic.
     """

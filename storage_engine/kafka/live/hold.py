@@ -261,7 +261,8 @@ def end_hold(store: LiveNode, now_ms: int) -> HoldStatus:
     What somebody else has set meanwhile stays as they set it.
 
     :raises StoreBusyError: another store changes settings of the cluster.
-    :raises BrokerError: the cluster can't be asked, or doesn't take a setting; what it took is put back.
+    :raises BrokerError: the cluster can't be asked, or refuses a setting; those that it accepted are put
+        back.
     """
     memory, state = store.memory, load_state(store.memory)
     if memory is None or state is None:

@@ -59,7 +59,7 @@ class LiveNode(OpenNode):
 def read_live_node(node: Node, cluster: Cluster, now_ms: int) -> Node:
     """Return a node with what its cluster says of it now.
 
-    :param node: by its files, which were read before: what the cluster says can only be further on.
+    :param node: by its files, which were read before: the cluster's answers can only be further on.
     :raises BrokerError: the cluster can't be asked.
     """
     names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 
 OPERATION_SECONDS: Final = 10.0
-"""For how long brokers wait for all replicas before they say that they gave up."""
+"""Time that brokers wait for all replicas before they say that they gave up."""
 UNKNOWN_SECONDS: Final = 60.0
-"""For how long a leader's start is asked for whose answer was none."""
+"""Time that a leader without an answer is asked again for its start."""
 _POLL_SECONDS: Final = 0.5
 _SECONDS: Final = 30.0
 _EPOCH = struct.Struct(">i")
@@ -71,7 +71,7 @@ def delete_segments(
     :raises ChangedUnderUsError: a log may not be cut, or was refused; says which first. The others were cut,
         as their leaders' starts tell.
     :raises GateRefusedError: the store isn't held; nothing was done.
-    :raises BrokerError: the cluster can't be asked, or it isn't known what it did; all of them may go.
+    :raises BrokerError: the cluster can't be asked, or its actions are unknown; all segments may be deleted.
     :raises ReleasedTooMuchError: more is gone than these, or may be.
     """
     if not segments:
@@ -150,7 +150,7 @@ def why_not(
 ) -> str:
     """Return why a log may not be cut at its boundary; "": nothing speaks against it. Reads small files.
 
-    :param live: what the cluster says of it now.
+    :param live: the cluster's present facts about it.
     :param node_id: of the node whose files were proven.
     """
     if why := log_fault(prefix, live, cluster_id):
@@ -208,7 +208,7 @@ class Led:
 def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") -> ChangedUnderUsError:
     """Return the error for a log of which nothing more goes, which names the first segment.
 
-    :param left: what has become of the log.
+    :param left: the present state of the log.
     """
     path = prefix.segments[0].facts.path
     return ChangedUnderUsError(
@@ -221,7 +221,7 @@ def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") 
 def cut(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[tuple[str, int], BrokerRefusedError]:
     """Have leaders begin at the boundaries.
 
-    :return: what they refuse, whatever it means for the start.
+    :return: their refusals, whatever these mean for the start.
     """
     from confluent_kafka import TopicPartition
 
@@ -368,7 +368,7 @@ def cut_remembered(
     :param meanwhile: called now and then while it waits.
     :param is_held: the brokers' own rules delete nothing of these logs now.
     :raises ChangedUnderUsError: another leader than a moment ago, or the cluster refuses; says which log.
-    :raises BrokerUnavailableError: it isn't known what the cluster did.
+    :raises BrokerUnavailableError: the cluster's actions are unknown.
     :raises ReleasedTooMuchError: a leader of a held log begins behind a boundary, or one may have had other
         records.
     """

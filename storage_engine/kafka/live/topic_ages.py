@@ -141,7 +141,7 @@ def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping
 
 
 _KEPT_FREE_PERCENT: Final = 10
-"""Of a disk: no hold fills it."""
+"""Free part of a disk that no hold fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class DiskLimit:
     """The disk that bears a hold for the shortest time, and why no longer.
 
     :param free_bytes: that the broker may write.
-    :param fillable_bytes: of these, what a hold may fill; not above 0: nothing.
+    :param fillable_bytes: bytes of these that a hold may fill; not above 0: none.
     :param grown_bytes: size of the log files that were written to within ``span_ms``.
     """
 
@@ -170,10 +170,10 @@ class DiskLimit:
 
 @dataclass(frozen=True, slots=True)
 class Bearable:
-    """For how long disks can bear that nothing is deleted.
+    """Time that disks can bear that nothing is deleted.
 
     :param wanted_ms: for how long they are to.
-    :param notices: what a person should know of it.
+    :param notices: notices about it for a person.
     :param limit: why ``kept_ms`` is less than ``wanted_ms``; None: it isn't, or no disk could be measured.
     """
 
@@ -288,7 +288,7 @@ def found_logs(
 ) -> FoundLogs:
     """Find out what became of logs since they were remembered.
 
-    :param told: what the cluster tells of the node's logs.
+    :param told: the cluster's facts about the node's logs.
     :raises BrokerError: the cluster can't be asked.
     """
     here = {log.name.log: log for _, log in node.logs}

@@ -300,7 +300,7 @@ def _put(
 ) -> None:
     """Apply a PartitionRecord.
 
-    :param rest: what is behind the topic's id.
+    :param rest: the bytes behind the topic's id.
     """
     found.partitions.setdefault(topic_id, set()).add(number)
     if _PARTITION in kinds:

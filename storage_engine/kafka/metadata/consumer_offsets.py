@@ -65,8 +65,8 @@ def read_consumer_offsets(
     group of their partition; so may what is missing before its last segment, unless the cleaner has taken it.
 
     :param logs: partitions, each with the log directory that it lies in.
-    :param may_be_torn: a broker may just write the logs' ends, or didn't stop cleanly: what is no whole
-        batch there was never acknowledged.
+    :param may_be_torn: a broker may be writing the logs' ends, or didn't stop cleanly: an incomplete batch
+        there was never acknowledged.
     """
     found = CommittedOffsets()
     for directory, log in logs:
@@ -96,7 +96,7 @@ def read_consumer_offsets(
 def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mapping[bytes, bytes | None]:
     """Return the newest value of each key of a log, oldest first, but what transactions did not commit.
 
-    :param faults: gets what is no whole batch.
+    :param faults: gets ranges that are no whole batch.
     """
     keys, values = _records(log, faults, may_be_torn=may_be_torn)
     if not keys:

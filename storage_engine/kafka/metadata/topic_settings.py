@@ -21,7 +21,7 @@ _UNREAD = "the cluster's metadata weren't read for them"
 class TopicSettings:
     """Settings of topics.
 
-    :param node: what counts where a topic has none of its own.
+    :param node: the settings that count where a topic has none of its own.
     :param unknown: why topics' own settings aren't known; "" where they are.
     :param live: all settings of topics as their running cluster says them, by topic; they win.
     :param replicas_unknown: why the metadata don't say which nodes have a partition; "" where they do.
@@ -117,7 +117,7 @@ def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
     """Read a node's copy of the cluster's metadata with the replicas of each partition.
 
     :param directory: of the log.
-    :return: what it says, and why it can't be read; "" where it can.
+    :return: its content, and why it can't be read; "" where it can.
     """
     try:
         return read_cluster_metadata(directory, partition_states=True), ""

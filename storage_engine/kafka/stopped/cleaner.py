@@ -31,7 +31,7 @@ _FOREVER = (1 << 63) - 1
 class CleanerSettings:
     """When a compacted log is due (LogCleanerManager#grabFilthiestCompactedLog).
 
-    :param dirty_ratio: share of what isn't cleaned yet, from which on it is due.
+    :param dirty_ratio: uncleaned share from which on it is due.
     :param lag_ms: younger records aren't cleaned.
     :param max_lag_ms: from this age on a record makes its log due.
     """

@@ -28,7 +28,7 @@ class DirectoryRoom:
     """A log directory by its bytes.
 
     :param came_bytes: written within a day.
-    :param goes_bytes: that retention takes within a day, by what is known.
+    :param goes_bytes: bytes that retention deletes within a day, as far as known.
     """
 
     path: str

@@ -271,7 +271,7 @@ def _found(node: Node, settings: TopicSettings, topic: str) -> str:
 
 
 OVERDUE_MS = HOUR_MS
-"""Behind a delay of a minute: a removal that is later has failed, and the broker's log says why."""
+"""Grace after a delay of a minute: a removal that is later has failed, and the broker's log says why."""
 _LOOK = "Look into the broker's log for why"
 CLEANUP_LOGS = "cleanupLogs"
 FLUSH_DIRTY_LOGS = "flushDirtyLogs"
@@ -440,7 +440,7 @@ def stopped_tasks(
     """Look how far each task was when the node's broker stopped, and what it left.
 
     :param node: with the log directories to look at.
-    :param stopped: what all of its directories say, or why nothing is deleted.
+    :param stopped: the state of all of its directories, or why nothing is deleted.
     :raises OSError: a file can't be read.
     """
     why = "" if isinstance(stopped, StoppedNode) else stopped[1]

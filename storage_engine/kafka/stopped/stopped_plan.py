@@ -83,7 +83,7 @@ def stopped_node(node: Node, topics: TopicSettings | None = None) -> StoppedNode
 def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
     """Return the node's state by its files, or the reason why that state keeps all of its logs.
 
-    :param topics: what was read of its topics; None, or beside a running cluster: the files are read here.
+    :param topics: its topics, as read; None, or beside a running cluster: the files are read here.
     """
     if node.properties is None or node.zookeeper:
         return Reason.UNKNOWN, "nothing of a cluster with ZooKeeper is deleted, nor of a log directory alone"

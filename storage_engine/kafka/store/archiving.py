@@ -188,7 +188,7 @@ def contexts_of(
 
     :param segments: of this log, oldest first.
     :raises StoreLayoutError: a segment is missing between them, before the first or behind the last.
-    :raises CorruptFileError: a producers' snapshot or the log's epochs can't be what their names say, or a
+    :raises CorruptFileError: a producers' snapshot or the log's epochs contradict their names, or a
         transaction index disagrees with the segment.
     :raises OSError: a file can't be read, or a segment vanished since it was listed.
     """
@@ -266,7 +266,7 @@ def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: in
 def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
     """Return a log's identity in its cluster: cluster id, topic id and partition.
 
-    :raises CorruptFileError: the file with the topic's id can't be what its name says.
+    :raises CorruptFileError: the file with the topic's id contradicts its name.
     :raises OSError: it can't be read.
     """
     cluster_id = directory.meta.cluster_id if directory.meta is not None else ""

@@ -131,7 +131,7 @@ class OpenNode:
     """A node's log directories, as a process has opened them.
 
     :param root: its ``server.properties``, or one of its log directories.
-    :param seen: the last snapshot's logs, and what they were made of.
+    :param seen: the last snapshot's logs, and the data that they were made of.
     :param held: the directories, while they are locked.
     :param cluster: with which there is a connection.
     :param memory: of the node's hold; None: nothing is remembered.

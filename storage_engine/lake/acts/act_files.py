@@ -71,7 +71,7 @@ _CLAIM_SECONDS = 600
 
 def check_takes_acts(segments: Table) -> None:
     """
-    :raises BadInputError: an older release may use the lake, which would remove what a hold covers.
+    :raises BadInputError: an older release may use the lake, which would remove held files.
     """
     if not has_trees(segments.properties):
         version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
@@ -87,7 +87,7 @@ def read_acts(lake: Lake) -> Acts:
     """Return a lake's acts, the newest last.
 
     :raises LakeIdentityError: they are no one chain, or lack the one that the mark names.
-    :raises LakeUnavailableError: one can't be read, or isn't what its name says.
+    :raises LakeUnavailableError: one can't be read, or contradicts its name.
     """
     segments = lake.segments()
     return read_acts_at(segments.io, segments.location().rstrip("/"))
@@ -132,7 +132,7 @@ def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
 
     A chain that isn't whole is copied as it is: a backup is the last to go without what there is.
 
-    :raises LakeUnavailableError: they can't be read or written, or one isn't what its name says.
+    :raises LakeUnavailableError: they can't be read or written, or one contradicts its name.
     """
     there = set(list_acts(*target))
     missing = [name for name in list_acts(*source) if name not in there]
@@ -146,7 +146,7 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
 
     Killed at any instant and run again, it goes on.
 
-    :param decide: says by the acts that the lake has what is to be recorded; None: nothing more.
+    :param decide: returns the decision to record, by the acts that the lake has; None: nothing more.
     :return: the lake's acts, the newest last.
     :raises BadInputError: of ``decide``; nothing was recorded.
     :raises LakeIdentityError: the lake may not be written, or its acts are no one chain.

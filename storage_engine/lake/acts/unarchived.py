@@ -55,9 +55,9 @@ def permitting_rule(
 class ArchivePermits:
     """The archive rules of a store's lakes and journal at one moment.
 
-    :param store_names: what the store was ever called, the newest name last.
+    :param store_names: names that the store ever had, the newest last.
     :param holds: of any of its lakes, also those that were lifted within :data:`WAIT_MS`.
-    :param there: topics of which the lake has what this is asked of: no archive rule takes them out.
+    :param there: topics whose rows the lake has: no archive rule takes them out.
     :param lakes: see :func:`permitting_rule`, and so are ``recorded_ms`` and ``now_ms``.
     """
 

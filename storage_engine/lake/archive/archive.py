@@ -114,14 +114,14 @@ SHARED_SEGMENT_BYTES = 16 << 20
 """A segment of so many bytes has a data file of its own; smaller ones share one."""
 
 SHARED_FILE_BYTES = 64 << 20
-"""Of segments in a shared data file: they stay in memory until each is proven there. It is small enough for a
-full disk, too, which waits for its first segments."""
+"""Bytes of segments in a shared data file: they stay in memory until each is proven there. It is small enough
+for a full disk, too, which waits for its first segments."""
 
 SHARED_LEAST_SEGMENTS = 4
 """Fewer have a file each: what shares one expires together, and is archived again together once damaged."""
 
 SHARED_FILE_SEGMENTS = 1000
-"""In a shared data file at most."""
+"""Segments in a shared data file at most."""
 
 SHARED_GROUP_BYTES = 1 << 20
 """Of segments in a row group that several share: who reads one of them reads so much."""
@@ -154,7 +154,7 @@ def segment_jobs(
     :param bytes_per_second: see ``pace``.
     :param store_name: for the receipts; None: they don't say.
     :param store_host: likewise, the machine on which the store lies.
-    :param contexts: what their broker knows of them beside their files; None: nothing.
+    :param contexts: facts of their broker that their files don't have; None: none.
     :param permits: archive rules; they leave rows of some topics out where a log has several topics.
     :raises BadInputError: the lake has another broker's segments.
     :raises StoreLayoutError: a segment is empty, or its companions are too long.
@@ -458,7 +458,7 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
 
     :raises FileGoneError: a file of the segment vanished since it was listed.
     :raises StoreNotFoundError: one can't be seen from this host.
-    :raises ProofError: a file of it was written to or replaced, or what was read back from the lake is not
+    :raises ProofError: a file of it was written to or replaced, or the rows read back from the lake are not
         the segment.
     :raises ChangedUnderUsError: another process keeps writing to one.
     :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.

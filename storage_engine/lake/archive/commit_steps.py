@@ -38,10 +38,11 @@ from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_unavailable
 MAX_ATTEMPTS = 30
 
 _PATIENCE_SECONDS = 300
-"""For a catalog that is read well and never says what became of a commit."""
+"""Patience with a catalog that can be read and never tells a commit's outcome."""
 
 _MAX_REPEATS = 6
-"""Of two that archive one segment, the later may replace the other's file before its receipt is there."""
+"""Repeats where two archive one segment: the later may replace the other's file before its receipt is
+there."""
 
 _REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
 """Answers by which a catalog server says that it did nothing."""
@@ -54,7 +55,8 @@ _REFUSED_STATES = ("25006", "42501", "53100", "55P03")
 class CommitStep:
     """The next thing to commit.
 
-    :param what: says the same for the same work, so that two readings of the tables can be compared.
+    :param what: a text that is the same for the same work, so that two readings of the tables can be
+        compared.
     """
 
     table: Table
@@ -67,8 +69,8 @@ def commit_steps(
 ) -> None:
     """Commit one step after the other until freshly loaded tables miss nothing.
 
-    :param next_step: loads the tables and says what they miss; None: nothing.
-    :param mark: records below another table what was committed; None: both are marked.
+    :param next_step: loads the tables and returns what they lack; None: nothing.
+    :param mark: records the commit below another table; None: both are marked.
     :raises LakeUnavailableError: a table can't be read or written, or others commit all the time.
     :raises CommitStateUnknownError: the outcome of a commit can't be read.
     """

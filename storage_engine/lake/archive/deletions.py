@@ -31,7 +31,7 @@ def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
 def drop_unreadable(lake: Lake, store_id: str) -> str:
     """Take the table out of the catalog where a file of its own is lost or damaged: who adds makes it again.
 
-    :return: what reading it came to; "": it can be read, and stays.
+    :return: the result of reading it; "": it can be read, and stays.
     :raises LakeUnavailableError: it can't be read for another reason, or the lake can't be written.
     """
     ready_to_write(lake)

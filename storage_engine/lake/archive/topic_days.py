@@ -17,9 +17,9 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import TopicDay
 
 MOST_TOPICS = 100
-"""Of a segment; the others are counted together."""
+"""Topics of a segment with rows of their own; the others are counted together."""
 MOST_ROWS = 10_000
-"""Of a segment; a broker writes one within a few days. What has fewer bytes is left out."""
+"""Rows of a segment, which a broker writes within a few days. Those with fewer bytes are left out."""
 
 _SIZE, _KIND = "size", "kind"
 _COUNTED = ["topic", "day", "bytes", "messages"]
@@ -30,8 +30,8 @@ def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tupl
     """Return the bytes of each topic and day in a segment, the largest first.
 
     :param table: that of rows, as loaded.
-    :param untouched: what :func:`~storage_engine.lake.soundness.segment_reader.untouched_files` says of the
-        table.
+    :param untouched: the result of :func:`~storage_engine.lake.soundness.segment_reader.untouched_files` for
+        the table.
     :return: nothing where the broker's codec names no topic or no time.
     :raises ProofError: a data file is no Parquet file.
     :raises LakeUnavailableError: the lake can't be read.

@@ -65,7 +65,7 @@ class Lake:
     """An open lake. Its catalog is asked again at each call, for a table that is kept shows the past; a
     metadata file that this process has parsed is not parsed again.
 
-    :param catalog_id: what tells its catalog from a copy of it.
+    :param catalog_id: the identity that tells its catalog from a copy of it.
     """
 
     config: LakeConfig

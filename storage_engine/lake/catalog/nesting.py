@@ -25,7 +25,7 @@ from storage_engine.lake.catalog.identity import MARK_NAME
 def refuse_inside_store(places: Mapping[str, Path]) -> None:
     """Make sure that no place to write to is a broker's store, or lies among its own files.
 
-    :param places: by what they are; they need not exist.
+    :param places: paths by their purpose; they need not exist.
     :raises BadInputError: one does; nothing was changed.
     """
     for what, place in places.items():

@@ -93,7 +93,7 @@ class OwnTables(Catalog):
     ) -> OwnTable:
         """Return a table as it counts here.
 
-        :param config: what the catalog's protocol needs.
+        :param config: values that the catalog's protocol needs.
         :raises LakeUnavailableError: which place is its own can't be told.
         """
         file_io = self._load_file_io(location=location)

@@ -67,7 +67,7 @@ class PatientRestCatalog(OwnTables, RestCatalog):
 
 def _check_redirect(response: Response, **_: Any) -> None:
     """
-    :raises TooManyRedirects: the answer leads to another host, which would get what was sent.
+    :raises TooManyRedirects: the answer leads to another host, which would get the request.
     """
     host = urlsplit(response.headers.get("location", "")).hostname
     if response.is_redirect and host not in (None, urlsplit(response.url).hostname):

@@ -122,9 +122,9 @@ DELETIONS = "deletions"
 """The table of what runs released or found gone. A lake is whole without it: it is made from the journal."""
 
 SCHEMA_VERSION = "3.0"
-"""Of a new lake."""
+"""Version of a new lake."""
 VERSION_WITHOUT_TREES = "2.0"
-"""Of an older lake that was written to, and of the table of deletions."""
+"""Version of an older lake that was written to, and of the table of deletions."""
 SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
 
 _MAJOR_WITH_TREES = "3"

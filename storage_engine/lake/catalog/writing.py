@@ -1,4 +1,4 @@
-"""Before a lake is written: its locks are taken, it may be written, and older ones get what they lack.
+"""Preparation of a lake for writing: its locks are taken, it is checked, and older lakes get what they lack.
 
 A lake of version 1 is taken over once: it gets a UUID and marks, and its tables' major version is
 raised, so that an older release on another host refuses it. Killed at any instant and run again, that
@@ -262,8 +262,8 @@ def ready_to_write(lake: Lake) -> None:
     Not to be called while :data:`CHANGE_LOCK` is held: it is taken where something is changed.
 
     :raises LakeIdentityError: the lake is a copy that was not promoted, or lies inside a store or another
-        lake; or it is of version 1, and its warehouse shows that the catalog is older than what lies there,
-        or not the only one.
+        lake; or it is of version 1, and its warehouse shows that the catalog is older than the warehouse, or
+        not the only one.
     :raises LakeUnavailableError: the lake can't be written, or isn't ours.
     """
     refuse_nested_proof(lake.config)

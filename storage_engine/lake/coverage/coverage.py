@@ -67,8 +67,8 @@ class LocalSpan:
     :param shielded: it is gone from the log, and lies in the shield.
     :param companions_fault: why its companions aren't those that were archived; "" where they are, or nothing
         was.
-    :param lineage: of its log now: what is archived of an older one had other bytes; 0: not known.
-    :param unread: why it can't be read, so that what it has isn't known; "": it can.
+    :param lineage: of its log now: archived segments of an older one had other bytes; 0: not known.
+    :param unread: why it can't be read, so that its bytes are unknown; "": it can.
     """
 
     log: str
@@ -92,12 +92,12 @@ class ReleasedSpan:
 
     :param excused: why no receipt was needed (policy ``archive: off``, a rule, or a waiver); "" when it was.
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
-    :param others: where others deleted it, what is known of that; "" where a run deleted it.
-    :param lineage: of the log then: what is archived of an older one had other bytes; 0: not known.
+    :param others: where others deleted it, the known facts of that; "" where a run deleted it.
+    :param lineage: of the log then: archived segments of an older one had other bytes; 0: not known.
     :param unknown: it is unknown whether it is gone: it may lie in an unreadable place.
     :param log_id: which log it went from, as receipts have it; "" where that isn't known.
     :param is_other: another log has the name of that one by now.
-    :param unproven: no lake had all of it when it was found gone, whatever receipts say of what they lack.
+    :param unproven: no lake had all of it when it was found gone, whatever receipts say.
     """
 
     log: str
@@ -122,8 +122,8 @@ class ReleasedSpan:
 class ReplicaSpan:
     """A range that another store has archived of a log that both have a replica of.
 
-    :param log: its name, or what it is called once another one has that.
-    :param ended: what became of it where it expired; "": that store has it whole.
+    :param log: its name, or its label once another log has that name.
+    :param ended: its end where it expired, as a clause; "": that store has it whole.
     """
 
     log: str
@@ -142,7 +142,7 @@ class Witnesses:
     """Places that may have bytes that are in no place that was looked at.
 
     :param present: by name, the identity of the log on disk, as receipts have it; "": it can't be told.
-    :param replicas: what sound receipts of other stores have; counts where nothing of the store does.
+    :param replicas: ranges in sound receipts of other stores; they count where the store has none of its own.
     :param unasked: lakes that may have them and were not asked, each as a clause that names it.
     :param compared: by the journal.
     :param expiries: by which policy and since when something expired, by the SHA-256 of the act.
@@ -183,12 +183,12 @@ def log_ranges(
 
     A log whose name another one has by now is a log of its own, called by its label.
 
-    :param local: what is on disk; spans without a byte (preallocated files) are ignored.
+    :param local: ranges on disk; spans without a byte (preallocated files) are ignored.
     :param receipts: of one store, also those of segments that expired. Of several lineages that cover an
         offset the highest counts, that of the log on disk among them: a person opened it because the offset
         was written again, and the older bytes stay in the lake as history.
-    :param released: what the journal says has gone.
-    :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
+    :param released: ranges deleted by the journal's record.
+    :param broken: receipts that contradict their data file, with the reason: they prove nothing.
     """
     witnesses = witnesses or Witnesses()
     rows, went = list(receipts), [span for span in released if span.end_offset > span.start_offset]
@@ -253,7 +253,7 @@ def _one_log(
 
 
 def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[list[T]]:
-    """For each elementary interval between neighbouring cuts, what covers it."""
+    """Return the spans that cover each elementary interval between neighbouring cuts."""
     position_of = {offset: position for position, offset in enumerate(cuts)}
     covering: list[list[T]] = [[] for _ in cuts[1:]]
     for start, end, item in spans:

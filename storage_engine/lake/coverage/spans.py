@@ -160,7 +160,7 @@ class ReceiptSpan:
     """A receipt's range, the file of its rows, and its place in the chain of receipts.
 
     :param log_id: which log it is of; "": it isn't known.
-    :param ended: what became of a segment that expired; "": the lake has it whole.
+    :param ended: the end of a segment that expired, as a clause; "": the lake has it whole.
     """
 
     sequence: int
@@ -178,9 +178,9 @@ class ReceiptSpan:
 class ArchivedSpan:
     """One segment that a lake has a receipt of, or several that follow each other.
 
-    :param fault: what verifying found wrong with it last; "" where it found nothing, or never looked.
+    :param fault: the last fault that verifying found in it; "" where there is none, or it was never verified.
     :param log_id: which log it is of; "": it isn't known.
-    :param ended: what became of it where it expired; "": the lake has it whole.
+    :param ended: its end where it expired, as a clause; "": the lake has it whole.
     """
 
     log: str
@@ -259,7 +259,7 @@ def has_those_before(lake: Lake, store_id: str, rows: Sequence[ReceiptSpan]) -> 
 def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[ArchivedSpan, ...]:
     """Return the segments that receipts are of, by log, lineage and offset.
 
-    :param history: what verifying remembers of receipts that it found at fault.
+    :param history: verification's memory of receipts with faults.
     """
     spans: dict[tuple[str, int, int], ArchivedSpan] = {}
     for row in sorted(rows, key=attrgetter("sequence")):

@@ -361,7 +361,7 @@ class _Agent:
     def ask(self, question: Mapping[str, Any], *, behind: bytes = b"") -> dict[str, Any]:
         """Return the agent's answer.
 
-        :param behind: what is sent after the question.
+        :param behind: the bytes sent after the question.
         :raises StorageEngineError: the agent's error; or it doesn't answer.
         """
         with self.understood():
@@ -389,7 +389,7 @@ class _Agent:
     @contextmanager
     def understood(self) -> Iterator[None]:
         """
-        :raises AgentError: in the block the connection failed, or what came isn't what an agent says.
+        :raises AgentError: in the block the connection failed, or the answer isn't an agent's.
         """
         try:
             yield

@@ -211,7 +211,7 @@ def _read_only(data: memoryview) -> memoryview:
 def codec_errors(name: str) -> Iterator[None]:
     """Turn whatever a codec raises into one error; out of memory is no fault of its own.
 
-    :raises ProofError: a broker's codec raises what is no error of this package.
+    :raises ProofError: a broker's codec raises an error that isn't of this package.
     """
     try:
         yield
@@ -245,7 +245,7 @@ def encode_rows(codec: SegmentCodec, rows: pa.Table, out: memoryview, first_posi
     """Let a codec write rows' bytes.
 
     :return: how many bytes it says that it has written.
-    :raises ProofError: the codec fails, or says what can't be.
+    :raises ProofError: the codec fails, or returns impossible values.
     """
     with codec_errors(name):
         written: object = codec.encode(rows, out, first_position)

@@ -16,15 +16,15 @@ COMPRESSION_LEVEL: Final = 1
 _PACKED_LEVEL: Final = -100
 """The level for data that doesn't shrink: zstd then searches little."""
 SAMPLE_ROWS: Final = 1 << 14
-"""Of the first rows, by which a file's options are chosen."""
+"""Number of first rows by which a file's options are chosen."""
 _SAMPLE_VALUES: Final = 1000
 _LEAST_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Of a sample of bytes: of fewer than the least nothing is judged."""
+"""Bytes of a sample: fewer than the least are not judged."""
 _SHRINKS: Final = 0.97
-"""To this part of its size, or compression isn't worth its time."""
+"""Part of its size that compression has to reach to be worth its time."""
 _MOST_DISTINCT: Final = 0.9
-"""Of a column with more distinct values than this part, a dictionary is tried in vain."""
+"""Share of distinct values above which no dictionary is tried."""
 
 
 def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -> dict[str, Any]:

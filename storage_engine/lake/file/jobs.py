@@ -13,7 +13,8 @@ from storage_engine.model.proof.receipt import ProvenRows, Receipt, SegmentIdent
 from storage_engine.model.store import FileFacts, SegmentContext, in_file_name
 
 _LOG_BYTES = 148
-"""Of a log's name in a data file's, which has at most 107 more while it is staged; file systems take 255."""
+"""Bytes of a log's name in a data file's name, which has at most 107 more while it is staged; file
+systems take 255."""
 
 _SHARED_FILE_NAME = re.compile(r"shared-[0-9a-f]{8,32}-\d{1,9}(?:-[0-9a-f]{8})?\.parquet")
 
@@ -41,7 +42,7 @@ class AgentRun:
     """Everything that a task needs to read the segments of one run from an agent.
 
     :param address: as of :class:`AgentAccess`, as is ``authorities``.
-    :param run: what the agent calls the run: the digest of what it may read, and a number.
+    :param run: the agent's name for the run: the digest of the files that it may read, and a number.
     """
 
     address: str
@@ -57,15 +58,15 @@ class SegmentJob:
     :param facts: the file as it was when it was chosen; a file that differs is refused.
     :param messages_location: the location of the table of rows, so that a task needs no catalog.
     :param accept_damage: archive bytes that don't decode as they are, instead of refusing them.
-    :param original_mtime_ns: see ``Segment``; what the receipt says of the file's time.
+    :param original_mtime_ns: see ``Segment``; the receipt's time of the file.
     :param attempt: part of the data file's name, where one by that name was in the table and was lost or
         rewritten: another engine's snapshot expiry may still delete it.
     :param bytes_per_second: how fast this process may archive; None: as fast as it can. See ``pace``.
-    :param store_name: what the receipt says of the store's name.
-    :param store_host: what the receipt says of the machine on which the store lies.
+    :param store_name: the receipt's name of the store.
+    :param store_host: the receipt's name of the machine on which the store lies.
     :param end_offset: see ``Segment.end``; None where it is base offset + size.
     :param companions: see ``Segment``, as they were when they were chosen.
-    :param context: what its broker knows of it beside its files.
+    :param context: facts of its broker that its files don't have.
     :param permits: by which rows of some topics stay out of the lake; None: all rows enter.
     :param agent: where its files are read; None: on this host.
     :param found_in: a shared data file of the table that has its rows, without a receipt of it, and the row
@@ -121,7 +122,7 @@ class ProvenSegment(ProvenRows):
 
     :param staged_file: where the proven bytes lie until they are published under ``data_file``; equal
         to it when they are there already. Belongs to this attempt alone.
-    :param manifest_facts: what the manifest is to say of the data file; see
+    :param manifest_facts: values for the data file's entry in the manifest; see
         :func:`~storage_engine.lake.file.table_entries.packed_facts`.
     """
 

@@ -126,7 +126,7 @@ def write_ranges(
 ) -> None:
     """Write down what a table's manifests cover; where it is known already, nothing is written.
 
-    :param manifests: of the current snapshot; what was said of others is dropped.
+    :param manifests: of the current snapshot; ranges of others are dropped.
     :param ranges_of: opens a manifest.
     :raises LakeUnavailableError: the file can't be written.
     """
@@ -508,7 +508,7 @@ def live_data_files(
     :param base_offsets: only files that can hold a segment whose base offset lies within these two,
         inclusive.
     :param statistics: with every statistic that the table has of them, in five times the memory.
-    :raises LakeUnavailableError: when the manifests can't be read, or say what can't be told by them.
+    :raises LakeUnavailableError: the manifests can't be read, or don't tell enough.
     """
     with metadata_errors(table.location(), "read the table's manifests"):
         try:

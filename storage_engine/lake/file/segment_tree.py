@@ -36,7 +36,7 @@ from storage_engine.lake.file.tree_kernels import (
 from storage_engine.model.broker.codec import Columns
 
 RUN_LEAVES = 4096
-"""At most so many leaves of a stream share a key."""
+"""Number of leaves of a stream that may share a key."""
 
 NOTHING_GONE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
@@ -182,7 +182,7 @@ class SegmentTree:
 
         :param sha256: of the segment's file, in hex.
         :param gone: streams without rows, by name, whose recorded hashes stand for them.
-        :raises ProofError: the rows lack what a tree is made of, or a stream that is gone has some.
+        :raises ProofError: the rows lack columns that a tree needs, or a stream that is gone has some.
         """
         kept = self.streams()
         if odd := kept.keys() & gone.keys():

@@ -88,7 +88,7 @@ COMPACTED_FILE_BYTES = 256 << 20
 """About so large a data file becomes; one of :data:`SHARED_SEGMENT_BYTES` is no small one any more."""
 
 COMPACTED_FILE_SEGMENTS = 10_000
-"""In such a file at most: their receipts are committed together."""
+"""Segments in such a file at most: their receipts are committed together."""
 
 COMPACTED_LEAST_FILES = SHARED_LEAST_SEGMENTS
 """Fewer small files stay as they are."""
@@ -103,7 +103,7 @@ _WHY = "compaction"
 class SmallFile:
     """A data file of the table that may be written again with others.
 
-    :param kind: what those have in common that may lie in one file.
+    :param kind: the common values of files that may be joined into one.
     :param days: of the rule by which they expire; None: by none.
     :param newest_ms: from when its newest segment's age counts; None: unknown.
     """
@@ -136,8 +136,8 @@ class LakeCompaction:
     :param files: number of those that were replaced.
     :param larger_files: number of those that replaced them.
     :param size_bytes: of the replaced ones.
-    :param faults: what is damaged, and stays as it is.
-    :param notices: what else was left as it is, and why.
+    :param faults: damaged files, which stay as they are.
+    :param notices: other files left as they are, and why.
     """
 
     dry_run: bool
@@ -164,10 +164,10 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
     lost or broken of one store is among the faults, and ends no other store's compaction.
 
     :param store_id: of that store alone; None: of every one.
-    :param dry_run: say what would be done by the tables alone, and change nothing.
+    :param dry_run: describe the changes by the tables alone, and make none.
     :raises BadInputError: the lake is of a version without trees.
-    :raises LakeIdentityError: the lake is a copy, or its catalog is older than what lies there.
-    :raises LakeUnavailableError: the lake can't be read or written; what was committed before stays.
+    :raises LakeIdentityError: the lake is a copy, or its catalog is older than the warehouse.
+    :raises LakeUnavailableError: the lake can't be read or written; commits made before stay.
     """
     properties = lake.segments().properties
     if not has_trees(properties):
@@ -205,7 +205,7 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
 def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> tuple[str, ...]:
     """Run :func:`compact_lake` as a part of a lake's maintenance.
 
-    :return: what was done, or why nothing was, as sentences.
+    :return: the changes, or why there were none, as sentences.
     """
     if not has_trees(lake.segments().properties):
         return ()
@@ -401,7 +401,7 @@ def _changed_text(larger: LargerFile) -> str:
 def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile | None, list[str]]:
     """Write small files as one, without those that are damaged.
 
-    :return: None where too few are left, or the larger file can't be proven; and what is wrong.
+    :return: None where too few are left, or the larger file can't be proven; and the faults.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     try:
@@ -443,7 +443,7 @@ def _check(table: Table, file: SmallFile) -> None:
 def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
     """Write small files as one, prove each segment there, and give it its name. Nothing refers to it yet.
 
-    :raises ProofError: what was read back isn't what was there before.
+    :raises ProofError: the rows read back differ from those before.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     folder = group[0].location.rpartition("/")[0]
@@ -683,7 +683,7 @@ def _going_back(
 def _finish(lake: Lake, store_id: str) -> list[str]:
     """Go on with larger files of which the table has the rows, and not all receipts: a compaction was killed.
 
-    :return: what is wrong with those that don't prove their segments.
+    :return: the faults of those that don't prove their segments.
     """
     faults: list[str] = []
     segments, messages = lake.segments(), lake.messages()

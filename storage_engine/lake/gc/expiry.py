@@ -87,9 +87,9 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity]
     is decided again. But its receipt says that it expired once an act says that its file is gone.
 
     :param rebuilt: the receipts may be of before an act whose files are all gone. Nothing more leaves.
-    :param kept: segments that don't leave any more, for what other lakes hold, or for whatever else.
-    :raises LakeIdentityError: the lake is a copy, its catalog is older than what lies there, or its acts are
-        no one chain.
+    :param kept: segments that don't leave any more, because of other lakes' holds or another reason.
+    :raises LakeIdentityError: the lake is a copy, its catalog is older than the warehouse, or its acts are no
+        single chain.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on.
     :raises ReceiptError: a store's chain of receipts is broken.
     """
@@ -188,7 +188,7 @@ class EarlierFile:
     """A data file that had rows of segments before another took its place, and that is there still.
 
     :param segments: of which it has rows.
-    :param for_gc: no act can take it: it lies in gc's trash, or no receipt says what it is.
+    :param for_gc: no act can take it: it lies in gc's trash, or no receipt describes it.
     """
 
     file: StoredFile

@@ -118,7 +118,7 @@ class Evidence:
         """Return the contents of a file, or the files that it names, and where a live file holds the same.
 
         :param table: the file's, as loaded now.
-        :raises LakeUnavailableError: what is live can't be read.
+        :raises LakeUnavailableError: live files can't be read.
         """
         if file.size_bytes == 0:
             return GarbageContents(empty=True)
@@ -280,8 +280,8 @@ class Scene:
 class DecidedFile:
     """A file that the table doesn't need, and why it may go or is kept.
 
-    :param twins: the live files that hold what it holds.
-    :param listed: what took it; None: it isn't in the trash.
+    :param twins: the live files with the same content.
+    :param listed: the pass that took it; None: it isn't in the trash.
     """
 
     file: TableFile
@@ -341,7 +341,7 @@ def _look(table: Table) -> Scene:
 def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Waits) -> list[TableDecision]:
     """Decide about the files that were listed, by the tables as they are now.
 
-    :raises LakeUnavailableError: what the tables need can't be read.
+    :raises LakeUnavailableError: files that the tables need can't be read.
     """
     tables = {table.name()[-1]: table for table in lake.every_table()}
     twins = LiveTwins(*lake.tables(), read_back, tables.get(DELETIONS))
@@ -437,7 +437,7 @@ class Garbage:
 
     :param table: name of the table below whose location it lies.
     :param path: as the file system names it, without a scheme.
-    :param twins: the live files that hold what it holds.
+    :param twins: the live files with the same content.
     """
 
     table: str
@@ -453,8 +453,8 @@ class Garbage:
 class KeptFile:
     """A file that the table doesn't need, and that is kept.
 
-    :param location: what opens it through the table's file access.
-    :param reason: what would be lost with it, or why that can't be told.
+    :param location: the path that opens it through the table's file access.
+    :param reason: what would be lost with it, or why that is unknown.
     """
 
     table: str
@@ -468,10 +468,10 @@ class KeptFile:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """:param garbage: what may go and is older than the grace.
+    """:param garbage: files that may be removed and are older than the grace.
     :param taken: those of them that went into the trash now.
     :param moment: name of the pass, by which they come back; "" where nothing was taken.
-    :param orphans: what the tables don't need and is kept.
+    :param orphans: files that the tables don't need and that are kept.
     :param due: files that have been in the trash for long enough.
     :param deleted: those of them that were removed for good now.
     :param waiting_count: files that have to stay in the trash for longer.

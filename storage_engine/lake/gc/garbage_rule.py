@@ -50,7 +50,7 @@ class GarbageStanding(Enum):
 class Held:
     """A segment, or a receipt, that a file holds.
 
-    :param twin: what holds the same and is live; "" where nothing does.
+    :param twin: the live file with the same content; "" where there is none.
     :param fault: why nothing does.
     """
 
@@ -65,7 +65,7 @@ class GarbageContents:
 
     :param held: the segments or receipts in it.
     :param names: keys of the files that it names.
-    :param fault: why it can't be told what it holds or names; "" when it can.
+    :param fault: why its content is unknown; "" when it is known.
     :param keep: why it has to stay whatever it holds or names; "" where nothing is against it.
     :param empty: it has no byte: its writer died before it wrote one, or it was damaged since.
     """
@@ -81,7 +81,7 @@ class GarbageContents:
 class Candidate:
     """A file below a table's location that the table doesn't need.
 
-    :param key: what other files name it by.
+    :param key: the name by which other files refer to it.
     :param kind: None: neither we nor Iceberg name files so; it is never removed.
     :param contents: None: it was not looked at, since it is young.
     :param young: it may belong to work that goes on.
@@ -95,7 +95,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param twins: live files that hold what a file that may go holds."""
+    """:param twins: live files with the same content as a file that may be removed."""
 
     standing: GarbageStanding
     reason: str

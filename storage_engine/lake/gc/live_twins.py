@@ -50,7 +50,7 @@ class ReadBack:
     def __init__(self) -> None:
         self._digests: dict[tuple[str, int, int], str] = {}
         self.differences: dict[tuple[str, str], str] = {}
-        """By a file's location and a receipt's ``row_hash``: what the file's rows have against them."""
+        """Differences of a file's rows, by the file's location and a receipt's ``row_hash``."""
 
     def fault(self, table: Table, file: StoredFile) -> str:
         """Return why a file isn't as it was proven; "" when it is.

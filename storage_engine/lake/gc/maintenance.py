@@ -65,7 +65,7 @@ class MaintainedTable:
     """Changes to one table, done or planned.
 
     :param expired: number of snapshots.
-    :param left: likewise; what each commit writes down.
+    :param left: likewise; the figures that each commit records.
     :param metadata_bytes: size of the table's metadata file before.
     :param left_bytes: the same after.
     """
@@ -91,7 +91,7 @@ class LakeMaintenance:
 
     :param taken_files: number of files that gc took into its trash.
     :param deleted_files: number of files that had been in the trash for long enough.
-    :param notices: what was left alone, and why.
+    :param notices: files that were left alone, and why.
     """
 
     dry_run: bool
@@ -119,8 +119,8 @@ def maintain_lake(
     """Expire snapshots that a policy doesn't keep. It may be killed at any instant and run again.
 
     :param known_heads: by store, receipts that the lake is known to have had.
-    :raises LakeIdentityError: the lake is a copy, or its catalog is older than what lies there.
-    :raises LakeUnavailableError: the lake can't be read or written; what expired before that has.
+    :raises LakeIdentityError: the lake is a copy, or its catalog is older than the warehouse.
+    :raises LakeUnavailableError: the lake can't be read or written; snapshots expired before that stay so.
     :raises CommitStateUnknownError: the outcome of a commit can't be read; run again.
     """
     if not dry_run:

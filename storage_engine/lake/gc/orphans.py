@@ -52,7 +52,7 @@ _PARTITION = "store_id="
 @dataclass(frozen=True, slots=True)
 class Orphan:
     """:param location: the data file.
-    :param slot: what its name begins with: lineage, log and base offset.
+    :param slot: the beginning of its name: lineage, log and base offset.
     :param digest: first 16 digits of the segment's SHA-256; "" of a file that segments share, whose name says
         nothing of them.
     :param part: the segment and its row groups in such a file.
@@ -155,7 +155,7 @@ def prove_orphan(
 ) -> ProvenSegment:
     """Prove that a file is the segment that its name says, or has the one that it is to have.
 
-    :param earlier: receipts that don't count any more, or never did: they know what the broker's file was.
+    :param earlier: receipts that don't count any more, or never did: they describe the broker's file.
     :param beside: a segment that was proven in the same file just now: it isn't hashed again.
     :raises ProofError: it isn't.
     :raises LakeUnavailableError: it can't be read.

@@ -43,7 +43,8 @@ TRASH = f"{HIDDEN_PREFIX}trash"
 """Directory below a table's location: one directory a pass, with the files that it took."""
 
 TAKEN_LIST = f"{HIDDEN_PREFIX}taken.json"
-"""In such a directory: what the pass took. On an object store it is all that there is."""
+"""Name, in such a directory, of the list of files that the pass took. On an object store there is nothing
+else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Listing:
     """:param files: of the table, without ours and without the trash.
     :param linked: files that a symbolic link leads to; they are left alone.
     :param trashed: files in the trash, by the moment at which they were taken.
-    :param lists: what took them.
+    :param lists: the lists of the passes that took them.
     """
 
     files: tuple[TableFile, ...]
@@ -200,7 +201,7 @@ class _Links:
 class Taken:
     """A file on a pass's list.
 
-    :param why: what it was, and why it could go.
+    :param why: its kind, and why it could be removed.
     """
 
     inside: str

@@ -52,7 +52,7 @@ class TableInfo:
     :param named_location: where the metadata says that they lie.
     :param former_locations: where it lay before.
     :param metadata_count: metadata files that its log names.
-    :param mark: what the hidden file below its location says; None: there is none that can be read.
+    :param mark: the content of the hidden file below its location; None: there is none that can be read.
     :param fault: why the rest isn't known; "" when it is.
     """
 
@@ -102,7 +102,7 @@ class LakeInfo:
     :param promoted: who made a copy writable, when and why.
     :param broker: whose segments it has; "": it takes those of the first store; None: its tables can't be
         read.
-    :param acts: how many decisions of people it has recorded of what it keeps; None: they can't be read.
+    :param acts: how many decisions of people on its keeping it has recorded; None: they can't be read.
     :param acts_fault: why not; "": they can.
     :param archive_rules: by which messages don't enter it.
     :param ignored: properties of its tables, and of a REST catalog, that aren't followed here: where, and the

@@ -257,10 +257,10 @@ def move_tables(
 ) -> Intent:
     """Write the tables' metadata for the place where their files lie, and make the catalog name it.
 
-    :param pointers: what the catalog's rows say now, by table.
+    :param pointers: the catalog's present rows, by table.
     :param rows: every receipt.
     :param command: that does this, for its record.
-    :return: what was done, with the lake's UUID, and whether it is a copy.
+    :return: the result, with the lake's UUID, and whether it is a copy.
     :raises LakeUnavailableError: something can't be read or written.
     """
     segments = tables[SEGMENTS]
@@ -387,7 +387,7 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
 
     :param take_over: another catalog that names the same files is not to be used any more.
     :raises LakeMissingError: the catalog has no tables.
-    :raises LakeIdentityError: another lake lies there, or the catalog is older than what lies there.
+    :raises LakeIdentityError: another lake lies there, or the catalog is older than the warehouse.
     :raises LakeUnavailableError: the lake can't be read or written, or a file is missing or damaged.
     """
     lake = connect(config)

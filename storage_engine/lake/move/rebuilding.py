@@ -65,7 +65,7 @@ from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.proof.receipt import ChainHead, Receipt
 
 _TOGETHER = 16
-"""So many segments are committed at a time: what a kill costs is proving these once more."""
+"""Number of segments committed at a time: after a kill these are proven once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Rebuilt:
     :param copy_of: UUID of the lake that this is a copy of; None: it is none. Nothing is brought into a copy.
     :param other_catalog: the catalog whose place this one took; None: it was this one's lake already.
     :param brought: segments that were proven again, or would be tried; each as its data file.
-    :param refused: data files that don't prove what their name says, with the reason.
+    :param refused: data files that contradict their names, with the reason.
     :param conflicting: data files of other bytes than a receipt proves under the same offset.
     :param foreign: data files that another program wrote, and that the table doesn't have.
     :param missing: data files that the table has and that aren't there; ``verify`` names their segments.

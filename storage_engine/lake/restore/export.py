@@ -206,7 +206,7 @@ class Exported:
 
     :param still_compressed: messages whose bodies are as their producers compressed them.
     :param bytes_read: of the lake's Parquet columns.
-    :param expired: what expired of the stores and the span of time, and may have had such messages.
+    :param expired: expired segments of the stores and the span of time that may have had such messages.
     """
 
     path: str

@@ -30,7 +30,7 @@ class FilledSegment:
     :param sha256: of the file as it was restored.
     :param archived_sha256: of the file that was archived.
     :param filler_bytes: how much of it stands for messages that are gone.
-    :param why: what became of these, as a clause.
+    :param why: their end, as a clause.
     """
 
     log: str
@@ -78,7 +78,7 @@ def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) 
 def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:
     """Return the segments of a store that were restored with filler; (): there are none.
 
-    :raises StoreIdentityError: what says so can't be read.
+    :raises StoreIdentityError: the record of it can't be read.
     """
     path = Path(root) / FILLED_FILE
     try:

@@ -87,7 +87,7 @@ def queues_of_segment(
     """Return the facts of a segment that :func:`config_files` needs; reads a few narrow columns, in batches.
 
     :param table: that of rows, of the lake that the segment lies in, as loaded.
-    :param untouched: what ``untouched_files`` says of the table.
+    :param untouched: the result of ``untouched_files`` for the table.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.
     """
@@ -113,7 +113,7 @@ class Extension:
 
     :param asked_end: offset behind the last segment that was asked for.
     :param end: offset behind the last one that is restored.
-    :param why: what is not finished at ``asked_end``, as a part of a sentence.
+    :param why: the unfinished transaction at ``asked_end``, as a part of a sentence.
     """
 
     log: str
@@ -213,8 +213,8 @@ class ChosenSegments:
 
     :param receipts: in order, of each log without a hole.
     :param extensions: logs of which these are more than was asked for.
-    :param expired: what of the span expired, before the first of these or behind the last.
-    :param others: what other lineages of these logs hold.
+    :param expired: expired ranges of the span, before the first of these or behind the last.
+    :param others: ranges of other lineages of these logs.
     :param config: None: segments alone.
     """
 
@@ -252,7 +252,7 @@ def choose_segments(
     :param lineage: None: the newest.
     :param log: None: all logs.
     :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config`.
-    :param files_only: segments alone, without what a broker needs beside them.
+    :param files_only: segments alone, without the files that a broker needs beside them.
     :param with_filler: also segments of which some streams are gone, with filler where these were.
     :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, or the brokers that
         are to serve it would not.
@@ -480,7 +480,7 @@ class _Source:
     def filled(self, partly: Sequence[Receipt]) -> dict[str, FilledSegment]:
         """Return the segments with filler for the streams that are gone, by the hashes of their rows.
 
-        :raises ProofError: what stays of one isn't as it was proven.
+        :raises ProofError: the remaining rows of one differ from the proven ones.
         """
 
         def fill(row: Receipt) -> FilledSegment:

@@ -67,11 +67,11 @@ def choose(
 ) -> tuple[Receipt, ...]:
     """The segments that a span touches, of each log's newest lineage in ``found``, without a hole in any log.
 
-    :param replicas: of other stores, receipts of the same logs: they stand for what the store lacks between,
-        before and behind its own, where they join them without a hole.
+    :param replicas: other stores' receipts of the same logs: they fill gaps between, before and behind the
+        store's own receipts, where they join them without a hole.
     :param expired: of the store, receipts of segments that expired: messages name them.
     :param expiries: by which policy and since when, by the act's SHA-256.
-    :param unarchived: what was deleted without a copy by a rule, with the rule.
+    :param unarchived: ranges deleted without a copy by a rule, with the rule.
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
     chosen: list[Receipt] = []

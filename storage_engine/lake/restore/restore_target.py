@@ -38,7 +38,7 @@ class RestoreTarget:
     def look(self, expected: Set[Path], made_after: Set[str] = frozenset()) -> Set[Path]:
         """Return those of the expected files that are there.
 
-        :param made_after: names, right below the target, of what is made once all of these are there.
+        :param made_after: names, right below the target, of files made once all of these are there.
         :raises RestoreError: something else is there, or a symbolic link.
         """
         existing, strange, made = set(), [], []

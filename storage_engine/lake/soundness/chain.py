@@ -52,7 +52,7 @@ _files: FileMemory[pa.Table] = FileMemory(most=500_000)
 """By the number of their rows: some 140 bytes each."""
 
 _heads: dict[tuple[str, str], ChainHead] = {}
-"""By table and store: up to which row this process has found a chain whole, or a known one followed."""
+"""Row up to which this process has found a chain whole, or followed a known one, by table and store."""
 
 _HASHED = sorted(set(Receipt.__dataclass_fields__) - {"row_hash"})
 _KEYS = [f'"{name}":' for name in _HASHED]
@@ -235,7 +235,7 @@ def _check_links(
     first: int = 0,
 ) -> ChainHead:
     """:param sequences: ascending.
-    :param first: number of the first row that was read; what it follows is taken for right.
+    :param first: number of the first row that was read; the row before it is taken for right.
     """
     wrong = np.flatnonzero(sequences != np.arange(first, first + len(sequences)))
     if len(wrong):

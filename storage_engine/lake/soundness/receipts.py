@@ -45,7 +45,7 @@ P = ParamSpec("P")
 
 _ROWS_AT_A_TIME = 50_000
 _MOST_BYTES_TO_SHARE = 1 << 30
-"""Of a column: more texts may not fit into one Arrow array."""
+"""Bytes of a column: more texts may not fit into one Arrow array."""
 
 _identity = attrgetter("store_id", "lineage", "log", "base_offset", "sha256")
 
@@ -124,7 +124,7 @@ def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
 
 
 def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Of several rows for one segment the last, whatever its state, by log, lineage and offset."""
+    """Return the last of several rows for one segment, whatever its state, by log, lineage and offset."""
     last = {_identity(row): row for row in sorted(rows, key=attrgetter("sequence"))}
     return tuple(sorted(last.values(), key=attrgetter("log", "lineage", "base_offset")))
 

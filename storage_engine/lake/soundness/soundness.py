@@ -18,7 +18,7 @@ from storage_engine.lake.file.scan import LiveFile
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BOUND_CHARACTERS = 64
-"""So much of a longer text is in a bound (``truncate(64)`` in the table's properties)."""
+"""Characters of a longer text that a bound has (``truncate(64)`` in the table's properties)."""
 
 _NUMBERS = {
     name for name in IDENTITY_COLUMNS.names if not pa.types.is_string(IDENTITY_COLUMNS.field(name).type)
@@ -126,7 +126,7 @@ class Fault:
 
 
 Faults = Mapping[SegmentIdentity, tuple[Fault, ...]]
-"""Of receipts that are not sound; those that lose bytes first."""
+"""Faults of receipts that are not sound; those that lose bytes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +151,12 @@ Identity = tuple[tuple[str, int, bytes], ...]
 class Seen:
     """Data read for one receipt.
 
-    :param row: what is wrong with its own row; then nothing else was read. "" where nothing is.
+    :param row: the fault of its own row; then nothing else was read. "" where there is none.
     :param files: those that it rests on.
     :param own: the table's entries of the data file that archiving wrote, whether it rests on that or not.
-    :param identity: what these have to say of the segment: column, its field id, its value as a bound.
-    :param statistics: what of ``own`` is not as in the file's footer; "" where all is, or it was not
+    :param identity: the values of the segment that these must have: column, its field id, its value as a
+        bound.
+    :param statistics: difference between ``own`` and the file's footer; "" where there is none, or it was not
         compared.
     :param rows_sha256: of the rows, turned back into the segment; None: they were not read.
     :param undecoded: why they can't be turned back; "" where they can, or that was not tried.
@@ -234,7 +235,7 @@ def are_as_proven(files: Iterable[SeenFile]) -> bool:
 def chain_faults(rows: Iterable[Receipt], broken: str) -> Faults:
     """Say of every receipt of a store that its chain is broken: none proves anything until it is whole.
 
-    :param broken: what is wrong with the chain.
+    :param broken: the fault of the chain.
     """
     return {
         row.identity: (Fault(ReceiptFault.CHAIN, row, "a whole chain of receipts", broken),) for row in rows

@@ -97,7 +97,7 @@ class Reader:
     """Reads facts that tell whether receipts are sound; each file once, however many segments lie in it.
 
     :param table: that of rows, as loaded: its state is the one that counts.
-    :param live: what it lists, of all stores and offsets that receipts are looked at of.
+    :param live: the files that it lists, of all stores and offsets of the receipts to look at.
     """
 
     def __init__(self, table: Table, live: Iterable[LiveFile]) -> None:
@@ -119,7 +119,7 @@ class Reader:
 
         Of most a few comparisons tell that nothing is wrong; the others are looked at one by one.
 
-        :param faults: what :func:`row_faults` found of these rows; None: not looked at yet.
+        :param faults: the faults that :func:`row_faults` found in these rows; None: not looked at yet.
         :raises LakeUnavailableError: a file is there and can't be read.
         """
         faults = row_faults(rows) if faults is None else faults

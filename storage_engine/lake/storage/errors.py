@@ -45,7 +45,7 @@ def lake_errors(location: str, doing: str) -> Iterator[None]:
     """Turn a library's failure into :class:`LakeUnavailableError`.
 
     :param location: the lake, or the file in it, for the message.
-    :param doing: what was being done, as in "can't <doing>".
+    :param doing: the action, as in "can't <doing>".
     """
     try:
         yield
@@ -112,7 +112,7 @@ def is_file_failure(error: Exception) -> bool:
 def is_damage(cause: BaseException | None) -> bool:
     """Return whether a failure says that a file of the lake is missing or isn't whole.
 
-    :param cause: what a library raised.
+    :param cause: the error of a library.
     """
     if isinstance(cause, FileNotFoundError | pa.ArrowException | ValidationError):
         return True

@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 _BURST_SECONDS = 0.1
-"""So much of a pause may be caught up on afterwards."""
+"""Seconds of a pause that may be caught up on afterwards."""
 
 _BLOCK_BYTES = 1 << 20
 """Written at a time, so that no single write is a burst."""
@@ -39,7 +39,7 @@ _SLOW_PUT_MS: Final = 10.0
 """A p99 of no more slows nothing down: brokers tell whole milliseconds apart."""
 
 _LONGER: Final = 1.5
-"""So many times its p99 before a broker's puts take longer than before."""
+"""Factor of its p99 from which a broker's puts count as slower than before."""
 
 _LEAST_SHARE: Final = 0.1
 _STEP: Final = 0.1
@@ -94,7 +94,7 @@ class Pace:
     def writing(self, sink: Any) -> Iterator[Any]:
         """
         :param sink: an open binary file, which is left open.
-        :return: what to write to instead.
+        :return: the file to write to instead.
         """
         yield sink
 
@@ -102,7 +102,7 @@ class Pace:
     def reading(self, file: pa.NativeFile) -> Iterator[pa.NativeFile]:
         """
         :param file: open for reading at any position; it is left open.
-        :return: what to read from instead.
+        :return: the file to read from instead.
         """
         yield file
 

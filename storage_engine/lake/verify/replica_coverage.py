@@ -153,7 +153,7 @@ def replica_spans(
 
     :param names: of the store's logs; of others the store's own receipts, and those that were compared, tell
         the identity.
-    :param lost: what disk and receipts of the store don't have.
+    :param lost: ranges that neither disk nor receipts of the store have.
     :param compared: asked only where an identity isn't unique, or isn't known.
     :raises LakeUnavailableError: the lake can't be read.
     """

@@ -31,7 +31,7 @@ from storage_engine.model.proof.receipt import Receipt, StoredFile, files_text, 
 _THREADS = 2
 
 _TOGETHER = 64
-"""So many receipts are committed at a time: what a kill costs is proving these once more."""
+"""Number of receipts committed at a time: after a kill these are proven once more."""
 
 
 def reprove(
@@ -44,7 +44,7 @@ def reprove(
     :param rows: receipts of one store that count.
     :param advance: called with the number of segment bytes that were read since.
     :return: the new receipts. A segment whose rows prove it no longer, or that was proven by another process
-        meanwhile, has none; ``verify`` says of either what there is to say.
+        meanwhile, has none; ``verify`` reports both.
     :raises ReceiptError: the store's chain of receipts is broken; no receipt was added.
     :raises LakeUnavailableError: the lake can't be read or written.
     """

@@ -126,9 +126,9 @@ class SegmentLook:
     """Result of a close look at one segment.
 
     :param fault: why the lake can't be relied on for its bytes; "" when it can.
-    :param findings: what else is wrong; includes that the segment could not be looked at.
+    :param findings: other faults; includes that the segment could not be looked at.
     :param level: how deep the look went: not below the level at which a fault was found.
-    :param done: the look came to an end: what it says may be remembered.
+    :param done: the look came to an end: its result may be remembered.
     :param local: the broker's file as it was found; None when it is not there, or vanished.
     """
 
@@ -145,7 +145,7 @@ def look_at(
 ) -> SegmentLook:
     """Check one segment at FILES, BYTES or STORE.
 
-    :param known: what metadata found wrong with its receipt; None: nothing.
+    :param known: faults that metadata found in its receipt; None: there are none.
     :param local: the broker's file; compared at STORE.
     """
     told = () if known is None else known.faults
@@ -433,11 +433,11 @@ def verify(
     """Check a lake, and lay a store over its part if it is given.
 
     :param store_id: only this one; None: every store the lake has anything of.
-    :param local: what is on the broker's disk, from :func:`local_spans`; of the one store only.
+    :param local: ranges on the broker's disk, from :func:`local_spans`; of the one store only.
     :param elsewhere: receipts of that store that hold in another lake, or whose segments expired there.
-    :param released: what the journal says was deleted, by store.
+    :param released: ranges deleted by the journal's record, by store.
     :param known: receipts that the lake is known to have had, by store.
-    :param memory: what was looked at before, and where to remember what is looked at now.
+    :param memory: earlier looks, and the place to remember these.
     :param max_bytes: how much to read of data files and segments; None: everything.
     :param witnesses: who else may know of what is missing, and which logs are on disk, by store; what
         replicas have in this lake is added.

@@ -65,7 +65,7 @@ class FenceWatch(Protocol):
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Mend changes to what the hold left.
 
-        :return: what was found, and what was done.
+        :return: findings, and the mends.
         :raises StorageEngineError: something can't be mended; says why.
         :raises OSError: the store can't be read or written.
         """
@@ -78,7 +78,7 @@ class Beating(Protocol):
     """Shows others that a watch is alive, and whether it has looked."""
 
     def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
-        """To be called after each look.
+        """Record that the watch is alive; called after each look.
 
         :param look: the last that saw all.
         :param tends_shield: the watch acts on what is deleted, and can, so that nobody else has to.
@@ -116,7 +116,7 @@ class PendingKind(StrEnum):
     TIMER = "timer"
     """Waits in the timer wheel, or to get into it; what cancels another timer is one as well."""
     HALF = "half"
-    """Of a transaction that is neither committed nor rolled back."""
+    """A transaction that is neither committed nor rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Pending:
     :param first_due_ms: when the first one is due; None: unknown, or nothing says when.
     :param last_due_ms: when the last one is due; None likewise.
     :param lost: messages that the broker waits for, and whose segments are gone already.
-    :param consequence: what more than the messages is lost with their segments; "" for nothing.
+    :param consequence: further losses if segments with its messages are deleted; "" for none.
     :param error: why it is unknown; "" when it is known.
     :param log: in which it lies; None: it may lie in any log of the store.
     """
@@ -187,14 +187,14 @@ NO_HOLD: Final = HoldStatus(
     held=False,
     notices=("nothing is held: no broker runs, or nothing keeps this kind of broker from deleting",),
 )
-"""Of a store whose broker is stopped, and of one without a hold."""
+"""Value for a store whose broker is stopped, and for one without a hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnheldSegments:
     """Segments that the broker's own rules take by some moment, of a store that is held no more.
 
-    :param unknown: what else they may take, and can't be told, a clause each.
+    :param unknown: further ranges that may be deleted, and are unknown, a clause each.
     """
 
     segments: tuple[Segment, ...]
@@ -236,7 +236,7 @@ class StoreHold:
         """Return until when the store is held by what lies with it, whoever's journal knows of that.
 
         :return: None: nothing that lies with it says that it is held.
-        :raises StorageEngineError: what lies with it can't be read.
+        :raises StorageEngineError: its copy in the store can't be read.
         """
         return None
 
@@ -536,7 +536,7 @@ class StoreShield(ABC):
     def end_force(self) -> Drift | None:
         """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
 
-        :return: what was found and what was done about it; None: nothing lets it, or none runs.
+        :return: the finding and the change made; None: it may not be changed, or no broker runs.
         :raises BrokerError: the broker can't be asked, or doesn't take the setting.
         """
         return None
@@ -551,7 +551,7 @@ class StoreDependents(ABC):
     def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         """The files that point only below these offsets, by the broker's own rule.
 
-        :param min_offsets: by the name of the log; what points into other logs stays.
+        :param min_offsets: by the name of the log; files that point into other logs stay.
         """
 
     @property
@@ -635,7 +635,7 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
     """Make sure that a package isn't written for a contract that would leave a part of it unasked.
 
     :param package: a class of it, or an object.
-    :param former: by name of a member, what it is now.
+    :param former: by name of a member, its present name.
     :raises TypeError: it defines one.
     """
     for one in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
@@ -652,7 +652,7 @@ class LockedStore:
     """A store that no other process changes, locked or held beside its running broker, and what may be
     deleted.
 
-    :param notices: what could not be checked while it was taken.
+    :param notices: checks that could not be made while it was taken.
     :param max_delete_batch: how many segments one ``delete_segments`` takes; None: any number.
     """
 
@@ -687,8 +687,8 @@ class StoreLimit:
     """Actions that are never done with a store, although it can be looked at.
 
     :param why: nothing of it is deleted. Its plans keep everything, and whatever would change it raises.
-    :param may_archive: its log can be archived all the same; else it is a part of a store, and ``why`` is
-        what a person is told.
+    :param may_archive: its log can be archived all the same; else it is a part of a store, and ``why`` is the
+        text for a person.
     """
 
     why: str
@@ -771,7 +771,7 @@ class BrokerStore(Contract):
 
         None, as by default: it has to be opened again for that.
 
-        :param memory: what is remembered of a hold beside a running broker.
+        :param memory: the remembered state of a hold beside a running broker.
         :raises BadInputError: settings that can't be worked with.
         :raises BrokerError: the running broker can't be asked.
         """
@@ -849,7 +849,7 @@ class BrokerStore(Contract):
         :param meanwhile: called now and then where it waits for a broker.
         :param remove: the function that removes a file; a running broker deletes by itself.
         :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted. Where its
-            ``path`` names that file, other files that are gone are this call's doing, and what is left of
+            ``path`` names that file, other files that are gone were deleted by this call, and the rest of
             other logs is asked for again.
         :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
         :raises BrokerError: a running broker didn't delete all of them; they may go any time.

@@ -48,7 +48,7 @@ class Columns:
     :param file_bounds: the same, in files alone.
     :param dictionary: that may have few distinct values; nested ones as Parquet paths.
     :param delta: of numbers that grow slowly.
-    :param export: what is exported of a message, in this order; none: messages aren't exported.
+    :param export: the columns exported of a message, in this order; none: messages aren't exported.
     :param keys: each of which names a message as a whole, texts or binaries.
     :param key_lists: texts of several such names, with blanks between them.
     :param topic_id_of: returns the topic's id that a log's identity (``Receipt.log_id``) names; None: topics
@@ -63,7 +63,8 @@ class Columns:
         messages.
     :param comments: what each column says, for who queries the table in another engine.
     :param not_of_raw: columns of the encoded ones by which no row is encoded that has its bytes as ``raw``.
-    :param filler: the stream of what a restore fills the room of others with: no broker counts or serves it.
+    :param filler: the stream of filler that a restore puts in place of missing messages: no broker counts or
+        serves it.
     """
 
     stored_at: str | None = None
@@ -200,7 +201,7 @@ class RestoredSetting:
     """A setting of a broker by which something was made beside restored segments.
 
     :param source: the file or the lake that says it, or that it is the broker's default.
-    :param note: what is not served in spite of it; "": nothing.
+    :param note: the part that is not served in spite of it; "": none.
     """
 
     name: str
@@ -240,7 +241,7 @@ class RestoredConfig(Protocol):
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
         """
         :param read_segment: returns a segment's bytes from the lake, not yet compared with its SHA-256.
-        :raises RestoreError: the broker would not serve what these receipts are of.
+        :raises RestoreError: the broker would not serve the segments of these receipts.
         """
 
     def queues_of(self, rows: pa.Table) -> pa.Table:

@@ -45,7 +45,7 @@ class RowTraits:
     """Facts about segments' rows that are known before their codec is loaded.
 
     :param table: name of the lakes' table that has them; never changes.
-    :param task_modules: what a Spark task needs of the broker's package, loaded before workers fork.
+    :param task_modules: modules of the broker's package that a Spark task needs, loaded before workers fork.
     :param offsets_count_bytes: as the codec's positions do; else offsets tell no size.
     :param sets_times: the broker itself writes when it stored a message; else its producers may.
     """
@@ -65,7 +65,7 @@ class BrokerEngine(ABC):
     ) -> StoreRecovery:
         """Make a store clean whose broker did not stop cleanly, as that broker would when it starts.
 
-        :param dry_run: only say what would be done.
+        :param dry_run: only describe the changes.
         :param cut_messages: also where whole messages are lost by it.
         :param whole_index: make an index of keys again however much of the log has to be read for it.
         :raises BadInputError: it can't be done without the broker.
@@ -164,7 +164,7 @@ class Inspecting(ABC):
         """Describe a store for a person.
 
         :param messages: read every segment.
-        :param queues: list what leads consumers to messages.
+        :param queues: list the queues that lead consumers to messages.
         :param snapshot: of a running broker's store; None: take one.
         """
 
@@ -173,9 +173,9 @@ class Inspecting(ABC):
 
         By default there is nothing to say.
 
-        :param memory: what a journal remembers of a hold; None: none was named.
+        :param memory: a journal's memory of a hold; None: none was named.
         :raises StoreNotFoundError: there is no such store.
-        :raises BadInputError: what was given beside the broker's own settings is wrong.
+        :raises BadInputError: settings given beside the broker's own are wrong.
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
         """
         return BrokerDiagnosis()
@@ -409,7 +409,7 @@ class Broker(Contract):
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
         """Open a store with the broker's own settings.
 
-        :param memory: what is remembered of a hold beside a running broker; None: nothing.
+        :param memory: the remembered state of a hold beside a running broker; None: there is none.
         :raises BadInputError: settings that the broker would not work with.
         :raises StoreNotFoundError: a directory of the store is missing.
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.

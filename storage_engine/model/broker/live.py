@@ -21,8 +21,8 @@ class RunningBroker:
     :param role: by the broker's own word, such as ASYNC_MASTER.
     :param version: its release, by its own word.
     :param dispatch_behind_bytes: in the log and not in consume queues and index yet.
-    :param described: what it says as one line, of a kind whose brokers say nothing of the others; "": the
-        others make one.
+    :param described: its description in one line, of a kind whose brokers give no other fields; "": the other
+        fields make one.
     """
 
     address: str

@@ -25,7 +25,7 @@ from storage_engine.model.keep.rules import (
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, SegmentIdentity, StoredFile
 
 SHOWN_CHARACTERS = 12
-"""Of an act's SHA-256, where people read or type it."""
+"""Digits of an act's SHA-256, where people read or type it."""
 
 
 class ActKind(StrEnum):
@@ -71,11 +71,11 @@ class Thinning:
 class KeepDecision:
     """
     :param rules: of a ``keep``: all rules from then on.
-    :param scope: of a ``hold``: what is held; of an ``archive``: what it is for.
+    :param scope: of a ``hold``: the held streams; of an ``archive``: those that it applies to.
     :param reason: of a ``hold``: why.
     :param lifts: of a ``lift``: SHA-256 of the act whose hold ends.
     :param policy: of an ``expire``: SHA-256 of the act with which the policy began that it goes by.
-    :param segments: of an ``expire``: what leaves the lake.
+    :param segments: of an ``expire``: the segments that leave the lake.
     :param files: of an ``expire``: the data files that it takes, by the names that receipts give them; of a
         ``removed``: those that are gone for good.
     :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it is of.
@@ -175,8 +175,8 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
 
     :param acts: by the SHA-256 of their bytes.
     :param named: the newest that was recorded as such; "": none was. Later ones may be there.
-    :raises ValueError: they are no one chain, or it lacks the one that is named; with what was expected and
-        found.
+    :raises ValueError: they are no single chain, or it lacks the named one; with the expected and the found
+        one.
     """
     ordered: list[RecordedAct] = []
     following: dict[str, list[str]] = {}

@@ -143,7 +143,7 @@ def judge_segments(
     """Return the segments that leave a lake now, whole or in part, and why each other one stays.
 
     :param segments: every one that counts in the lake and has rows there.
-    :param stores: what each store has; one that isn't among them keeps its segments.
+    :param stores: the present content of each store; one that isn't among them keeps its segments.
     :param policies: every one that the lake had, the one in force last; and with its holds those of the
         store's other lakes.
     :param now_ms: by the lake's clock.

@@ -52,10 +52,10 @@ class GoingBytes:
 class TopicForecast:
     """
     :param keep: by the rule that applies; ``forever`` where none does.
-    :param rule: what that rule is of, in words; "": none applies.
+    :param rule: the streams that the rule applies to, in words; "": no rule applies.
     :param held_by: ids of the holds that cover it.
     :param goes: from which day on how much may go; the rest never does.
-    :param month_cost: of what is there now, by the price that was given; None: none was.
+    :param month_cost: cost of the present bytes, by the given price; None: none was given.
     """
 
     store_id: str

@@ -17,7 +17,7 @@ from storage_engine.exceptions import BadInputError
 
 FOREVER = "forever"
 DAYS_OF_YEAR = 366
-"""So that no calendar year is cut short."""
+"""Days of a year, so that no calendar year is cut short."""
 
 _KEEP = re.compile(r"(0|[1-9]\d{0,4}) (day|year)s?")
 _MOST_DAYS = 100 * DAYS_OF_YEAR
@@ -29,7 +29,7 @@ _WILDCARDS = "*?"
 class Stream:
     """The messages of one topic in one log of a store.
 
-    :param store_names: what people have called the store, the newest name last; (): it has no name.
+    :param store_names: names that people have given the store, the newest last; (): it has none.
     :param topic: "": rows without a topic, for which only rules for every topic are.
     :param is_system: the topic is the broker's own.
     """
@@ -265,7 +265,7 @@ def holds_since(policies: Sequence[KeepPolicy], since_ms: int) -> tuple[Hold, ..
 
 
 NO_POLICY = KeepPolicy("", 0)
-"""Of a lake before its first act: it keeps everything for ever."""
+"""Policy of a lake before its first act: it keeps everything for ever."""
 
 
 def age_begins_ms(

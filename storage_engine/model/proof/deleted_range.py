@@ -44,10 +44,10 @@ class DeletedRange:
     """Offsets [start_offset, end_offset) of a log that went in one run, for one cause.
 
     :param run_begun_at_ms: see :class:`RunDigest`; so are ``event_id`` and ``events_sha256``.
-    :param what: of :class:`What`.
+    :param what: one of :class:`What`.
     :param cause: in one word, as the journal has it.
     :param at_ms: when the journal recorded that the last of it had gone, in milliseconds since the epoch.
-    :param store_name: what people called the store when the row was written.
+    :param store_name: the store's name when the row was written.
     :param topic_id: of the topic that the log was of then; None: not known, or the broker has none.
     :param first_store_timestamp_ms: of the messages in it, by the lake's receipts, in milliseconds since the
         epoch; None: no receipt of the store tells. ``last_store_timestamp_ms`` likewise.

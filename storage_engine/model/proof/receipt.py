@@ -23,7 +23,7 @@ from storage_engine.exceptions import BadInputError, ReceiptError, StoreLayoutEr
 from storage_engine.model.store import FileFacts
 
 MAX_COMPANION_BYTES: Final = 1 << 20
-"""Of one segment's companions together: receipts are read whole, and often."""
+"""Bytes of one segment's companions together: receipts are read whole, and often."""
 
 _LONGEST_NAME_BYTES: Final = 255
 
@@ -82,7 +82,7 @@ def companions_text(companions: Iterable[Companion]) -> str | None:
 def read_companions(text: str | None) -> tuple[Companion, ...]:
     """Return the companions that :func:`companions_text` was given.
 
-    :raises ReceiptError: it made no such text; says what is wrong with it.
+    :raises ReceiptError: it made no such text; names the fault.
     """
     if text is None:
         return ()
@@ -212,7 +212,7 @@ NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 _ROW_GROUPS = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 _SHOWN_CHARACTERS = 12
-"""Of an act's SHA-256, where people read it."""
+"""Digits of an act's SHA-256, where people read it."""
 
 SETTLED = json.dumps({"settled": True})
 """Evidence that the file's facts were taken when every later write had to change them."""
@@ -301,11 +301,11 @@ class Receipt(ProvenRows):
     :param end_offset: offset behind the segment's last; None: ``base_offset`` + ``size_bytes``.
     :param files: the segment's further files, as :mod:`~storage_engine.model.proof.receipt` writes them;
         None: it is one file.
-    :param store_name: what people called the store when the segment was proven.
+    :param store_name: the store's name when the segment was proven.
     :param store_host: the machine on which the store lay then.
     :param log_id: the broker's own identity of the log, where its name is none.
     :param digest: the broker's digest of the segment's content; None: ``sha256`` is.
-    :param evidence: what else is known of the proof, as JSON; see :data:`SETTLED`.
+    :param evidence: further known facts of the proof, as JSON; see :data:`SETTLED`.
     :param root: of the tree over the segment's rows, in hex; None: it has none yet.
     :param streams: JSON list of the streams below the root; None: there is one, and nothing of it is gone.
     :param row_groups: ``FIRST-END`` of ``data_file``, END exclusive; None: all of them have the rows.
@@ -344,7 +344,7 @@ class Receipt(ProvenRows):
     def groups(self) -> range | None:
         """Return the row groups of ``data_file`` that have the rows, others' among them; None: all do.
 
-        :raises ReceiptError: what the row says of them can't be believed.
+        :raises ReceiptError: the row's values for them are impossible.
         """
         return read_row_groups(self.row_groups)
 
@@ -416,7 +416,7 @@ class Receipt(ProvenRows):
         """Return the fields that all receipts of one segment have in common: SHA-256, end, and its
         companions' values.
 
-        :raises ReceiptError: what the row says of its companions can't be believed.
+        :raises ReceiptError: the row's values for its companions are impossible.
         """
         return self.sha256, self.end, tuple((one.name, one.sha256) for one in self.companions)
 
@@ -424,7 +424,7 @@ class Receipt(ProvenRows):
     def companions(self) -> tuple[Companion, ...]:
         """The segment's further files.
 
-        :raises ReceiptError: what the row says of them can't be believed.
+        :raises ReceiptError: the row's values for them are impossible.
         """
         return read_companions(self.files)
 

@@ -26,8 +26,8 @@ class Finding:
     """One thing to know.
 
     :param kind: a word that stays the same, for programs.
-    :param what: what was found, as one sentence without its full stop.
-    :param advice: what to do about it, with the command or the setting; "" where there is nothing to do.
+    :param what: the finding, as one sentence without its full stop.
+    :param advice: the remedy, with the command or the setting; "" where there is none.
     """
 
     severity: Severity
@@ -68,7 +68,7 @@ class SettingInEffect:
     """A setting as the broker works with it.
 
     :param name: as the broker calls it.
-    :param note: how it differs from what was configured; "" where it doesn't.
+    :param note: its difference from the configured value; "" where there is none.
     """
 
     name: str
@@ -85,12 +85,12 @@ class BrokerDiagnosis:
     :param layout: how the store lies on disk, a few words each.
     :param running: a broker runs on the store; None: that can't be told.
     :param running_text: which process does, or why one is taken for running; "" likewise.
-    :param live_option: what makes a command ask that broker, as typed; "" where none can be asked.
+    :param live_option: the option by which a command asks that broker, as typed; "" where none can be asked.
     :param settings: those that decide when something is deleted.
     :param age_setting: the setting that says how long segments stay, and its value; "" where there is none.
     :param full_percent: above this level of its disk the broker takes no message; None: at no level.
     :param newest_message_ms: when the newest message was stored; None: it can't be told.
-    :param findings: what only this kind of broker has.
+    :param findings: findings that only this kind of broker has.
     :param faulty_logs: names of logs that no archive takes before a finding is put right.
     :param refused: no command works with the store before a finding is put right.
     """

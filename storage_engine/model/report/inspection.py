@@ -91,13 +91,13 @@ class StoreRecovery:
 
     :param crashed: the broker did not stop cleanly.
     :param log_end: offset behind the last whole message.
-    :param cut_bytes: what lies in files of the log behind it; most of it is room that was never written.
+    :param cut_bytes: bytes behind it in files of the log; most of them are room that was never written.
     :param cut_messages: whole messages among that: one before them is damaged.
     :param deleted_files: the log's files that begin behind the end.
     :param dropped_index_files: which may lack entries, and are made again from the log.
     :param stray_entries: of queues, that point behind the end.
     :param missing_messages: without an entry in a queue, which get one.
-    :param done: False: this is what a recovery would do.
+    :param done: False: the result that a recovery would have.
     :param unindexed: first offset, and that behind the last, of the log's messages whose keys are no longer
         found; None: a recovery takes none out of the index.
     """

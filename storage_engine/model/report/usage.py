@@ -13,9 +13,9 @@ SIZE_CLASSES = ("up to 1 KiB", "up to 16 KiB", "up to 128 KiB", "up to 1 MiB", "
 SIZE_CLASS_BYTES = (1 << 10, 16 << 10, 128 << 10, 1 << 20)
 """The upper bound of each class but the last one."""
 LARGE_SHARE = 0.25
-"""Of all bytes: a topic that takes as much decides how long everything else stays."""
+"""Share of all bytes: a topic with as much decides how long everything else stays."""
 QUIET_SHARE = 0.25
-"""Of a span's end: a topic without a message in it has ended, or pauses."""
+"""Last part of a span: a topic without a message in it has ended, or pauses."""
 
 
 @dataclass(frozen=True, slots=True)

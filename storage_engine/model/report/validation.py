@@ -61,7 +61,7 @@ class RangeStatus:
     """The offsets [start_offset, end_offset) of a log share one place and one verdict.
 
     :param segments: file names on disk, or 20-digit base offsets in the lake, that the range consists of.
-    :param detail: a sentence: why this place, and what is wrong where ``status`` is not OK.
+    :param detail: a sentence: why this place, and the fault where ``status`` is not OK.
     """
 
     log: str
@@ -106,8 +106,8 @@ class ValidationResult:
         or ``"rows"`` (the rows of archived segments).
     :param store_id: None when the store has no identity yet (no journal, no lake).
     :param run_key: None when no run asked for it.
-    :param notes: what was not checked, and why; what a person decided.
-    :param name: what the store is called; "": recorded by an older release.
+    :param notes: things not checked, and why; persons' decisions.
+    :param name: the store's name; "": recorded by an older release.
     """
 
     store_root: str
@@ -166,10 +166,10 @@ _RANKS = {level: rank for rank, level in enumerate(VerifyLevel)}
 class Finding:
     """Something that is not as it should be.
 
-    :param status: FAILURE, or WARNING for what proves no loss.
+    :param status: FAILURE, or WARNING for a finding that proves no loss.
     :param subject: the segment (lineage, log, base offset), file or table that it is about.
-    :param detail: what was expected, and what was found.
-    :param advice: what to do about it.
+    :param detail: the expected and the found state.
+    :param advice: the remedy.
     """
 
     status: Status
@@ -184,7 +184,7 @@ class Check:
 
     :param receipt_hash: ``row_hash`` of the receipt: a check counts only for that very row.
     :param at_ms: milliseconds since the epoch.
-    :param fault: what was wrong; "" when nothing was.
+    :param fault: the fault; "" when there is none.
     """
 
     store_id: str
@@ -243,7 +243,7 @@ class StoreVerification:
     :param ranges: where every byte of the logs is.
     :param renewed_count: receipts that were added before, of rows that another engine has moved.
     :param credited_count: sealed segments on disk for which receipts of replicas count.
-    :param name: what the store is called, by the journal or its last receipt; "": neither knows it.
+    :param name: the store's name, by the journal or its last receipt; "": neither knows it.
     """
 
     store_id: str

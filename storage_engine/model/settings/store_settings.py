@@ -63,14 +63,14 @@ class StoreSetting:
 
     :param name: its key in a connection's extra fields, or in the JSON field ``inside``.
     :param help: one or more sentences.
-    :param empty: what holds where nothing is said, as the end of a sentence; "": nothing does.
+    :param empty: the value that holds where none is given, as the end of a sentence; "": none does.
     :param label: of its field in the connection's form; "": the form has none.
     :param section: of the form.
     :param inside: the JSON field that has it as a key; "": it is a field of its own.
     :param field: the field of its own that a key of a JSON field may be in instead, as in the form and in
         older connections; "": one of its own name.
     :param option: at the shell; "": a command has none. A choice's further values are ``OPTION-VALUE``.
-    :param argument: what follows the option.
+    :param argument: the text behind the option.
     :param choices: the values of a choice; the first is the default.
     :param examples: values that the form proposes.
     :param required: whether it has to be said.

@@ -48,8 +48,8 @@ class Unproven:
 def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
     """Ask the store's lakes what they prove of segments that aren't on disk any more. Data files are read.
 
-    :return: what no lake is known to prove; and what is neither proven nor lost: a lake has it by the
-        journal's word alone, or lakes prove different bytes.
+    :return: segments that no lake is known to prove; and those neither proven nor lost: a lake has them by
+        the journal's record alone, or lakes prove different bytes.
     """
     if not segments:
         return Unproven(), []

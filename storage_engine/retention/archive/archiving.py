@@ -133,10 +133,10 @@ def record_proven(
     """Record the lake in which each file was found proven, for times when that lake can't be asked.
 
     :param took_ms: to copy and prove all of them.
-    :param faults: what was wrong with what a lake had of some of them, by subject.
+    :param faults: faults that a lake's earlier copies of some of them had, by subject.
     :param known: hashes of the valid receipts that lakes had before.
     :param ran: where all of them were archived.
-    :return: what could not be recorded beside it, and why.
+    :return: values that could not be recorded beside it, and why.
     """
     lake = open_lake(jobs[0].lake)
     # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
@@ -201,7 +201,7 @@ class Planned:
     """Planned segments that may be archived now, and what became of the others.
 
     :param segments: planned ones that are still there, as they are now.
-    :param gone: what became of the others.
+    :param gone: the state of the others.
     :param waiting: which of them stay for a later plan, and why, as sentences.
     """
 
@@ -216,7 +216,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
     One that lies elsewhere by now is as good as where it was planned; what has other files or other bounds
     than the plan knew waits for a later plan.
 
-    :raises StorageEngineError: each log lost what should have stayed.
+    :raises StorageEngineError: each log lost segments that should have stayed.
     """
     if context.store.policy.archive is ArchiveMode.OFF:
         return Planned()
@@ -337,9 +337,10 @@ FAILED_LOGS = 20
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """:param receipts: of what was archived and proven now.
-    :param hashed_again: of what the lake had already, and whose bytes were found unchanged.
-    :param waiver: what lets the plan go without; None when everything that has to be is in the lake.
+    """:param receipts: of segments archived and proven now.
+    :param hashed_again: segments that the lake had already, and whose bytes were found unchanged.
+    :param waiver: the waiver by which the plan may be released; None when all required segments are in the
+        lake.
     :param error: why it is not, where a waiver does instead.
     :param lake: where it was archived; "" when there was nothing to archive.
     :param notices: lakes that could not be used, and a witness that is missing.
@@ -376,7 +377,7 @@ def archive_jobs(
     :param accept_damage: archive bytes that don't decode as they are.
     :return: jobs for the first lake that can be reached.
     :raises GateRefusedError: of each log a planned segment is gone, and we did not delete it.
-    :raises LakeUnavailableError: what is archived already can't be read from any lake.
+    :raises LakeUnavailableError: the archived receipts can't be read from any lake.
     """
     context = open_context(store)
     run = begin_background_run(context, run_key) if all_sealed else context.run(run_key)
@@ -414,8 +415,8 @@ def archive_planned(
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param accept_damage: archive bytes that don't decode as they are.
     :param where: ``archive_with`` does its work, for the record.
-    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead;
-        what concerns one log, where every log of the plan fails or lacks a file.
+    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver stands in; an
+        error of one log only where every log of the plan fails or lacks a file.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -505,8 +506,8 @@ def archive_each_log(
 
     The logs are halved until those that fail are found.
 
-    :param archive: archives all of what it is given, or nothing.
-    :return: what was archived, and by log why it wasn't.
+    :param archive: archives all segments that it is given, or none.
+    :return: the archived segments, and by log why it failed.
     :raises StorageEngineError: more than ``FAILED_LOGS`` logs fail.
     """
     failed: dict[str, StorageEngineError] = {}
@@ -553,8 +554,8 @@ def archive_somewhere(
 ) -> ArchiveResult:
     """Archive into the first of the store's lakes that takes it, and record what was proven where.
 
-    :param choose: which of the candidates, by what the lakes prove already.
-    :param read_files: read the data files of what is archived already: a damaged one is replaced.
+    :param choose: chooses among the candidates, by the lakes' proofs.
+    :param read_files: read the data files of archived segments: a damaged one is replaced.
     :param where: ``archive_with`` does its work, for the record.
     :raises LakeUnavailableError: none of the lakes can be used; has every reason.
     :raises CommitStateUnknownError: likewise, where there is one lake only.

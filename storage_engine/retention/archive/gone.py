@@ -55,7 +55,7 @@ class GoneResult:
     """Results for segments that are gone although none of our runs deleted them.
 
     :param segments: that keep no log from going on: proven ones, and those that were the broker's to delete.
-    :param refusals: of logs that lost what should have stayed, or that have a hole.
+    :param refusals: of logs that lost segments which should have stayed, or that have a hole.
     """
 
     segments: tuple[Gone, ...] = ()
@@ -132,7 +132,7 @@ def settle_gone(
 
     :param is_left: tells whether a planned segment is there.
     :param is_ours: tells of one that isn't whether one of our runs meant to delete it.
-    :param nothing: sentence that says what wasn't changed.
+    :param nothing: sentence on what wasn't changed.
     """
     # Then no lake proves anything, and nothing is lost that shouldn't have gone.
     is_off = context.store.policy.archive is ArchiveMode.OFF
@@ -203,7 +203,7 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     What a rule permits to go without a copy may go, whoever deletes it.
 
     :param gone: segments that aren't on disk any more.
-    :param nothing: sentence that says what wasn't changed.
+    :param nothing: sentence on what wasn't changed.
     """
     away = [one for one in gone.segments if _may_be_away(context, one.facts)]
     gone = replace(gone, segments=tuple(one for one in gone.segments if one not in away))

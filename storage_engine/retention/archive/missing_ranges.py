@@ -121,7 +121,7 @@ def missing_ranges(
     """Yield the ranges missing between the lowest known offset of each log and its end. Pure.
 
     :param known: where logs were at earlier looks.
-    :param in_part: what lakes have without some topics, which is known, and not covered.
+    :param in_part: segments that lakes have without some topics, which is known, and not covered.
     """
     partial_spans = [one for one in in_part if one.lineage == lineages.of(one.log)]
     places: dict[str, list[Covered]] = defaultdict(list)

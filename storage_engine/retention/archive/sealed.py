@@ -99,8 +99,8 @@ def archive_sealed(
     :param budget_bytes: at most so much, but at least one segment; None: everything.
     :param accept_damage: archive bytes that don't decode as they are.
     :param where: ``archive_with`` does its work, for the record.
-    :return: what concerns one log keeps no other out of the lake: such logs are in ``refused``.
-    :raises StorageEngineError: as ``archive_with`` does; what concerns one log, where every log fails.
+    :return: an error of one log keeps no other out of the lake: such logs are in ``refused``.
+    :raises StorageEngineError: as ``archive_with`` does; an error of one log only where every log fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)

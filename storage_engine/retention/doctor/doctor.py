@@ -84,7 +84,7 @@ _READINGS = 500
 class Diagnosis:
     """Findings of a look at a store, its lakes and its journal.
 
-    :param said: what the broker's package says.
+    :param said: the broker package's findings.
     :param figures: None: the store can't be opened, and a finding says why.
     :param lakes: those that were named.
     :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.
@@ -154,11 +154,11 @@ def diagnose(
     """Look at a store, and at its lakes and journal where they were named.
 
     :param has_lake: they were.
-    :param pipeline: what Airflow says of the store's DAGs; None: it isn't Airflow's.
+    :param pipeline: Airflow's facts about the store's DAGs; None: it isn't Airflow's.
     :param retention_dag: the DAG that cleans the store; "" likewise.
     :param runs: where its tasks archive and measure consumer lag; "" likewise.
     :raises StoreNotFoundError: there is no such store.
-    :raises BadInputError: what was given beside the broker's own settings is wrong.
+    :raises BadInputError: settings given beside the broker's own are wrong.
     """
     check_answers(store.root)
     known = _ask_journal(store, now_ms) if has_lake else _Known()
@@ -291,7 +291,7 @@ def findings_of(
 def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
     """Ask the broker's package; of a running broker that doesn't answer, the files tell what they can.
 
-    :return: the store as it can be looked at, and what was said.
+    :return: the store for looking at, and the broker's answers.
     """
     if (inspection := find_broker(store.broker).inspection) is None:
         return store, BrokerDiagnosis()
@@ -348,8 +348,7 @@ class _Looked:
 
     :param data_paths: where its broker writes.
     :param due: how many segments could be deleted now; 0 where it was not asked for.
-    :param missing: what the journal remembers of logs that should be here; nothing where it was not asked
-        for.
+    :param missing: the journal's memory of logs that should be here; empty where it was not asked for.
     :param unheld: segments that may be deleted within a day of a hold's end; None: that is far off, or it was
         not asked for.
     """
@@ -649,7 +648,7 @@ def mount_findings(
     """Judge the mounts of a store's directories. Pure.
 
     :param places: the first one has the store's root.
-    :param needs_shield: a broker runs beside which a shield keeps what is unproven.
+    :param needs_shield: a broker runs, and a shield beside it keeps unproven segments.
     """
     for place in places:
         yield from _of_mount(place)

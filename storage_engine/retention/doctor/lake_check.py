@@ -55,7 +55,7 @@ class CheckedLake:
     :param roots: where these stores lay.
     :param ignored: properties of its tables and its catalog that aren't followed: whose they are, and the
         names.
-    :param acts_fault: why what people decided of what it keeps can't be told; "": it can.
+    :param acts_fault: why people's decisions on its keeping are unknown; "": they are known.
     :param unrecorded_rules: by which messages wouldn't be archived, had the store's journal recorded them.
     """
 
@@ -189,7 +189,7 @@ def misplaced(
     None also where a named lake can't be read: nobody knows what it has.
 
     :param store_id: by the journal, else by the stamp; None: neither knows the store.
-    :param heads: what both know of the store's lakes.
+    :param heads: the last known receipts of the store's lakes.
     """
     if store_id is None or not lakes or any(one.refused or one.broker is None for one in lakes):
         return None

@@ -156,7 +156,7 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
 def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
     """Judge when a hold runs out by itself. Pure.
 
-    :param unproven: what may go within a day then; "": all of it is proven.
+    :param unproven: segments that may be deleted unproven within a day then; "": all are proven.
     """
     if hold is None or not hold.is_half_over(now_ms):
         return

@@ -40,7 +40,7 @@ class NextStep:
     """The next command, and the reason for it.
 
     :param command: of this shell, or another as it is typed; "" where there is none to type now.
-    :param why: what it does, or what to wait for.
+    :param why: its effect, or what to wait for.
     :param options: as typed, which follow those of the store.
     """
 

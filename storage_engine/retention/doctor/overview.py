@@ -43,7 +43,7 @@ class ArchivedPart:
     """A lake's part of a store.
 
     :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
-    :param expired: the same of what expired.
+    :param expired: the same of expired segments.
     :param in_part: likewise of segments of which archive rules left topics out.
     """
 
@@ -98,7 +98,7 @@ class Overview:
 def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Overview:
     """Look at all stores of a journal and of lakes.
 
-    :param base: a store whose journal is asked; what is at its path is read with its settings.
+    :param base: a store whose journal is asked; the files at its path are read with its settings.
     """
     infos = tuple(describe(lake) for lake in lakes)
     known: tuple[StoreRow, ...] = ()

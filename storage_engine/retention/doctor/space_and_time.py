@@ -57,7 +57,7 @@ class Growth:
     """How fast the logs grow.
 
     :param bytes_per_day: that the logs grew lately.
-    :param source: what tells it.
+    :param source: the data that tells it.
     """
 
     bytes_per_day: int
@@ -107,7 +107,7 @@ def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
 class Levels:
     """Whole percent of a disk, each the lowest at which something begins; None: at none.
 
-    :param cleans_percent: the broker deletes what has expired, at any hour.
+    :param cleans_percent: above it the broker deletes expired segments, at any hour.
     :param forces_percent: it deletes the oldest, whatever their age.
     :param urges_percent: it would delete whatever the age, if it were allowed to.
     """
@@ -151,8 +151,8 @@ class Figures:
     :param going: segments that the broker's rules delete at this moment.
     :param replicas_elsewhere: how many expired ones stay since other nodes have replicas of their log.
     :param leaving: segments that go within ``leaves_in_ms``.
-    :param unread: what consumers lose by those.
-    :param archivable: what may be archived by now.
+    :param unread: consumers' losses by those.
+    :param archivable: segments that may be archived by now.
     :param hold: of a running broker's store that was asked for; None: no broker was named.
     """
 
@@ -223,7 +223,7 @@ def take_figures(
 
     :param kind: the broker's name.
     :param samples: as of :func:`growth_of`.
-    :raises StorageEngineError: it can't be read, or isn't what it should be.
+    :raises StorageEngineError: it can't be read, or is no sound store.
     :raises OSError: a file can't be read.
     """
     snapshot = take_glance(broker, now_ms, kind)
@@ -444,7 +444,7 @@ _NAME_WIDTH = 30
 def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
     """Yield the groups that are about to lose messages.
 
-    :param unit: what the messages of a topic are divided into.
+    :param unit: parts of a topic that have its messages, such as queues.
     """
     severity = Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING
     unread = found.unread

@@ -149,9 +149,9 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
     """Remove a shield, whatever the store's policy says of one.
 
     :param acceptance: a person's consent that some segments are deleted unproven then; None: there is none.
-    :return: what a person should know of what is left.
-    :raises GateRefusedError: it has what is nowhere else, or nothing else protects what the running broker
-        deletes within a day; nothing was deleted.
+    :return: notices about the rest for a person.
+    :raises GateRefusedError: it has the only copy of some bytes, or nothing else protects segments that the
+        running broker deletes within a day; nothing was deleted.
     """
     with opened(store) as context:
         make_removable(context)
@@ -167,8 +167,8 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
 def make_removable(context: Context) -> None:
     """Archive segments that only the shield has.
 
-    :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that, or what the
-        log had before it was written to.
+    :raises GateRefusedError: it has bytes that are then neither in the log nor provably in a lake, or that
+        the log had before it was written to.
     """
     store, said = context.store, ""
     if _alone(store) and store.policy.archive is not ArchiveMode.OFF:
@@ -209,7 +209,7 @@ def _at_offset(links: Sequence[SeenLink]) -> str:
 def remove_all(context: Context) -> tuple[str, ...]:
     """Remove a shield once it is removable; what is gone from the log since stays.
 
-    :return: what a person should know of what is left.
+    :return: notices about the rest for a person.
     """
     root, record = context.store.real_root, context.record
     alone = _alone(context.store)
@@ -252,7 +252,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
     """Hold segments that would be deleted unproven within the policy's margin; undo the hold of those
     archived by now.
 
-    :param measured: what the lakes prove; None: they are asked.
+    :param measured: the lakes' proofs; None: they are asked.
     :raises GateRefusedError: nothing can be held; says why, and the remedy.
     :raises BrokerError: the broker can't be asked.
     """
@@ -335,7 +335,7 @@ def hold(
     Where that broker deletes by its own rules, only what goes soon though no lake has it is held.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param measured: what lakes prove, for a store that is left to its broker; None: they are asked.
+    :param measured: lakes' proofs, for a store that is left to its broker; None: they are asked.
     :param run_key: the run that records the hold's status, and is begun if it isn't yet; None: only
         drift is recorded, under a run of its own.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
@@ -389,7 +389,7 @@ def _is_protected(context: Context) -> bool:
 def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     """Begin or renew the hold for a run, and record its status.
 
-    :return: what a person should know of it; nothing where no broker runs.
+    :return: notices for a person; empty where no broker runs.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
     """
     if not context.broker.is_live:

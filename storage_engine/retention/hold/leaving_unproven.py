@@ -71,7 +71,7 @@ _NAMED: Final = 3
 class Acceptance:
     """A person's word that a store is left to its broker though some of it is unproven.
 
-    :param at_most: so many segments; what can't be told counts as one each.
+    :param at_most: number of segments; what is unknown counts as one each.
     """
 
     at_most: int
@@ -83,7 +83,7 @@ class Acceptance:
 class UnprovenSegments:
     """Segments that are deleted within a span though no lake proves them.
 
-    :param unknown: what else may go, and can't be told, a clause each.
+    :param unknown: other ranges that may be deleted, and are unknown, a clause each.
     :param unasked: why lakes couldn't be asked, of which nothing counts as proven.
     """
 
@@ -171,7 +171,7 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
 def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int) -> UnprovenSegments:
     """Make sure that a store may be left to its broker.
 
-    :return: what of it a person has accepted.
+    :return: the part of it that a person has accepted.
     :raises GateRefusedError: segments that no lake proves would be deleted within a day, and no person has
         accepted that many.
     """

@@ -36,7 +36,7 @@ def forecast_lake(
 
     :param journal_url: that recorded which topics its segments have; None: there is none.
     :param price: of 10⁹ bytes for a month; None: nothing is said of costs.
-    :param decision: as if it were recorded now; None: by what is recorded.
+    :param decision: as if it were recorded now; None: by the recorded ones.
     :raises LakeUnavailableError: the lake can't be read.
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -144,7 +144,7 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
 def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[str, ...]:
     """Record in a journal which act a lake has: one that lacks it later was put back from an older copy.
 
-    :return: notes: that the lake lacks what was recorded before.
+    :return: notes: that the lake lacks acts that were recorded before.
     :raises JournalUnavailableError: the journal can't be written.
     """
     lake_id = lake_id_of(lake.segments())

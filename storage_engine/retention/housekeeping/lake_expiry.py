@@ -107,7 +107,7 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
     """Run :func:`expire_lake` as a part of a lake's maintenance, where the lake has acts; then keep the
     forecast in the journal, for pages.
 
-    :return: what was done, or why nothing was, as sentences.
+    :return: the changes, or why there were none, as sentences.
     """
     try:
         if not read_acts(lake):
@@ -208,8 +208,8 @@ def expire_lake(
 
 
 _THINNED_TOGETHER, _THINNED_SECONDS = 64, 600
-"""So many segments leave in part by one act, or as many as are written in this time: a kill costs no more,
-and what is written counts long before gc would call it old."""
+"""Segments that leave in part by one act, or as many as are written in this time: a kill costs no more, and
+new files count long before gc would call them old."""
 
 
 def _thin(
@@ -217,7 +217,8 @@ def _thin(
 ) -> tuple[frozenset[SegmentIdentity], list[str]]:
     """Thin segments, an act for a few of them.
 
-    :param look_again: asks for what may have come since: a hold, another rule, a plan that has a segment.
+    :param look_again: asks for changes that may have come since: a hold, another rule, a plan that has a
+        segment.
     :return: those that were, and the SHA-256 of each act.
     """
     latest = look

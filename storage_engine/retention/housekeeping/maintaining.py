@@ -513,8 +513,8 @@ class MaintainResult:
     :param job_directories: of Spark jobs whose process is dead.
     :param report_directories: of reports, each with its Data Docs.
     :param rows: of the journal.
-    :param notices: what was left alone, and why.
-    :param quarantines: those whose window is over, each with what became of it, as sentences.
+    :param notices: things left alone, and why.
+    :param quarantines: those whose window is over, each with its result, as sentences.
     """
 
     dry_run: bool
@@ -581,7 +581,7 @@ def maintain_directory(
     """Remove expired records of all stores in a journal; without a journal there is nothing to do.
 
     :param reports: with one directory a store.
-    :param lakes: that prove what lies in quarantines; what none of them proves stays there.
+    :param lakes: that prove files in quarantines; a file that none of them proves stays there.
     """
     if missing_sqlite_file(journal_url):
         return MaintainResult(dry_run, (), (), ExpiredRows(), ())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 MOST_POSITIONS = 20_000
-"""Of groups in queues; more are measured by a run's lag job alone, which may take Spark for it."""
+"""Positions of groups in queues; more are measured by a run's lag job alone, which may take Spark for it."""
 
 
 def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:
@@ -184,7 +184,7 @@ def find_losses(
     Once a segment is gone, what was found of its log before it went stands: nobody could find it again.
 
     :param new_min_offsets: of the logs that go.
-    :return: what they lose by the logs that may go, and refusals of the logs of which they lose something
+    :return: their losses in the logs that may be released, and refusals of logs in which they lose messages
         though the policy blocks.
     """
     known = released_unread(context, run)
@@ -212,7 +212,7 @@ def _losing(
 ) -> list[Refusal]:
     """Refuse logs in which consumers lose messages, or may.
 
-    :param found: what they lose of all of them.
+    :param found: their losses in all of them.
     """
     by_log = dict.fromkeys(ends, found)
     if len(ends) > 1:

@@ -33,7 +33,7 @@ class ShieldedUnread:
 
     :param rows: most messages first.
     :param error: why it isn't known, or not wholly; "" where it is.
-    :param notices: what a person should know of the groups' positions.
+    :param notices: notices about the groups' positions for a person.
     """
 
     rows: tuple[UnreadMessages, ...] = ()
@@ -83,7 +83,7 @@ def _together(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
 def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
     """Return the segments below a log's beginning that only the shield has, in runs of one log without a gap.
 
-    :raises ShieldError: what it keeps is unknown.
+    :raises ShieldError: its content is unknown.
     """
     begin = {log.name: log.min_offset for log in snapshot.logs}
     runs: list[list[Segment]] = []

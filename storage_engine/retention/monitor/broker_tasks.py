@@ -51,7 +51,7 @@ from storage_engine.same_bytes.settling import settle
 def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -> tuple[str, ...]:
     """Make sure that words can be meant; of a run that goes on, once: what it removed is gone by now.
 
-    :param words: by topic, why what no lake has of it may go.
+    :param words: by topic, why its unarchived files may be deleted.
     :return: which of them are for nothing, as sentences.
     :raises BadInputError: a reason is empty, or a topic is there still. Nothing was removed.
     :raises BrokerError: the running broker can't be asked.
@@ -74,7 +74,7 @@ def _has_begun(context: Context, run_key: str) -> bool:
 
 UNKNOWN = "gone, by whom is unknown"
 Notes = Mapping[str, Sequence[str]]
-"""By task, clauses of what was settled and of what stays open."""
+"""Clauses on settled and on open removals, by task."""
 
 
 def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]:
@@ -181,14 +181,15 @@ class TaskResult:
     """Findings and removals of one task of a broker.
 
     :param name: the broker's of the task.
-    :param found: clauses of what was found.
-    :param alarms: sentences of what a person should know at once.
+    :param found: findings, as clauses.
+    :param alarms: sentences that a person has to know at once.
     :param removed_files: that the broker had left, without directories.
     :param gone_files: that a killed run meant to remove, and that are gone; by whom is unknown.
     :param gone_bytes: theirs.
-    :param unproven: what was deleted by a person's decision alone.
-    :param kept: clauses of what stays and why.
-    :param notices: clauses of what a person should look at: removals that stay open, a disk without stamp.
+    :param unproven: files deleted by a person's decision alone.
+    :param kept: clauses on files that stay, with the reason.
+    :param notices: clauses on things that a person should look at: removals that stay open, a disk without
+        stamp.
     """
 
     name: str
@@ -223,7 +224,8 @@ def run_broker_tasks(
     """Look after a broker's background tasks, once a run.
 
     :param only: one of them by name; None: all.
-    :param words: by deleted topic, why what no lake has of it may go, in a person's words; None: nothing may.
+    :param words: by deleted topic, why its unarchived files may be deleted, in a person's words; None: they
+        may not.
     :raises BadInputError: such a reason is empty, or such a topic is there still.
     :raises StoreBusyError: a broker or another run has the store.
     :raises ChangedUnderUsError: a file changes under our eyes; others may be gone.
@@ -422,7 +424,7 @@ def _removed(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the removals of this run of a task, each as it was intended, also those from before a kill.
 
-    :return: what this run removed; what is gone, by whom is unknown.
+    :return: the files that this run removed; of others that are gone the remover is unknown.
     """
     events = context.journal.events(run, Step.BROKER_TASK)
     ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}

@@ -90,7 +90,7 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
 
     What can't be told is None, and ``page_errors`` says why: nothing that only pages show ends a look.
 
-    :param measured: what the lakes prove; None: they were not asked, or none could be.
+    :param measured: the lakes' proofs; None: they were not asked, or none could be.
     """
     errors: list[str] = []
     snapshot = _told(
@@ -142,8 +142,8 @@ def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 def _lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRange] | None:
     """Return offsets that are in no place and whose loss no person has accepted; None: unknown.
 
-    :param unasked: why a lake can't be asked, also where nothing that is known of the store rests on it: what
-        is on disk and due is told as that.
+    :param unasked: why a lake can't be asked, also where no known fact about the store depends on it: ranges
+        on disk and due are told as that.
     """
     lost = [one for one in ranges or () if one.where is Place.LOST and one.is_missing]
     is_unknown = ranges is None or unasked or any(one.where is Place.UNKNOWN for one in ranges)
@@ -175,7 +175,7 @@ class MonitorResult:
     :param hold: after it was renewed; None where no broker runs, or the hold was refused.
     :param alarms: all that a person should know at once.
     :param lag_error: why it isn't known how far consumer groups are behind; "" where it is.
-    :param archive_lag: what is sealed and in no lake; None where nothing is archived, or that isn't known.
+    :param archive_lag: sealed segments that no lake has; None where nothing is archived, or that isn't known.
     """
 
     hold: HoldStatus | None

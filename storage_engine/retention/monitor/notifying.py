@@ -36,7 +36,7 @@ from storage_engine.retention.proof.verification_memory import KeptRows
 from storage_engine.retention.store.managed_store import ManagedStore
 
 MOST_SECONDS: Final = 30.0
-"""That one means may take for all that one look has to tell."""
+"""Seconds that one receiver may take for all alarms of one look."""
 _KILLED_SECONDS: Final = 1.0
 _MOST_ALARMS: Final = 20
 """Told of one look; further ones wait for the next."""
@@ -70,8 +70,8 @@ class Alarm:
 class Notification:
     """One alarm as it is told.
 
-    :param store: what people call it.
-    :param advice: what to do.
+    :param store: the store's name for people.
+    :param advice: the remedy.
     :param link: where to read on; "": nowhere.
     """
 
@@ -97,7 +97,7 @@ class Means(Protocol):
     """A means by which a person is told of alarms.
 
     :param key: tells it from others, in all processes.
-    :param name: what a notice calls it; has no secret in it.
+    :param name: its name in notices; has no secret in it.
     """
 
     @property
@@ -241,9 +241,9 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 class Subject:
     """Subject of alarms.
 
-    :param store: what people call the store.
+    :param store: the store's name for people.
     :param place: tells the store from others in its journal.
-    :param journal_url: of the journal that keeps what was told; "": none is known.
+    :param journal_url: of the journal that keeps the sent alarms; "": none is known.
     :param source: who looks: alarms of one look say nothing of another's.
     """
 
@@ -280,9 +280,10 @@ def tell(
     """Tell each means what began and ended since it was told last. Never raises.
 
     :param alarms: all that stand now.
-    :param happened: what doesn't last. It is told once; where that fails, with the next call in this process.
+    :param happened: events that don't last. Each is told once; where that fails, with the next call in this
+        process.
     :param has_failed: who looked has failed with these alarms: whether others have ended is unknown.
-    :return: what could not be told, as notices.
+    :return: alarms that could not be sent, as notices.
     """
     notices: list[str] = []
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -411,7 +412,7 @@ class Teller(threading.Thread):
     """Sends the alarms of watches, in a thread of its own, so that no mend waits for a slow receiver.
 
     :param say: told the notices, each once until another one comes.
-    :param advice: by store, what to do.
+    :param advice: remedies, by store.
     """
 
     def __init__(
@@ -428,7 +429,7 @@ class Teller(threading.Thread):
     def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
         """Have it told soon which alarms stand, and what happened; never waits.
 
-        :param alarms: None: another process tells what stands.
+        :param alarms: None: another process tells the standing ones.
         """
         with self._changing:
             if alarms is None:

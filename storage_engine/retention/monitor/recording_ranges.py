@@ -60,7 +60,7 @@ def ends_of_segments(
 ) -> Mapping[SegmentId, int]:
     """Return the ends of sealed segments that end before the next one begins.
 
-    :param measured: what lakes prove: of that nothing is read; None: it isn't known.
+    :param measured: lakes' proofs: proven segments aren't read; None: it isn't known.
     :raises StorageEngineError: the broker's package can't tell.
     :raises OSError: a file can't be read.
     """
@@ -227,7 +227,7 @@ def _archived(
 ) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
     """Return the lakes' ranges: those known from the last look, and the receipts added since.
 
-    :param asked: lakes with their ids and what verifying remembers of them.
+    :param asked: lakes with their ids and verification's memory of them.
     :raises LakeUnavailableError: one can't be read any more.
     """
     if not asked:

@@ -49,7 +49,7 @@ def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: floa
 
     What was only touched is told from what was written to by that. It is gentle to a broker on the same disk.
 
-    :param is_urgent: asked now and then; what is left waits for the next call then.
+    :param is_urgent: asked now and then; the rest waits for the next call then.
     :param seconds: after so long no further one is begun.
     :return: how many were read.
     :raises ShieldError: the shield can't be read or written.
@@ -83,9 +83,9 @@ class _UrgentError(Exception):
 
 
 TEND_SECONDS: Final = 30.0
-"""From one whole look at log, lake and shield to the next, unless something is gone."""
+"""Seconds from one whole look at log, lake and shield to the next, unless something is gone."""
 FORCE_SECONDS: Final = 5.0
-"""From one question to the broker to the next, likewise."""
+"""Seconds from one question to the broker to the next, likewise."""
 _AFTER_ERROR_SECONDS: Final = 30.0
 _END_SECONDS: Final = 2.0
 
@@ -142,7 +142,7 @@ class _Duty:
 class ShieldWatch:
     """A watch's duty for the shield of one store; its looks never wait.
 
-    :param say: told once what a person should know.
+    :param say: called once with each notice for a person.
     """
 
     def __init__(self, store: ManagedStore, say: Callable[[str], None]) -> None:
@@ -187,7 +187,7 @@ class ShieldWatch:
     def look(self) -> tuple[Drift, ...]:
         """Notice deleted segments, and start the duties that are due.
 
-        :return: what was found and done since the last look.
+        :return: findings and mends since the last look.
         """
         if not self.is_wanted or self._ends.is_set():
             return ()
@@ -268,13 +268,13 @@ class ShieldWatch:
 
 
 RETRY_SECONDS: Final = 60.0
-"""After inotify couldn't be had."""
+"""Seconds until inotify is tried again after it couldn't be had."""
 _MOST_EVENTS: Final = 1000
-"""Of one wake: what comes after them is the next one's."""
+"""Events of one wake: later ones belong to the next."""
 
 
 class FileChanges:
-    """To be used by one thread, but for :meth:`wake`.
+    """Tells changes of files. For use by one thread, but for :meth:`wake`.
 
     :param say: told why changes aren't seen; again only once they were seen in between.
     """
@@ -470,7 +470,7 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
 class StoreWatch(threading.Thread):
     """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
 
-    :param say: told what was mended, and what keeps the watch from its work.
+    :param say: called with mends, and with obstacles to the watch's work.
     :param alarmed: likewise, at each look.
     """
 
@@ -598,7 +598,7 @@ class HostWatch:
     """Watches stores of this host, each once.
 
     :param say: called from its threads; what it raises is ignored, since mending goes on unheard.
-    :param alarmed: likewise, with what is wrong with a store now and what was mended; it must not wait.
+    :param alarmed: likewise, with a store's present faults and the mends; it must not wait.
     """
 
     def __init__(self, say: Callable[[str], None], alarmed: Alarmed | None = None) -> None:

@@ -128,9 +128,9 @@ def _and(item: Pending) -> str:
 
 
 _NAMED: Final = 3
-"""So many files that can't be read are named."""
+"""Number of unreadable files that are named."""
 Unreadable = dict[str, BadInputError | FileGoneError | OSError]
-"""By name of the log, why its dependents can't be told."""
+"""Reasons why a log's dependents are unknown, by the log's name."""
 
 
 def find_dependents(
@@ -169,7 +169,7 @@ def _unreadable(
     min_offsets: Mapping[str, int],
     error: BadInputError | FileGoneError | OSError,
 ) -> Unreadable:
-    """:param error: what is wrong with all of them together."""
+    """:param error: the fault of all of them together."""
     if len(min_offsets) == 1:
         return dict.fromkeys(min_offsets, error)
     found: Unreadable = {}
@@ -279,8 +279,9 @@ class Decided:
 
     :param dependents: the files that would go after the plan's segments.
     :param checkpoint: the values of the broker's checkpoint by name.
-    :param pending: what the broker still has to deliver or to decide; empty where the policy ignores it.
-    :param unread: what consumers lose by the plan; empty where the lag policy ignores or keeps it.
+    :param pending: messages that the broker still has to deliver or to decide; empty where the policy ignores
+        them.
+    :param unread: consumers' losses by the plan; empty where the lag policy ignores or keeps them.
     """
 
     snapshot: StoreSnapshot
@@ -315,7 +316,7 @@ def decide(
 
     :param kind: the broker's name.
     :param used_percents: levels to assume, by path; other disks are measured.
-    :param hold_back: cuts the plan once more, as by what consumers still have to read.
+    :param hold_back: cuts the plan once more, as by messages that consumers still have to read.
     :param take: takes the snapshot; a caller that only looks takes a glance.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
     """

@@ -52,8 +52,8 @@ _OWN_RETENTION = "retention"
 _POLICY_RUN = "approval-policy"
 """Run of a store under which two persons lower its policy."""
 LOWERING_HOURS = 72
-"""So long after one person has asked for it another may approve a lower policy; and so long a running broker
-has to have had a shorter retention of its own before it counts."""
+"""Time within which another person may approve a lower policy that one has asked for; and time for which a
+running broker has to have had a shorter retention of its own before it counts."""
 
 
 def this_account() -> Person:
@@ -77,7 +77,7 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
     The journal has it, and the store's own stamp, as far as that can be written.
 
-    :return: what is on record then.
+    :return: the policy on record then.
     """
     root, record, policy = context.store.real_root, context.record, context.store.policy
     known = recorded_policy(context.journal, run.store_id)
@@ -225,7 +225,7 @@ def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> 
 def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
     """Return whether persons' decisions permit a run's plan, by the journal's present record.
 
-    :param decisions: of what is deleted; the plan's own, and those that were made just now.
+    :param decisions: on the segments to delete; the plan's own, and those that were made just now.
     """
     journal, digest = context.journal, approved_plan(run).digest
     recorded = record_policy(context, run)
@@ -375,7 +375,7 @@ def lower_policy(
     broker's settings, which the minimum takes the place of; without one the next run's is recorded. Whether
     proof is required is recorded by the next run, too.
 
-    :return: what is on record from now on; None: another person has to say the same.
+    :return: the policy on record from now on; None: another person has to say the same.
     :raises BadInputError: it would be no lower, or root says so, who may be anybody.
     :raises NotApprovedError: the same person asks again.
     """

@@ -45,9 +45,9 @@ def check_left(
 
     :param before: the store as it was when it was held.
     :param left: as it is by now.
-    :param planned: what might go.
-    :param deleted: what is recorded as deleted.
-    :raises BrokerPackageError: the store still has what it said was deleted.
+    :param planned: segments that may be deleted.
+    :param deleted: segments recorded as deleted.
+    :raises BrokerPackageError: the store still has segments that it reported as deleted.
     :raises ReleasedTooMuchError: a sealed segment is gone that was to stay.
     """
     there = {segment.id for log in left.logs for segment in log.segments}
@@ -67,7 +67,7 @@ def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset
     """Make sure that the files of all segments that were to stay are there, and none was cut or replaced.
 
     :param before: the store as it was when it was held.
-    :param planned: what might go.
+    :param planned: segments that may be deleted.
     :raises ReleasedTooMuchError: one is not.
     """
     for segment in (segment for log in before.logs for segment in log.segments):

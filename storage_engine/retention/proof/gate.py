@@ -54,7 +54,7 @@ class Passage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param receipt: what proves the segment; None where it passes without proof, or is refused.
+    """:param receipt: the proof of the segment; None where it passes without one, or is refused.
     :param covers: where other nodes' receipts prove it: all of them, ``receipt`` being the first.
     :param sha256: of the segment's own file when it was compared with these, where it was hashed.
     """
@@ -272,11 +272,11 @@ def judge(
     :param receipts: those of this store and lineage for this log and base offset.
     :param faults: receipts that are not valid, and why.
     :param waiver: of the approved plan.
-    :param acts: what we did ourselves to the store's files.
+    :param acts: our own changes to the store's files.
     :param unarchived: by which rule its log may go without a copy, as a clause of ``ArchivePermits``; "": it
         may not.
     :param lacking: which topics the only receipt lacks, and by which rules it may, likewise.
-    :param consent: what persons say of the approved plan, by :func:`consent_to`.
+    :param consent: persons' decision on the approved plan, by :func:`consent_to`.
     """
     segment = decision.segment
     if consent.refuses:
@@ -313,7 +313,7 @@ def judge(
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
     """Return whether only we have touched a segment's files since they were proven.
 
-    :param acts: what we did ourselves to the store's files.
+    :param acts: our own changes to the store's files.
     """
     if files_fault_of(segment, receipt):
         return False

@@ -133,9 +133,9 @@ class Proofs:
 
     :param asked: the lakes that answered, in the order of the store's settings.
     :param unreachable: the others, each with the reason.
-    :param acts: what we did ourselves to the store's files.
-    :param wrong_lakes: reasons of those of ``unreachable`` that aren't what they should be, such as a copy:
-        no outage that ends by itself.
+    :param acts: our own changes to the store's files.
+    :param wrong_lakes: reasons of those of ``unreachable`` that are unusable as they are, such as a copy: not
+        just an outage that ends by itself.
     :param permits: which logs may go without a copy, by rule.
     """
 
@@ -302,9 +302,9 @@ def read_proofs(
     :param known: receipts that the lakes are known to have had.
     :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
         written, and its marks are brought up to date.
-    :param whole_chain: follow each lake's chain of receipts from its first row on, as ``to_delete`` does:
-        something rests on it that we don't delete ourselves, such as what a broker may delete.
-    :param read_files: read the data files too: what is only of the right length may be damaged.
+    :param whole_chain: follow each lake's chain of receipts from its first row on, as ``to_delete`` does: for
+        a decision on segments that others may delete, such as a broker.
+    :param read_files: read the data files too: a file of the right length may be damaged.
     :param whole_logs: return all receipts of the store by log, too; only those of the segments are checked.
     :param looked: called after each receipt whose files were read, which may take long.
     :return: a lake that is a copy, or lies inside the store or another lake, counts as one that can't be
@@ -544,7 +544,7 @@ def stamp_store(
 ) -> str:
     """Write down in the store's directory, durably, what lakes hold of it and what its last deletion came to.
 
-    :param deletion: None: what the stamp says of it stays.
+    :param deletion: None: the stamp's record of it stays.
     :return: why it can't be done, as where a directory is read-only; "" when it is done.
     :raises StoreIdentityError: another store's stamp is there, or one that can't be read.
     """
@@ -576,8 +576,8 @@ def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHead
     """Stamp the store with the receipts on which segments are about to be deleted.
 
     :return: notices: a witness that is missing.
-    :raises GateRefusedError: the store can't be stamped, and the journal doesn't know by itself what a lake
-        held last. Nothing was deleted.
+    :raises GateRefusedError: the store can't be stamped, and the journal doesn't know by itself a lake's last
+        receipt. Nothing was deleted.
     """
     heads = []
     unknown = []

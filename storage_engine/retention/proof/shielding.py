@@ -24,8 +24,8 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
     lake.
 
     :param root: the store's.
-    :param lineages: the store's; what was kept of an older one is no part of its log any more.
-    :raises ShieldError: what is kept there is unknown.
+    :param lineages: the store's; segments kept of an older one are no part of its log any more.
+    :raises ShieldError: its content is unknown.
     """
     return tuple(
         LocalSpan(
@@ -44,7 +44,7 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
 def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[ReleasedSpan, ...]:
     """Return ranges that are gone from the log and whose link isn't provably unchanged.
 
-    :raises ShieldError: what is kept there is unknown.
+    :raises ShieldError: its content is unknown.
     """
     return tuple(
         ReleasedSpan(
@@ -142,7 +142,7 @@ def shield_notices(
     :param going: segments that are to be deleted.
     :param ask: asks lakes and journal for segments that are gone from the log; None: they aren't asked, and
         the notices leave them out.
-    :raises ShieldError: what is kept there is unknown.
+    :raises ShieldError: its content is unknown.
     """
     shield = look_at_shield(root)
     return tuple(_notices(shield, going, None if ask is None else ask(shield)))
@@ -186,7 +186,7 @@ def _segments(seen: Sequence[SeenLink]) -> str:
 def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
     """Say of a segment that is gone from the log that the shield has it; "" where it hasn't.
 
-    :raises ShieldError: what is kept there is unknown.
+    :raises ShieldError: its content is unknown.
     """
     slot = segment.id
     if not any(seen.link.slot == slot and _has_its_bytes(root, seen) for seen in look_at_shield(root).gone):

@@ -25,7 +25,7 @@ from storage_engine.same_bytes.settling import Spend, paced_sha256, settle
 from storage_engine.same_bytes.trusted_times import times_are_trusted
 
 RENEW_SECONDS: Final = 30.0
-"""From one renewal of a lease to the next, while a file is read slowly."""
+"""Seconds from one renewal of a lease to the next, while a file is read slowly."""
 
 
 def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
@@ -81,7 +81,7 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
     The gate has seen to it that the receipt has the same companions.
 
     :param root: the store's.
-    :param otherwise: a sentence for the error: what was deleted.
+    :param otherwise: a sentence for the error: the deletions so far.
     :param reading: how fast.
     :raises LakeConflictError: one has other bytes.
     :raises ChangedUnderUsError: one is written to while it is hashed.

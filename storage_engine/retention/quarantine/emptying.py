@@ -50,7 +50,7 @@ SPACE = "space was the cause of a run"
 class Keeper:
     """Everything needed to empty a store's quarantines.
 
-    :param lakes: those whose receipts may prove what lies there.
+    :param lakes: those whose receipts may prove the files there.
     """
 
     journal: Journal
@@ -64,7 +64,7 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
 
     A dry run ends nothing, and says what would be.
 
-    :return: what was emptied, and what stays and why, as sentences.
+    :return: emptied quarantines, and those that stay and why, as sentences.
     """
     keeper = Keeper(context.journal, context.record, context.store.lakes)
     if not any(one.there for one in quarantines(keeper.journal, keeper.record.store_id)):
@@ -84,7 +84,7 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
     """End the quarantines whose window is over.
 
     :param dry_run: only say it.
-    :return: what was emptied, and what stays and why, as sentences.
+    :return: emptied quarantines, and those that stay and why, as sentences.
     :raises StoreBusyError: a run has the store.
     """
     due = [one for one in _there(keeper) if _is_over(one, now_ms)]
@@ -169,7 +169,7 @@ def _over(one: Quarantine) -> str:
 def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
     """End a run's quarantine under the store's lease.
 
-    :return: what became of it, as a sentence.
+    :return: its result, as a sentence.
     :raises StoreBusyError: a run has the store.
     """
     journal, store_id = keeper.journal, keeper.record.store_id

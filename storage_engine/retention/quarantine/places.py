@@ -22,7 +22,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.report_files import report_name, short_hash
 
 QUARANTINE = "quarantine"
-"""In our directory; in a store's root with one directory a run, elsewhere with one a store and run."""
+"""Name in our directory; in a store's root with one directory a run, elsewhere with one a store and run."""
 
 _LONGEST_NAME = 100
 

@@ -82,7 +82,8 @@ def remover(
     """Return the remover of the run's files; durable but for the directory that they were in.
 
     :param files: all that go.
-    :param begin: set aside if the policy says so; otherwise only what a run that has begun to do it removes.
+    :param begin: set aside if the policy says so; otherwise remove only the files that a run has begun to
+        remove.
     :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
     :raises BadInputError: for some directory there is no place on its file system; nothing was changed.
     :raises QuarantineError: something else lies where the quarantine is to be; nothing was deleted.

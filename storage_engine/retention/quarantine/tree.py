@@ -23,7 +23,7 @@ from storage_engine.exceptions import QuarantineError
 from storage_engine.same_bytes.mounts import mount_of
 
 MANIFEST = "run.json"
-"""In a run's directory: whose it is, for a person and for ``inspect``."""
+"""File in a run's directory: names its owner, for a person and for ``inspect``."""
 
 STEP_BYTES = 64 << 20
 """Bytes by which a large file shrinks before it is removed: no broker on the same disk waits longer at a
@@ -176,7 +176,7 @@ def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Co
     """Remove a run's directory with all that is in it, and directories above it that are empty then.
 
     :param before_steps: called before each large file, which goes in steps; None: each goes at once.
-    :return: what was in it.
+    :return: its content.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
@@ -225,7 +225,7 @@ def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
     """Open a directory of a place; its descriptor.
 
     :param names: from the run's directory on.
-    :param create: make what is missing, on disk.
+    :param create: make missing directories, durably.
     :raises QuarantineError: one of the names is no directory.
     :raises FileNotFoundError: one is missing.
     """

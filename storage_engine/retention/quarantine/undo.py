@@ -50,7 +50,7 @@ class UndoResult:
     :param segments: number that came back, dependents likewise.
     :param min_offset: where the log begins now; of several logs the lowest.
     :param min_offsets: where each log begins now that got segments back.
-    :param notices: what could not be checked while the store was taken.
+    :param notices: checks that could not be made while the store was taken.
     """
 
     run_key: str

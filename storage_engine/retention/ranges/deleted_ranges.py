@@ -250,7 +250,7 @@ class Absence(StrEnum):
 class AbsentRun:
     """A run that witnesses know of, and that the journal lacks.
 
-    :param digests: what witnessed the run; at least one.
+    :param digests: the witnesses of the run; at least one.
     :param rows: the lakes' rows of it.
     """
 

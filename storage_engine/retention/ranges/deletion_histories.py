@@ -37,7 +37,7 @@ from storage_engine.retention.ranges.deleted_ranges import (
 )
 
 _NAMED = 3
-"""Of more segments than these only the number is told."""
+"""Number of segments above which only the number is told."""
 _DELETED = "deleted"
 """Fate of a segment, in a report."""
 _UNDONE = "undone"

@@ -163,7 +163,7 @@ def gone_ranges(
 
     What one of our runs deleted after all counts as that.
 
-    :param missing: what else should be on disk and isn't.
+    :param missing: other ranges that should be on disk and aren't.
     :param present: identities of the logs on disk, by name; None: a log that lost something has its name.
     """
     wanted = (*_drift_spans(drift), *map(span_of_missing, missing))

@@ -17,7 +17,7 @@ class AcceptedLoss:
     """Bytes [start_offset, end_offset) of a log, in one lineage, that are nowhere, and who goes on.
 
     :param log_id: which log it is, as receipts have it, where that is known: another one may get its name.
-    :param gap: what was known of it, where nothing but a gap between store and lake tells that it is gone.
+    :param gap: the known facts of it, where only a gap between store and lake shows the loss.
     """
 
     log: str

@@ -113,12 +113,12 @@ class Place(StrEnum):
 class OffsetRange:
     """Offsets [start_offset, end_offset) of a log that share a place and a reason.
 
-    :param segments: how many; 0 for what is in no place, or expired.
-    :param reason: a stable word: the plan's, of what is on disk; shielded; accepted or missing, if lost;
+    :param segments: how many; 0 for a range that is in no place, or expired.
+    :param reason: a stable word: the plan's, for a range on disk; shielded; accepted or missing, if lost;
         missing, if it is unknown whether it should be on disk; faulty, if verifying found a fault in the lake
         that no later look found gone.
     :param detail: of its first segment, as a sentence; "" where the reason says it all.
-    :param log_id: of what is nowhere: which log it is of; "": it isn't known.
+    :param log_id: the log of a range that is in no place; "": it isn't known.
     """
 
     log: str
@@ -142,7 +142,8 @@ class OffsetRange:
 class Lakes:
     """Lakes' knowledge of a store.
 
-    :param spans: what those have that could be asked. What is on disk as well is told segment by segment.
+    :param spans: the ranges of lakes that could be asked. Ranges that are on disk as well are told segment by
+        segment.
     :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
     :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
@@ -172,7 +173,8 @@ def offset_ranges(
     :param decisions: on every segment on disk.
     :param ends: by log, its logical end; files behind it have no byte yet.
     :param shielded: gone from the log, and kept under a second name.
-    :param gone: what was deleted, by the journal. It is part of the log, so a loss at its beginning shows.
+    :param gone: deleted ranges, by the journal. They are part of the log, so that a loss at its beginning
+        shows.
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
@@ -226,7 +228,7 @@ def offset_ranges(
 
 
 def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages, but: str) -> OffsetRange:
-    """:param but: what a lake that has the segment lacks of it, as a clause."""
+    """:param but: the part of the segment that its lake lacks, as a clause."""
     segment = decision.segment
     if segment.id in lakes.proven:
         where, beside = Place.BOTH, f"a lake has it{but}"

@@ -43,7 +43,7 @@ Slot = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LakeMark:
-    """Up to where a lake's chain of receipts was read.
+    """The row up to which a lake's chain of receipts was read.
 
     :param sequence: of its last receipt; -1: it had none.
     :param open: receipts of segments that may still change place.
@@ -61,7 +61,7 @@ class LakeMark:
 class ArchivedMemory:
     """Ranges that some lakes had together.
 
-    :param settled: what only they have, as runs.
+    :param settled: ranges that only they have, as runs.
     """
 
     marks: tuple[LakeMark, ...]
@@ -76,7 +76,7 @@ class ArchivedMemory:
 class DeletedMemory:
     """Ranges that runs had deleted.
 
-    :param last_undo: the newest event by which a run brought back what it had deleted.
+    :param last_undo: the newest event by which a run brought back its deletions.
     :param known_id: all events up to this one are in ``spans``.
     """
 
@@ -103,7 +103,7 @@ class RangeMemory:
 
 
 _VERSION = 2
-"""Of the memory's fields; what another version kept counts as nothing."""
+"""Version of the memory's fields; results of another version count as none."""
 
 _MEMORIES = KeptRows("storage_engine_range_memories", "memory")
 
@@ -135,7 +135,7 @@ class LakeLook:
     """Result of a look into a lake.
 
     :param rows: its receipts from the last known one on, in their order.
-    :param history: what verifying remembers of its receipts of this store.
+    :param history: verification's memory of its receipts of this store.
     :param hidden: segments on disk whose receipts are not sound at this moment.
     :param has_those_before: none of those before ``rows`` was deleted, as far as their number tells.
     """
@@ -166,7 +166,7 @@ def known_spans(
     No offset is among it that no receipt is of. Of a segment that was archived twice one may be left out.
 
     :param read: looks at a lake's receipts from one on.
-    :return: None: what is kept of a lake isn't the beginning of its chain, or nothing is kept.
+    :return: None: the kept results of a lake aren't the beginning of its chain, or there are none.
     """
     memory = known.of(lake_ids)
     if all(mark.sequence < 0 for mark in memory.marks):
@@ -190,7 +190,7 @@ def look_at_lakes(
     """Return the ranges of all lakes together, and the results to keep.
 
     :param read: looks at a lake, from a receipt on: the last known one shows that the chain is the same.
-    :param first_offsets: where what is on disk begins, by log.
+    :param first_offsets: where each log begins on disk.
     """
     memory = known.of(lake_ids)
     looks = [read(mark.lake_id, max(0, mark.sequence)) for mark in memory.marks]

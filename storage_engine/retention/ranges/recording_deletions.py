@@ -39,7 +39,7 @@ def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
 
     Killed at any instant and run again, it goes on. Each range of a run is there once.
 
-    :return: what could not be written, and why.
+    :return: rows that could not be written, and why.
     """
     return () if run.request.dry_run else tuple(filter(None, _record(context, run)))
 
@@ -73,7 +73,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
 def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: StoreRecord) -> tuple[str, ...]:
     """Write a store's deletions that lakes lack, unless a run of the store is at work.
 
-    :return: what could not be written, and why.
+    :return: rows that could not be written, and why.
     """
     try:
         reader = JournalReader(journal_url)
@@ -125,7 +125,7 @@ def _stamped_otherwise(
 
     Asked before the stamp goes on to a later deletion: what it says then tells nothing of this one.
 
-    :param rows: what the lakes have of the store's deletions.
+    :param rows: the lakes' rows of the store's deletions.
     """
     known = None if stamp is None else stamp.deletion
     if known is None:

@@ -20,7 +20,7 @@ class SeenLog:
     """A log when it was looked at.
 
     :param start_offset: of its first segment.
-    :param safe_end: below which no broker cuts it: what its replicas in sync had.
+    :param safe_end: below which no broker cuts it: the offset that its replicas in sync had reached.
     """
 
     log: str
@@ -40,7 +40,7 @@ class SeenLog:
 class Missing:
     """Offsets [start_offset, end_offset) of a log that were here, and should be, and aren't.
 
-    :param why: what is known of that, as a sentence without its end.
+    :param why: the known facts of that, as a sentence without its end.
     :param is_unknown: it is unknown whether the log should be here.
     :param log_id: which log it is of, as receipts have it; "": it can't be told.
     :param is_other: another log has its name by now, so that nothing by that name tells of it.
@@ -64,7 +64,7 @@ def logs_of_snapshot(
 ) -> tuple[SeenLog, ...]:
     """Return a snapshot's logs as they are remembered.
 
-    :param known: what is remembered: of a log whose end can't be read that is its end.
+    :param known: remembered logs: of a log whose end can't be read that is its end.
     """
     before = {(one.log, one.lineage): one for one in known}
 

@@ -75,7 +75,7 @@ from storage_engine.retention.store.unnamed_lakes import heads_unasked, how_to_n
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 _NAMED = 3
-"""Of more ranges of a run than these that were changed only the number is told."""
+"""Number of changed ranges of a run above which only the number is told."""
 
 _ADVICE = (
     "Nothing was changed. Find out who writes to the journal; bring it back from a backup that agrees with "
@@ -262,7 +262,7 @@ def verify_lake(
 ) -> tuple[StoreVerification, ...]:
     """Check every store's part of a lake.
 
-    :param journal_url: where it is remembered what was checked when; made if it isn't there.
+    :param journal_url: where the times of checks are remembered; made if it isn't there.
     :param level: up to BYTES.
     :param max_bytes: how much to read of data files; the next call goes on with what was seen longest ago.
     :param renew: first prove segments again whose rows another engine has moved, and add receipts for them,
@@ -304,7 +304,7 @@ def verify_store(
 
     :param max_bytes: how much to read of data files and, at STORE, of the store's own; as for a whole lake.
     :param renew: as for a whole lake.
-    :return: one result a lake that can be asked; what the other one proves counts in its ranges.
+    :return: one result for each lake that can be asked; the other one's proofs count in its ranges.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: no lake can be read.
     :raises JournalUnavailableError: the journal can't be read, or can't be written and a budget needs it.
@@ -442,7 +442,7 @@ def other_lake_findings(
 ) -> Iterator[Finding]:
     """Yield the lakes that a store was archived into and that weren't named, where that leaves a gap. Pure.
 
-    :param others: what those lakes held last of the store.
+    :param others: last receipts of the store in those lakes.
     :param has_rows: a lake that was named has receipts of the store.
     """
     late = [f"{log} from {offset}" for log, offset in sorted(result.begins.items()) if offset > 0]

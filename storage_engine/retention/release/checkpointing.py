@@ -55,7 +55,7 @@ class DependentsResult:
     :param min_offset: the log's, by the files that are there; None when nothing was released.
     :param deleted: number of files by kind.
     :param freed_bytes: 0 while they lie in the run's quarantine.
-    :param notices: what could not be checked while the store was taken, and what stayed.
+    :param notices: checks that could not be made while the store was taken, and files that stayed.
     """
 
     run_key: str

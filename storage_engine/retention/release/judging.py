@@ -67,7 +67,7 @@ class Settled:
     def require_one(self, judged: Judged) -> None:
         """Make sure that a log is left, one that goes or one that has gone.
 
-        :raises StorageEngineError: all are refused; what a release of the first one alone ends with.
+        :raises StorageEngineError: all are refused; the error of a release of the first one alone.
         """
         require_one(judged.refusals, {*self.went, *judged.ends})
 
@@ -75,7 +75,7 @@ class Settled:
 def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> Settled:
     """Account for planned segments that are gone: this run's doing, from before a kill, or somebody else's.
 
-    :raises StorageEngineError: no log is left, since each one lost what should have stayed.
+    :raises StorageEngineError: no log is left, since each one lost segments that should have stayed.
     """
     others: list[SegmentRelease] = []
     there = {segment.id for log in snapshot.logs for segment in log.segments}
@@ -163,7 +163,7 @@ class Judged:
 
     @property
     def ends(self) -> dict[str, int]:
-        """By name, where each log that passes begins once its segments are gone."""
+        """Return the begin of each log that passes, once its segments are gone, by name."""
         return {verdict.segment.log: verdict.segment.end_offset for verdict in self.verdicts}
 
     def without(self, refusals: Sequence[Refusal]) -> Judged:
@@ -190,7 +190,7 @@ def judge_logs(
     :param decisions: of logs that are not refused yet.
     :param refusals: of the others.
     :param lease: renewed while files are hashed, which may take longer than a lease lasts.
-    :param consent: what persons say of the plan, with the waiver that it may go by.
+    :param consent: persons' decision on the plan, with the waiver by which it may be released.
     """
     planned = {segment.id: segment for segment in plan.to_delete}
     verdicts = [
@@ -335,8 +335,8 @@ def _hash_again(
     """Compare files with their receipts; refuse the logs of those that have other bytes or can't be read.
 
     :param again: which segments.
-    :param nothing: of a log's name, what errors say was deleted of it.
-    :param passed: makes of a verdict what it is once the bytes have been compared.
+    :param nothing: returns, for a log's name, the errors' sentence on its deletions.
+    :param passed: returns the verdict for one whose bytes have been compared.
     """
     compared: list[Verdict] = []
     refusals: dict[str, Refusal] = {}

@@ -111,11 +111,11 @@ class ReleaseResult:
 
     :param deleted: by this run, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
-    :param freed_bytes: 0 while what was deleted lies in the run's quarantine; without what the broker removes
-        later.
+    :param freed_bytes: 0 while deleted files lie in the run's quarantine; without files that the broker
+        removes later.
     :param new_min_offset: where the log begins now; None: the plan has several logs.
-    :param notices: what could not be checked while the store was taken.
-    :param unread: what consumers lose by it, as it was right before.
+    :param notices: checks that could not be made while the store was taken.
+    :param unread: consumers' losses by it, as computed right before.
     :param new_min_offsets: by name, where each log of the plan begins now.
     :param refused: logs that were refused, while others went: the run ends with an error that names them.
     :param gone: approved segments of the other logs that were deleted by none of our runs.
@@ -149,7 +149,7 @@ def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> 
 
     A running broker deletes by itself; so does it here.
 
-    :return: what stays, and why, as sentences.
+    :return: files that stay, and why, as sentences.
     """
     there = [segment for log in held.snapshot.logs for segment in log.segments]
     if context.broker.is_live or not any(one.companions for one in chain(plan.to_delete, there)):
@@ -189,7 +189,7 @@ def _finish(
 
 
 def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
-    """:raises LakeUnavailableError: a lake can't be asked, so that it is unknown what is proven."""
+    """:raises LakeUnavailableError: a lake can't be asked, so that its proofs are unknown."""
     if all(release.receipt_hash is None for release in wanted.values()):
         return Proofs(())
     proofs = read_proofs(
@@ -269,8 +269,7 @@ def release(
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param approved_digest: of the plan that the caller means; None: of the one that is recorded. Whether a
         second person has to approve it, and has, the journal alone says.
-    :raises BadInputError: what is deleted can't be set aside, though the policy wants it; nothing was
-        deleted.
+    :raises BadInputError: the files can't be set aside, though the policy wants it; nothing was deleted.
     :raises RunStateError: no such run, it has no plan, it is a dry run, it was undone, or another plan was
         approved.
     :raises NotApprovedError: a second person has to approve the plan, and none has.
@@ -283,7 +282,7 @@ def release(
     :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more than was approved.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
-    :raises CorruptFileError: what points into the segments couldn't be cleaned up behind them.
+    :raises CorruptFileError: files that point into the segments couldn't be cleaned up behind them.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -423,8 +422,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 class _Found:
     """A plan held against the store as it is.
 
-    :param going: what may still go, of logs that aren't refused for what is gone.
-    :param stay: what may not.
+    :param going: segments that may still be deleted, of logs that aren't refused for missing ones.
+    :param stay: segments that may not.
     """
 
     settled: Settled

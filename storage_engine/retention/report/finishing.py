@@ -155,13 +155,13 @@ class FinishResult:
 
     :param ok: nothing failed and nothing was refused.
     :param finished: the run is over; otherwise the same run key goes on with it.
-    :param unread: what consumers lost by the run, and how to get it back, in words.
+    :param unread: consumers' losses by the run, and the command that exports the messages, in words.
     :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or
         the run was undone since.
-    :param errors: why steps of the run failed, unless they were done since, and what validation found.
-    :param wrong_lakes: why lakes aren't what they should be, which fails the run's end as well.
+    :param errors: why steps of the run failed, unless they were done since, and validation's findings.
+    :param wrong_lakes: why lakes are unusable as they are, which fails the run's end as well.
     :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
-    :param notices: what could not be written of the store's deletions; the next run writes it.
+    :param notices: rows of the store's deletions that could not be written; the next run writes them.
     :param not_approved: who refused the run's plan, or that nobody answered in time; "": neither.
     """
 
@@ -187,7 +187,7 @@ class FinishResult:
     def raise_refused(self) -> None:
         """
         :raises LogsRefusedError: logs of the run were refused.
-        :raises LakeIdentityError: a lake isn't what it should be, such as a copy.
+        :raises LakeIdentityError: a lake is unusable as it is, such as a copy.
         """
         if (error := self.ending_error) is not None:
             raise error

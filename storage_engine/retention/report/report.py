@@ -58,7 +58,7 @@ class Fate(StrEnum):
     DELETED = "deleted"
     KEPT = "kept"
     PENDING = "pending"
-    """To be deleted by the plan, and still there."""
+    """To be deleted by the plan, and still on disk."""
     MISSING = "missing"
     """To be deleted by the plan, and gone though no run deleted it."""
     GONE_PROVEN = "gone-proven"
@@ -69,7 +69,7 @@ class Fate(StrEnum):
 class SegmentReport:
     """One segment of the plan: what became of it, why, and on what ground.
 
-    :param proof: on what ground it was deleted; "" when it was not.
+    :param proof: the ground on which it was deleted; "" when it was not.
     """
 
     log: str
@@ -89,7 +89,7 @@ class SegmentReport:
 def segment_reports(
     plan: Plan | None, gone: Mapping[str, SegmentRelease], released: ReleaseResult | None
 ) -> tuple[SegmentReport, ...]:
-    """:param gone: by subject, what this run deleted, or another one."""
+    """:param gone: by subject, segments that this run deleted, or another one."""
     stayed = {segment_subject(k.log, k.base_offset): k for k in (released.kept if released else ())}
     missing = {
         (one.log, offset): Fate.MISSING
@@ -261,20 +261,22 @@ class Report:
     :param unproven: base offsets that the run wanted in the lake and that have no receipt.
     :param unproven_logs: the log of each; empty in reports of before there was this field.
     :param archived_ahead: number of segments that the run archived though they don't go yet.
-    :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
+    :param archive_lag: sealed, unproven segments at the run's end; None when it was not measured.
     :param alarms: thresholds of the policy that archive lag or a running broker's work exceed, and ranges of
         the log that others deleted.
     :param hold: on a store whose broker runs, at the run's last look, with all drift found in the run;
         None where none runs.
     :param levels: of the disks when the plan was made.
-    :param unread: what consumers lost by the deletion; where nothing is deleted yet, as the plan foresees it.
+    :param unread: consumers' losses by the deletion; where nothing is deleted yet, as the plan foresees them.
     :param unread_lines: the same in words, with the commands that get it back.
-    :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
-    :param notices: what a person should read though it changed nothing.
-    :param freed_bytes: 0 while what was deleted lies in a quarantine; without what a broker removes later.
-    :param quarantine: of what was deleted; None: it was deleted for good.
+    :param owed: messages that the broker still had to deliver or to decide then; empty where the policy
+        ignores them.
+    :param notices: notices for a person that changed nothing.
+    :param freed_bytes: 0 while deleted files lie in a quarantine; without files that a broker removes later.
+    :param quarantine: of the deleted files; None: they were deleted for good.
     :param refused: logs of which nothing more was deleted, though segments of others were.
-    :param lake_directory: what ``--lake`` takes for the lake; LAKE where no directory here is known to be it.
+    :param lake_directory: the value of ``--lake`` for the lake; LAKE where no directory here is known to be
+        it.
     :param wrong_lakes: why lakes of the store aren't what they should be, such as a copy, and what to do.
     :param hashed_again: number of segments beside those that go which a lake had, and whose bytes this run
         found unchanged.
@@ -360,7 +362,9 @@ def build_report(store: AnyStore, run_key: str) -> Report:
 
 
 def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
-    """As :func:`build_report`, for an open context, and what was just read from the lakes, if it was."""
+    """Return the same as :func:`build_report`, for an open context, with the lakes' rows if they were just
+    read.
+    """
     store, plan = context.store, run.plan
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)

@@ -91,7 +91,7 @@ def question_body(report: Report, why: str, link: str) -> str:
     proofs.
 
     :param why: somebody is asked, as a clause.
-    :param link: to what is not cut.
+    :param link: to the uncut text.
     """
     going = [row for row in report.segments if row.planned]
     reasons = Counter(row.reason.value for row in going)

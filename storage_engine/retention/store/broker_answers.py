@@ -59,7 +59,7 @@ _NO_NAMES = frozenset({"", ".", ".."})
 _PATH_MAX = 4096
 """No system takes a longer path."""
 _MANY = 100
-"""From so many directories on a listing of their parent costs less than a look at each."""
+"""Number of directories from which a listing of their parent costs less than a look at each."""
 
 
 class RealDirectories:
@@ -302,8 +302,8 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
     log: its broker runs on while it is asked about.
 
     :param broker: its name.
-    :param doing: what the package was to do, as in "expected the package to <doing>".
-    :param then: what is known of the store, and what to do.
+    :param doing: the package's task, as in "expected the package to <doing>".
+    :param then: the known state of the store, and the remedy.
     :raises FileGoneError: a file vanished between being listed and being read.
     :raises BrokerPackageError: the package raised anything else.
     """
@@ -382,7 +382,7 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
 def asked_lock(held: object, broker: str) -> LockedStore:
     """Return a store that is locked, whose answers come likewise.
 
-    :raises BrokerPackageError: it is something else, or has what can't be.
+    :raises BrokerPackageError: it is something else, or has impossible values.
     """
     where = f"broker {broker}: lock"
     if not isinstance(held, LockedStore):
@@ -403,7 +403,7 @@ def answer_for_left(
     What goes between being listed and being asked about keeps no answer about the others away, however often.
 
     :param segments: of one log, oldest first.
-    :param question: asked again without what was deleted, and what lies before it.
+    :param question: asked again without the deleted segments, and those before them.
     :raises FileGoneError: a file went that is of none of them.
     """
     left = segments

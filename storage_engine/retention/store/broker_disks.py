@@ -43,7 +43,7 @@ def check_disks(
     What isn't there yet would lie on the disk of the directory above it.
 
     :param data_paths: where the broker writes.
-    :param temporary: directories that receive temporary files, by what they are.
+    :param temporary: directories that receive temporary files, by their purpose.
     :raises BadInputError: something does, and the store's settings don't allow it; names all that does.
     """
     if store.may_share_disks:

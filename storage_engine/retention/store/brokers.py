@@ -59,8 +59,8 @@ def _ask(root: str) -> None:
 def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerStore:
     """Open ``store`` by its broker.
 
-    :param memory: what is remembered of a hold beside a running broker; None: nothing, so that it can be
-        looked at, and not be held.
+    :param memory: the remembered state of a hold beside a running broker; None: there is none, so that it can
+        be looked at, and not be held.
     :raises BadInputError: no such broker, or settings that its broker would not work with, as those of a
         running one whose stores are managed while it is stopped.
     :raises BrokerError: the store's broker runs by its settings, and can't be asked.

@@ -66,7 +66,7 @@ RAN = "ran"
 class Locked:
     """A store that is ours to change, as it was when it became so.
 
-    :param notices: what could not be checked.
+    :param notices: checks that could not be made.
     """
 
     snapshot: StoreSnapshot
@@ -111,7 +111,7 @@ class Context:
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """Return the store's present state.
 
-        :raises BrokerPackageError: what its broker's package says can't be.
+        :raises BrokerPackageError: its broker's package returned impossible values.
         """
         return take_snapshot(self.broker, now_ms, self.store.broker)
 
@@ -253,7 +253,7 @@ def open_context(
 ) -> Context:
     """Open a store; one that is open is looked at again.
 
-    :param broker: the store as it was opened for what only some runs do; None: it is opened as ever.
+    :param broker: the store as it was opened for a step that only some runs have; None: it is opened as ever.
     :param only_gives_back: to end its hold, which no lake's place prevents.
     :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
         running broker, or among its files.

@@ -144,7 +144,7 @@ def _is_under_way(journal: Journal, known: StoreRecord) -> bool:
 def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     """Return the store's identity; a store that nobody knows gets one.
 
-    :raises BadInputError: it lies among what its kind of broker reads alone.
+    :raises BadInputError: it lies among files that its kind of broker reads alone.
     :raises WrongHostError: its disk is another machine's.
     :raises StoreNotFoundError: there is no such directory.
     :raises StoreIdentityError: the directory is a copy of a store, another store than the journal knows
@@ -294,7 +294,7 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
     :param root: real path of the store's root.
     :param place: where the store was stamped or recorded.
     :param stamped_there: only a stamp counts that was written there, not one that was copied there.
-    :raises StoreIdentityError: it is there, so that what lies in the root is a copy.
+    :raises StoreIdentityError: it is there, so that the root holds a copy.
     """
     original = None
     with suppress(StoreIdentityError, OSError):

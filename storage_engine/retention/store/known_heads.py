@@ -84,7 +84,7 @@ class KnownHeads:
     def check(self, lake: Lake, store_id: str, *, whole: bool = False) -> None:
         """Make sure that a lake has what it is known to have had, and is the one that lay at its place.
 
-        :param whole: check the whole chain of receipts, not only from what is known on.
+        :param whole: check the whole chain of receipts, not only from the known part on.
 
         :raises LakeIdentityError: it isn't; nothing is to be written into it or deleted on its proof.
         :raises ReceiptError: the chain of receipts is broken.
@@ -184,7 +184,7 @@ def holds_elsewhere(journal: Journal, store_id: str, asked: Sequence[Lake]) -> I
 def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator[tuple[str, Acts]]:
     """Yield the acts of lakes that have segments of a store, each with its lake's location.
 
-    :param heads: what is known of the store's lakes.
+    :param heads: the last known receipts of the store's lakes.
     :param asked: lakes that aren't asked again.
     :raises LakeUnavailableError: the acts of one of them can't be read.
     """

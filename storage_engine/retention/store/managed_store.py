@@ -25,14 +25,14 @@ from storage_engine.model.settings.policy import (
 )
 
 USUAL_SEGMENT_BYTES = 1 << 30
-"""Of both brokers, where nothing else is set."""
+"""Default segment size of both brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedStore:
     """The store that an Airflow connection or a command line describes; crosses processes as JSON.
 
-    :param name: what people call the store; names its reports, and keys the journal where it was stated.
+    :param name: the store's name for people; names its reports, and keys the journal where it was stated.
     :param root: the broker's storePathRootDir. The store's identity hangs on its real path.
     :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
     :param report_dir: directory that receives one JSON and one text report a run.
@@ -40,12 +40,12 @@ class ManagedStore:
     :param broker_conf: the broker's own config file; None: the broker's defaults.
     :param overrides: broker settings by the broker's names, which win over ``broker_conf``.
     :param time_zone: IANA name of the zone in which deleteWhen is meant; None: this machine's.
-    :param second_lake: takes what is archived while ``lake`` can't be reached. What is in either counts.
+    :param second_lake: receives segments while ``lake`` can't be reached. Segments in either count.
     :param host: where the store's disk is, by host name or machine id; "*": mounted on every host; None: the
         host on which it was first seen.
     :param live: the broker that runs on the store; None: it is stopped.
-    :param engine: this package's own engine writes the store, or will: what runs on it is asked, and what
-        does not is opened.
+    :param engine: this package's own engine writes the store, or will: a running one is asked, a stopped one
+        is opened.
     :param named: somebody stated the name, as a connection's id or an option; it is not only its path's.
     """
 

@@ -156,9 +156,9 @@ class Stamp:
     :param shield: the store may have a shield; releases that know none refuse the store then.
     :param log_lineages: by name, of logs that have a lineage of their own; likewise.
     :param directories: real paths of those that each have a stamp; (): the root has one for all.
-    :param deletion: what the events of the last run came to that deleted something; None: none did.
-    :param policy: what the store asks of persons, where it asks: another journal, and an older state of one,
-        don't know it, and a release that knows no approvals refuses the store.
+    :param deletion: the digest of the last run's events that deleted something; None: there is none.
+    :param policy: the approval that the store asks for, if it does: another journal, and an older state of
+        one, don't know it, and a release that knows no approvals refuses the store.
     """
 
     store_id: str
@@ -336,9 +336,9 @@ def update_stamp(
 
     Of one lake the longer chain counts: two processes may archive at once.
 
-    :param deletion: what the last one came to; None: what the stamp says of it stays, and so it does where it
-        says otherwise of the same events.
-    :param policy: what the store asks of persons from now on; None: what the stamp says of it stays.
+    :param deletion: the digest of the last one; None: the stamp's record of it stays, and so it does where it
+        differs for the same events.
+    :param policy: the approval that the store asks for from now on; None: the stamp's record of it stays.
     :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the stamp before is as it was.
     :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.

@@ -67,9 +67,8 @@ class FrameTable:
     :param topic: int32, index into ``topics``; -1 where there is no message.
     :param store_timestamp_ms: milliseconds since the epoch.
     :param topics: names, decoded with U+FFFD for bytes that are no UTF-8.
-    :param damages: what is no frame and why.
-
-    Elements of a blank or undecodable row are 0 where a message would have a value.
+    :param damages: ranges that are no frame, and why. Elements of a blank or undecodable row are 0 where a
+        message would have a value.
     """
 
     physical_offset: npt.NDArray[np.int64]

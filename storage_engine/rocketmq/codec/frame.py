@@ -66,7 +66,7 @@ PROPERTY_CRC_BYTES: Final = 20
 """``__CRC32#``, separator, ten decimal digits (least significant first), separator."""
 
 FILLER_TOPIC: Final = "storage-engine-filler"
-"""Of the frames that stand for messages which a lake no longer has."""
+"""Topic of frames that stand for messages which a lake no longer has."""
 FILLER_BYTES: Final = 1 << 20
 """The most that one of them has: a broker reads a frame into memory as a whole."""
 
