@@ -226,7 +226,7 @@ def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
     elif report.outcome is Outcome.NOTHING_TO_DO:
         say_cleanup(managed_of(cleanup.store), report.request)
     elif report.outcome in (Outcome.BLOCKED, Outcome.FAILED, Outcome.UNFINISHED):
-        say_next(Command("doctor"), "What keeps the rest is told with what to do about it")
+        say_next(Command("doctor"), "The report says what keeps the rest, and what to do")
 
 
 def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:

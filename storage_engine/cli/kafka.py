@@ -71,7 +71,7 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
     "--force",
     callback=reason_text,
     metavar="REASON",
-    help="Also what has not expired, as far as the space that is asked for needs it, and why.",
+    help="Also segments that have not expired, as far as the requested space needs it; with the reason.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
@@ -297,7 +297,8 @@ def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> Non
     metavar="TOPIC=REASON",
     multiple=True,
     callback=key_value_pairs,
-    help="Also remove what this deleted topic left that no lake has; REASON says how you know; repeatable.",
+    help="Also remove this deleted topic's files that no lake has; REASON says how you know that it is "
+    "deleted; repeatable.",
 )
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
 @json_option
@@ -360,7 +361,7 @@ def _say(results: tuple[TaskResult, ...], done: str) -> None:
     for number, one in enumerate(results):
         say(one.text.replace(": ", f": {done}; ", 1) if done and not number else one.text)
     if any(one.alarms for one in results):
-        say_next(Command("doctor"), "What should have been done by now is told with what to do about it")
+        say_next(Command("doctor"), "The report says what should have been done by now, and what to do")
 
 
 @click.group(cls=Group)

@@ -76,7 +76,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 @_of_airflow(
     "--broker",
     metavar="HOST:PORT",
-    help="The broker runs on: its listen port, for the connection.",
+    help="The running broker's listen port, for the connection.",
 )
 @_of_airflow(
     "--lake",
@@ -95,7 +95,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     "--dags",
     metavar="DIRECTORY",
     type=NamedPath(file_okay=False),
-    help="Where DAG files go; default: this Airflow's dags_folder.",
+    help="Directory for DAG files; default: this Airflow's dags_folder.",
 )
 @_of_airflow(
     "--env",

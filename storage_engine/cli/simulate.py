@@ -291,10 +291,12 @@ _ADVICE: Mapping[str, Callable[[Mapping[str, float | int | str]], str]] = {
         f"{n['limit_percent']} % or below. Take such a disk, or at most {n['longest_hours']} h."
     ),
     "force-is-off": lambda n: (
-        f"nothing goes before its time, so the broker will refuse writes above {n['refuses_percent']} %."
+        "nothing is deleted before its time, so the broker will refuse writes above "
+        f"{n['refuses_percent']} %."
     ),
     "ratio-too-high": lambda n: (
-        f"what has expired goes for space only above {n['ratio_percent']} %, when {n['limit_percent']} % is "
+        f"expired segments are deleted for space only above {n['ratio_percent']} %, when "
+        f"{n['limit_percent']} % is "
         f"passed already. Set diskMaxUsedSpaceRatio below {n['limit_percent']}."
     ),
     "window-too-short": lambda n: (

@@ -174,7 +174,7 @@ _SEVERITIES = ("urgent", "warning")
 _LEVEL_FINDINGS = {
     LevelState.REFUSES: ("urgent", "disk-full", "the broker refuses messages"),
     LevelState.FORCES: ("urgent", "disk-forces", "the broker deletes its oldest segments, read or not"),
-    LevelState.CLEANS: ("warning", "disk-cleans", "the broker deletes what has expired at any hour"),
+    LevelState.CLEANS: ("warning", "disk-cleans", "the broker deletes expired segments at any hour"),
 }
 """Of the levels that somebody has to act on: severity and kind as doctor has them, and what follows."""
 _LOOK = "The store's page shows where, and since when."

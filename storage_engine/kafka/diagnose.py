@@ -55,14 +55,14 @@ _OVERDUE_MS = HOUR_MS
 """A minute is what a broker waits by default before it removes a directory."""
 _SLOW_MOVE_MS = DAY_MS
 _WORDS = {
-    DirectoryState.DELETED: "is of a topic or replica that is gone",
+    DirectoryState.DELETED: "belongs to a topic or replica that is gone",
     DirectoryState.FUTURE: "is the copy of a log that moves to this directory",
     DirectoryState.STRAY: "was set aside at a start: the cluster doesn't know it by its topic id",
 }
 _ADVICE = {
     DirectoryState.DELETED: "the broker removes it log.segment.delete.delay.ms after that, or when it starts",
     DirectoryState.FUTURE: "kafka-reassign-partitions.sh --verify says if the move goes on; --cancel ends it",
-    DirectoryState.STRAY: "no broker removes it: see that its topic is gone on purpose, then remove it",
+    DirectoryState.STRAY: "no broker removes it: see that its topic was deleted on purpose, then remove it",
 }
 
 
@@ -305,7 +305,7 @@ def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, e
                 Severity.URGENT,
                 "hole",
                 f"log {name}: {fault}",
-                "compare it with a replica: readers skip a hole without a word",
+                "compare it with a replica: readers skip a hole without an error",
             )
 
 
@@ -377,7 +377,7 @@ def _links(directory: LogDirectory) -> Iterator[Finding]:
                 "symbolic-link",
                 f"{path} is a symbolic link to {Path(path).readlink()}: what it stands for was not looked "
                 "at, and is left alone",
-                "find out who made it, and take it away while the broker is stopped: a broker follows it",
+                "find out who made it, and remove it while the broker is stopped: a broker follows it",
             )
 
 
@@ -415,5 +415,5 @@ def _files(directory: LogDirectory) -> Iterator[Finding]:
             f"{directory.path}: {bytes_text(size_bytes)} in .{state.value} files, since {since}",
             "the broker removes them after file.delete.delay.ms, or when it starts"
             if state is FileState.DELETED
-            else "leave them: when the broker starts it ends by them what was interrupted",
+            else "leave them: when the broker starts, it uses them to finish what was interrupted",
         )

@@ -108,7 +108,7 @@ def _on_disk(node: Node, partitions: Mapping[str, list[int]]) -> Consumers:
         )
     silent = sorted(found.groups - {group for group, _, _ in found.offsets})
     if silent:
-        notices.append(f"what groups without any offset read isn't known: {named_in_short(silent)}")
+        notices.append(f"it is unknown what groups without any offset read: {named_in_short(silent)}")
     source = LagSource(PositionsFrom.FILES, None, tuple(notices))
     all_known = bool(everywhere) and everywhere <= there and not (silent or found.unknown)
     committed: dict[Place, int | None] = {

@@ -251,7 +251,7 @@ class Agent:
                     self._tls = self._listening.tls()
                     self._log("the files of certificates have changed: new connections have what they say")
                 except BadInputError as error:
-                    self._log(f"{error} The certificates of before are used on.")
+                    self._log(f"{error} The earlier certificates stay in use.")
             return self._tls
 
     def _answer(self, wire: Wire, peer: str) -> None:
@@ -296,7 +296,9 @@ class Agent:
         wire.send({"nonce": nonce, "shown": shows(secret.encode(), "agent", others, nonce)})
         shown = str(wire.receive(MOST_GREETING_BYTES)["shown"])
         if not hmac.compare_digest(shown, shows(secret.encode(), "asker", others, nonce)):
-            raise _refusal("who has its token, found one who can't show it", "Give the driver the same token")
+            raise _refusal(
+                "who has its token, found one that can't show it", "Give the driver the same token"
+            )
         return who, secret
 
     def _run(self, name: str, key: str | None = None) -> _Run:

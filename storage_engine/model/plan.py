@@ -323,7 +323,7 @@ def limited(
     waiting = [(of.to_delete[0].mtime_ns, number, 0) for number, of in enumerate(logs) if of.to_delete]
     heapq.heapify(waiting)
     going: list[Segment] = []
-    why = Reason.BATCH_FULL, f"at most, as asked, {request.max_segments} segments go in one pass"
+    why = Reason.BATCH_FULL, f"at most, as asked, {request.max_segments} segments are deleted in one pass"
     while waiting and len(going) != request.max_segments:
         reached = target_reached(disks, going, request.target_used_percent, disk_name)
         if reached:

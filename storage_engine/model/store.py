@@ -315,7 +315,7 @@ class StoreSnapshot:
         return tuple({disk.path: disk for disk in (*self.log_disks, self.dependents_disk)}.values())
 
 
-WENT: Final = "files of it went away while it was looked at: the next look knows"
+WENT: Final = "files of it vanished while it was looked at: the next look knows"
 """The reason why a broker keeps a log out of the lake that it deletes from just now."""
 
 

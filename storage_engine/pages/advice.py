@@ -119,9 +119,7 @@ ERRORS: Mapping[str, str] = {
 """By the name of an error's class, what to do when a step ends with it."""
 
 _REPLICA = "Compare the named files with a replica or a backup before anything else is deleted."
-_QUEUES = (
-    "The log itself is whole. Find out how its broker makes what finds messages again, and let it do so."
-)
+_QUEUES = "The log itself is whole. Find out how its broker rebuilds its queues and index, and let it do so."
 _LAKE = Text(
     "Restore the lake's files from a backup or the second lake, then check: ",
     Command("verify", "--lake LAKE STORE"),
@@ -151,7 +149,9 @@ CHECKS: Mapping[str, str] = {
     "ExpectReceiptsToFormAChain": Text(
         "Another program changed or removed receipts. Find out which. ", _LAKE
     ),
-    "ExpectReceiptsToBeSound": Text("A receipt proves nothing as it is, so nothing goes by it. ", _LAKE),
+    "ExpectReceiptsToBeSound": Text(
+        "A receipt proves nothing as it is, so nothing is deleted on it. ", _LAKE
+    ),
     "ExpectRowsToBeWhereTheyWereProven": Text(
         "Another engine rewrote the lake's files. Prove them again: ",
         Command("verify", "--lake LAKE --level bytes --renew"),
@@ -204,7 +204,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "batch-full": ("the next run's turn; a run deletes so many at most", ""),
     "target-reached": ("enough was deleted to reach the level that was asked for", ""),
     "not-dispatched": (
-        "the broker has not made what finds its messages yet",
+        "the broker has not made its queue and index entries yet",
         "Wait for the broker to make it, then run again.",
     ),
     "store-crashed": (
@@ -221,7 +221,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     ),
     "minimum-retention": ("younger than the minimum retention", ""),
     "refused": ("its log was refused", "Mend what is named of the log; the next run plans it again."),
-    "unknown": ("what decides on it isn't known, so it stays", "Make known what is named."),
+    "unknown": ("a fact that decides is unknown, so it stays", "Make the named fact known."),
     "unlimited": ("no bound of age or size applies to its log", ""),
     "size-not-reached": ("its log is smaller than its bound", ""),
     "future-timestamp": (

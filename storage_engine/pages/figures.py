@@ -23,7 +23,7 @@ STEPS: Mapping[str, str] = {
     "dependents": "delete the files that pointed into it",
     "checkpoint": "flush to disk",
     "validate": "check store and lake",
-    "retention-report": "count what the lake has",
+    "retention-report": "count the lake's rows",
     "report": "write the report",
 }
 """By the step's stored word, what it does."""

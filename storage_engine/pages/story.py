@@ -240,7 +240,7 @@ def _went(report: Mapping[str, Any]) -> Answer | None:
         short = short if deleted else amount(pending) if is_dry_run(report) else "nothing yet"
         lines.append(Line(amount(pending) if is_dry_run(report) else f"{amount(pending)} still to go"))
     if proven:
-        lines.append(Line(f"{amount(proven)} went by none of our runs, and a lake has {_it(proven)}"))
+        lines.append(Line(f"{amount(proven)} were deleted by none of our runs, and a lake has {_it(proven)}"))
     if missing:
         lines.append(
             Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: no run deleted it")
@@ -289,7 +289,7 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
     if reason := report["request"].get("reason"):
         lines.append(Line(f"The reason given: {reason}"))
     if (waiver := report["waiver"]) is not None:
-        said = f"{waiver['person']} let the plan go without proof ({time_text(waiver['at_ms'])})"
+        said = f"{waiver['person']} let the plan run without proof ({time_text(waiver['at_ms'])})"
         lines.append(Line(f"{said}: {waiver['reason']}"))
     if report["approval"]:
         lines.append(Line(report["approval"]))
@@ -467,7 +467,7 @@ def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
     :param report: with every field, as JSON.
     """
     words = words_of(report["broker"])
-    found = [Problem("A lake isn't what it should be", "bad", why, "") for why in report["wrong_lakes"]]
+    found = [Problem("A lake is unusable as it is", "bad", why, "") for why in report["wrong_lakes"]]
     found += [*_refused(report, words), *_errors(report, words)]
     found += [*broken_checks(report["validation"], words), *_open(report)]
     found += (Problem("Alarm", "warn", alarm, "") for alarm in report["alarms"])

@@ -540,7 +540,7 @@ def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
         try:
             _archive(tending, batch)
         except LakeUnavailableError as error:
-            tending.notices.append(Text("what only the shield has can't be archived now: ", error))
+            tending.notices.append(Text("segments that only the shield has can't be archived now: ", error))
             for one in batch:
                 tending.fail(one.seen, Text(error))
             return

@@ -107,12 +107,12 @@ SETTINGS = (
     RuleSetting(
         "deleteWhen",
         SettingType.HOURS,
-        "At these hours of the day what has expired goes, such as 04 or 02;14.",
+        "Hours of the day at which expired segments are deleted, such as 04 or 02;14.",
     ),
     RuleSetting(
         "diskMaxUsedSpaceRatio",
         SettingType.PERCENT,
-        "Above this level what has expired goes at any hour.",
+        "Above this level expired segments are deleted at any hour.",
         10,
         95,
         "%",
@@ -120,7 +120,7 @@ SETTINGS = (
     RuleSetting(
         "diskSpaceCleanForciblyRatio",
         SettingType.PERCENT,
-        "Above this level the oldest segments go whatever their age.",
+        "Above this level the oldest segments are deleted, whatever their age.",
         30,
         85,
         "%",
@@ -136,9 +136,9 @@ SETTINGS = (
     RuleSetting(
         "cleanFileForciblyEnable",
         SettingType.BOOL,
-        "Whether segments may go before their time when the disk is too full.",
+        "Whether segments may be deleted before their time when the disk is too full.",
     ),
-    RuleSetting("deleteFileBatchMax", SettingType.INT, "Segments that go in one pass at most.", 1, 100_000),
+    RuleSetting("deleteFileBatchMax", SettingType.INT, "Segments deleted in one pass at most.", 1, 100_000),
     RuleSetting(
         "deleteCommitLogFilesInterval",
         SettingType.INT,

@@ -543,7 +543,8 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "settings",
-            f"cleanFileForciblyEnable=false: above {forced} % only what has expired goes; if nothing has, "
+            f"cleanFileForciblyEnable=false: above {forced} % only expired segments are deleted; if "
+            "nothing has, "
             f"the broker refuses messages above {full} %",
             "keep an alarm on the disk's level",
         )
@@ -561,14 +562,14 @@ def unread_settings(keys: Iterable[str]) -> Iterator[Finding]:
     ]
     for key in misspelt:
         yield _warning(
-            f"{key}: no broker reads this key; what it sets keeps its default", f"write {meant[key]}"
+            f"{key}: no broker reads this key; its setting keeps the default", f"write {meant[key]}"
         )
     if others := [key for key in unread if key not in misspelt]:
         yield Finding(
             Severity.NOTE,
             "settings",
-            f"no broker reads {', '.join(others)}: what these lines set keeps its default",
-            "take them out, or look their names up",
+            f"no broker reads {', '.join(others)}: their settings keep the default",
+            "remove them, or look up their names",
         )
 
 

@@ -111,7 +111,7 @@ class RestoredStore(RestoredConfig):
                 f"receipt of {row.log}/{row.base_offset:020d}: expected whole messages, found "
                 f"{row.damaged_bytes} damaged bytes, which were archived as they were: from there on no "
                 f"queues can be made. {_STILL_POSSIBLE} What lies before it is served: "
-                f"--to-offset {row.base_offset}; what lies behind it: --from-offset {row.end}."
+                f"--to-offset {row.base_offset}; the part behind it: --from-offset {row.end}."
             )
         is_slave, is_filled = (
             config.raw.get(ROLE, "").strip() == SLAVE,

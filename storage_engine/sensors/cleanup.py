@@ -314,7 +314,9 @@ class StorageEngineDueSensor(_CauseSensor):
                 count = segments_to_archive(store)
         except (StorageEngineError, OSError) as error:
             # The monitor fails on that; what is due has to be told all the same.
-            self.log.warning("%s: what is to be archived is unknown: %s", self.storage_engine_conn_id, error)
+            self.log.warning(
+                "%s: it is unknown what is to be archived: %s", self.storage_engine_conn_id, error
+            )
             return False
         if count:
             archive = archive_due(self.storage_engine_conn_id)

@@ -302,7 +302,7 @@ def _no_link(link: Link, error: OSError) -> NoLinkError:
     }.get(error.errno or 0, "its file system doesn't take links. Use a local one such as ext4 or XFS")
     return NoLinkError(
         f"{link.segment.path}: expected to link it into the shield, found {error.strerror or error}: {why}. "
-        "There is no shield for what has no link."
+        "A segment without a link has no shield."
     )
 
 

@@ -185,7 +185,7 @@ def _check_publishable(location: str) -> None:
     except OSError as error:
         writer = user_name(path.stat().st_uid)
         raise LakeUnavailableError(
-            f"{path.parent}: expected to publish here what executors write, found that user "
+            f"{path.parent}: expected to publish here the files that executors write, found that user "
             f"{user_name(os.geteuid())} can't publish a file of user {writer}: {reason_text(error)}. Nothing "
             "was committed or deleted. Run executors as the driver's user; or let the lake's directories be "
             "of a group of both, with mode 2770."

@@ -451,7 +451,7 @@ def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
             logs[row.log] = LogIdentity(row.log_id or "")
     for log, absence in (look.absences(logs) if logs else {}).items():
         if not absence.is_right:
-            why = f"what came behind it isn't on disk, {absence.why}"
+            why = f"the part behind it isn't on disk, {absence.why}"
             yield RangeStatus(log, ends[log], ends[log], Where.UNKNOWN, Status.FAILURE, (), why)
 
 

@@ -201,7 +201,7 @@ def test_a_waiver_and_a_reason_are_said_with_who_decided() -> None:
     waiver = Waiver("cd", "ann", "disk full", NOON_MS)
     lines = texts(story(waiver=waiver, request=PlanRequest(forced=True, reason="audit is over")), "Why")
     assert "The reason given: audit is over" in lines
-    assert "ann let the plan go without proof (2026-11-24 12:00:00Z): disk full" in lines
+    assert "ann let the plan run without proof (2026-11-24 12:00:00Z): disk full" in lines
 
 
 def test_a_quarantine_frees_nothing_and_names_the_command_that_undoes() -> None:

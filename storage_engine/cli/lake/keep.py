@@ -60,12 +60,14 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
 @second_lake_option
 @witness_options
 @click.option(
-    "--topic", metavar="PATTERN", help="Topics that a rule or a hold is for: * is any text, ? a character."
+    "--topic",
+    metavar="PATTERN",
+    help="Topics that a rule or a hold applies to: * is any text, ? a character.",
 )
 @click.option(
-    "--log", metavar="PATTERN", help="Logs that it is for: commitlog, or a partition such as orders-0."
+    "--log", metavar="PATTERN", help="Logs that it applies to: commitlog, or a partition such as orders-0."
 )
-@click.option("--store", "store_pattern", metavar="PATTERN", help="Stores that it is for, by name or id.")
+@click.option("--store", "store_pattern", metavar="PATTERN", help="Stores that it applies to, by name or id.")
 @click.option(
     "--keep",
     "keep_text",
@@ -79,7 +81,7 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
     "hold_reason",
     metavar="REASON",
     callback=reason_text,
-    help="Record a hold: until it is lifted nothing that it covers goes, whatever the rules say.",
+    help="Record a hold: until it is lifted, nothing that it covers leaves the lake, whatever the rules say.",
 )
 @click.option(
     "--archive",
@@ -89,7 +91,7 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
     "after the journal of their store has the rule.",
 )
 @click.option("--lift", "lift_id", metavar="ID", help="End the hold of this id, or of one that begins so.")
-@click.option("--dry-run", is_flag=True, help="Show what would be with it, and record nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the lake's contents under it, and record nothing.")
 @click.option(
     "--price",
     type=click.FloatRange(min=0),

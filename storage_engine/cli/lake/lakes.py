@@ -49,7 +49,7 @@ _conn_id_option = of_lake(
     "--conn-id",
     environment=True,
     metavar="ID",
-    help="Airflow connection of a store whose lake it is, instead of --lake.",
+    help="Airflow connection of a store that has this lake, instead of --lake.",
 )
 
 
@@ -69,7 +69,7 @@ _conn_id_option = of_lake(
     default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
-    help="Remove for good the files of what expired DAYS ago.",
+    help="Remove for good the files of segments that expired DAYS ago.",
 )
 @click.option(
     "--rewrite-at-percent",
@@ -89,7 +89,9 @@ _conn_id_option = of_lake(
     help="Or once one of them has been past for DAYS.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would leave the lake, and why the rest stays.")
-@click.option("--undo", "undo_id", metavar="ID", help="Bring back what expired by the act of this id.")
+@click.option(
+    "--undo", "undo_id", metavar="ID", help="Bring back segments that expired by the act with this id."
+)
 @json_option
 def expire(
     lake_dir: Path | None,
@@ -177,7 +179,9 @@ def _line(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
 @command("compact")
 @lake_option(required=False)
 @witness_options
-@click.option("--dry-run", is_flag=True, help="Say what would become larger files, change nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show which files would be joined into larger ones, change nothing."
+)
 @json_option
 def compact(
     lake_dir: Path | None, journal_url: str | None, conn_id: str | None, dry_run: bool, as_json: bool
@@ -355,7 +359,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
     "--reason",
     callback=reason_text,
     required=True,
-    help="Why the copy is to be written, such as that the original is gone.",
+    help="Reason for making the copy writable, such as that the original is gone.",
 )
 @json_option
 def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:

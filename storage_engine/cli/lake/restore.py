@@ -68,7 +68,8 @@ def _segments(
     "serving",
     type=NamedPath(dir_okay=False),
     multiple=True,
-    help="Who is to serve it: its broker.conf, or a stopped node's server.properties; with more replicas "
+    help="The broker that is to serve it: its broker.conf, or a stopped node's server.properties; with more "
+    "replicas "
     "each node, first the one to restore for.",
 )
 @click.option(
@@ -194,7 +195,7 @@ def _print_restored(
         f"up to which {one.why}."
         for one in chosen.extensions
     ]
-    notes += [f"{expired_line(gone)}. Of it nothing was restored." for gone in chosen.expired]
+    notes += [f"{expired_line(gone)}. Nothing of it was restored." for gone in chosen.expired]
     say_notes(notes, err=True)
     _print_others(chosen.receipts[0].lineage, chosen.others)
     broker = chosen.receipts[0].broker
@@ -339,7 +340,7 @@ def _format_of(target: Path, said: str | None) -> ExportFormat:
 @lake_option()
 @click.option("--to", "to_file", type=TargetPath(), required=True, help="New file to write; see --format.")
 @click.option("--topic", help="Messages of this topic.")
-@click.option("--topic-id", help="Of topics of one name that with this id, as Kafka writes it.")
+@click.option("--topic-id", help="Of several topics of one name, the one with this id, in Kafka's form.")
 @click.option("--key", help="Messages that have this as a key, or as their unique key.")
 @click.option("--queue", "queue_id", type=int, help="Messages of this queue, or partition.")
 @click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")

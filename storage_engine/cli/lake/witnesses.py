@@ -47,7 +47,7 @@ def witness_options(command: Function) -> Function:
             "--journal",
             "journal_url",
             metavar="URL",
-            help="The journal that says which receipts the lake has to have, such as "
+            help="The journal with the receipts that the lake has to have, such as "
             "sqlite:////var/journal.db; default: the one in the lake's directory.",
         ),
     ):

@@ -37,7 +37,7 @@ _JOURNAL = "journal.db"
 """Name of the journal in a lake's directory, for stores managed at a shell."""
 
 REPLICAS_STOPPED = (
-    "Say how you know that every other node with a replica is stopped; without it, what they have stays."
+    "Say how you know that every other node with a replica is stopped; without this, their segments stay."
 )
 """Help of the option by which a person answers for what this node can't tell."""
 

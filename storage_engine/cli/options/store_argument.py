@@ -158,7 +158,7 @@ NAME = GroupedOption(
     group="Store",
     metavar="NAME",
     callback=_name,
-    help="What STORE is called; default: as it is known, else the last part of its path.",
+    help="The name of STORE; default: its known name, else the last part of its path.",
 )
 """Commands that find a store in its journal have it."""
 

@@ -84,7 +84,7 @@ QUIET = GroupedOption(
     expose_value=False,
     callback=_keep_quiet,
     group=_OUTPUT,
-    help="Print nothing if all is well, but data that was asked for, such as --json.",
+    help="Print nothing if all is well, except requested data, such as --json.",
 )
 
 

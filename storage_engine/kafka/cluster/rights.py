@@ -39,7 +39,9 @@ _OFFSETS_RIGHT = Right("topic", "Describe", "it isn't known whether consumer gro
 DELETING_RIGHTS = (
     Right("topic", "AlterConfigs", "they can't be held, and nothing of them is deleted"),
     Right("topic", "Delete", "nothing of them is deleted"),
-    Right("topic", "Read", "it can't be shown that their leaders have what is archived: nothing is deleted"),
+    Right(
+        "topic", "Read", "it can't be shown that their leaders have the archived records: nothing is deleted"
+    ),
 )
 """Those that holding and deleting take beside these."""
 

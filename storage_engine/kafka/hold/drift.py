@@ -134,7 +134,7 @@ def _not_here(name: str, known: KnownLog, live: LivePartition | None, logs: Foun
         known,
         logs.cluster_id,
         f"log {name}: expected its directory on this node, found none{said}: its topic was deleted, or its "
-        f"replica moved to another node, {when}. What the lake has of it stays there. Find out who did it.",
+        f"replica moved to another node, {when}. The lake's records of it stay. Find out who did it.",
     )
 
 

@@ -439,7 +439,7 @@ def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSe
     stays, ours = raised - back, back - set(look.deleted)
     unknown = [f"topic {topic}: {why}" for topic in sorted(ours) for why in unjudged(topic, state, look)]
     unknown += [
-        f"log {name}: files of it went at each look"
+        f"log {name}: files of it vanished at each look"
         for name in sorted(look.logs.gone)
         if name.rpartition("-")[0] not in ours | stays
     ]

@@ -156,7 +156,7 @@ def files_fault(prefix: Prefix) -> str:
     there = [files.base_offset for files in prefix.log.segments]
     going = [segment.base_offset for segment in prefix.segments]
     if there[: len(going)] != going or len(there) <= len(going):
-        return "what is to go isn't the beginning of the log, with a segment behind it"
+        return "the segments to delete aren't the beginning of the log, with a segment behind them"
     if there[len(going)] != prefix.boundary:
         return f"no segment begins at offset {prefix.boundary}"
     for segment in prefix.segments:

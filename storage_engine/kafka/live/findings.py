@@ -31,7 +31,7 @@ def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
                 "topic-id",
                 f"log {log.name.log}: its topic has another id in the running cluster: it was deleted and "
                 "made again, and these files are of the one that is gone",
-                "keep the directory: what is in it is nowhere else",
+                "keep the directory: it has the only copy of its records",
             )
         elif known.replicas:
             yield from _partition(log.name.log, known, node_id)

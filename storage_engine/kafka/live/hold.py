@@ -218,11 +218,12 @@ def _open_logs(
                 if known is not None and protects(key, value, (log,), found.at_ms, 2 * found.interval_ms):
                     counts_from = time_text(known.counts_from_ms)
                     why = (
-                        f"the hold counts from {counts_from} on, as brokers apply a change of settings later "
+                        f"the hold counts from {counts_from} on, since brokers apply a change of settings "
+                        "later "
                         "than they show it: run the same again then"
                     )
                 else:
-                    why = f"its {key} is {value}, so that the brokers may delete of it"
+                    why = f"its {key} is {value}, so that the brokers may delete records of it"
                 yield log.log, why
 
 
@@ -232,7 +233,7 @@ def _open_notices(open_logs: Mapping[str, str]) -> Iterator[str]:
     for log, why in open_logs.items():
         by_reason.setdefault(why, []).append(log)
     for why, logs in by_reason.items():
-        yield f"nothing is deleted by us of what isn't held now, {named_in_short(logs)}: {why}"
+        yield f"we delete nothing of logs that aren't held now, {named_in_short(logs)}: {why}"
 
 
 def _of_logs(topics: Mapping[str, str], logs: Collection[str]) -> Mapping[str, str]:
@@ -293,7 +294,7 @@ _TIMES = 1.25
 """So many margins before it would go, what is held stays so: no setting goes to and fro."""
 LOOKS = 3
 """Times that a node is looked at again while its files vanish, or others change its settings."""
-NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
+NOT_HELD = "no topic is held: no unarchived segment will be deleted soon"
 
 
 def hold_due(
@@ -426,7 +427,7 @@ def _alarms(decisions: Mapping[str, HoldDecision], logs: DueLogs, back: Settings
     held = {topic for topic, one in decisions.items() if one.stays}
     for name in sorted(logs.gone):
         if name.rpartition("-")[0] not in held:
-            yield f"what of log {name} goes soon isn't known, as files of it went at each look: look again"
+            yield f"it is unknown what of log {name} is deleted soon: files of it vanished at each look"
 
 
 def described(state: HoldState | None) -> HoldStatus:
@@ -434,7 +435,7 @@ def described(state: HoldState | None) -> HoldStatus:
     settings = () if state is None else state.settings
     topics = dict.fromkeys(one.topic for one in settings if not one.is_left)
     left = dict.fromkeys(one.topic for one in settings if one.topic not in topics)
-    text = f"held until what no lake has of them is archived: {named_in_short(list(topics))}"
+    text = f"held until their unarchived segments are archived: {named_in_short(list(topics))}"
     said = text if topics else NOT_HELD
     if left:
         said += f"; raised still, and not needed to be: {named_in_short(list(left))}"

@@ -260,7 +260,7 @@ def settled_starts(
 ) -> Mapping[str, int]:
     """Return where each log begins, once it is known for certain.
 
-    :raises BrokerUnavailableError: it can't be known in time; they may go any time.
+    :raises BrokerUnavailableError: it can't be known in time; they may be deleted any time.
     """
     ends = time.monotonic() + UNKNOWN_SECONDS
     while True:

@@ -167,7 +167,7 @@ def still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
     except (StorageEngineError, OSError) as error:
         return f"its topic isn't certain: {reason_of(error)}"
     if topic_id in metadata.topic_ids.values() or topic_id in metadata.partitions:
-        return f"its topic {text_of(topic_id)} is there still, so its broker alone knows why it goes"
+        return f"its topic {text_of(topic_id)} is there still, so only its broker knows why it is deleted"
     return ""
 
 
@@ -238,7 +238,8 @@ def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
     """
     if topics and runs(node):
         yield (
-            "Beside a running broker nothing is removed by a person's word: the broker itself removes what "
+            "Beside a running broker nothing is removed by a person's decision: the broker itself "
+            "removes what "
             "is left of deleted topics."
         )
         return
@@ -484,7 +485,7 @@ def _removing(name: str, found: Found, what: str, why: str) -> BrokerTask:
 def _flushed(node: Node) -> BrokerTask:
     count = count_text(len(managed_logs(node)), "log")
     if node.left_uncleanly:
-        unclean = "the last stop wasn't clean: what wasn't flushed the broker makes sure of when it starts"
+        unclean = "the last stop wasn't clean: its broker checks the unflushed part when it starts"
         return BrokerTask(FLUSH_DIRTY_LOGS, (f"{count}, {unclean}",))
     return BrokerTask(FLUSH_DIRTY_LOGS, (f"{count}, all flushed by a clean stop",))
 

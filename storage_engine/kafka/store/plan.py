@@ -397,7 +397,7 @@ def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -
                 "expired goes: lower retention.ms or retention.bytes of the largest topics to free more. "
                 "Of a stopped node ",
                 Command("kafka make-room", "--force REASON"),
-                " takes what has not expired, too",
+                " takes segments that have not expired, too",
             )
         )
     internal = [log.name.log for _, log in node.logs if log.name.is_internal]

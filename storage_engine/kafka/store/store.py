@@ -505,7 +505,7 @@ def plan_of_log(
         return plan_log(one, topics, settings, now_ms)
     except FileNotFoundError:
         # Beside its files a running broker deletes: the next look knows what is left.
-        return undecided(one.seen, Reason.UNKNOWN, "a segment went away while it was looked at: ask again")
+        return undecided(one.seen, Reason.UNKNOWN, "a segment vanished while it was looked at: ask again")
     except OSError as error:
         return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
 

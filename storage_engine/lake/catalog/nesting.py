@@ -93,7 +93,8 @@ def refuse_nested(config: LakeConfig) -> None:
     if around := place_around(config):
         raise BadInputError(
             f"lake {config.location}: expected a place outside of stores and other lakes, found one inside "
-            f"{around}: what takes that takes both. Nothing was changed. Name another directory, on another "
+            f"{around}: whatever destroys that destroys both. Nothing was changed. Name another "
+            "directory, on another "
             "disk."
         )
 
@@ -112,7 +113,8 @@ def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
     """Return the error for a lake that lies inside a store or another lake."""
     return LakeIdentityError(
         f"lake {config.location}: expected a lake outside of stores and other lakes, found one inside "
-        f"{around}, which proves nothing for a release and takes nothing: what takes that takes both. "
+        f"{around}, which proves nothing for a release and takes nothing: whatever destroys that destroys "
+        "both. "
         "Nothing was changed. Move its directory to another disk and run ",
         Command("lake relocate"),
         "; ",

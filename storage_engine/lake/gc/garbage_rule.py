@@ -181,7 +181,9 @@ def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
         more = f" and {len(twins) - 1} more" if len(twins) > 1 else ""
         return Verdict(GarbageStanding.GARBAGE, f"{twins[0]}{more} holds the same", twins)
     if contents.names:
-        return Verdict(GarbageStanding.GARBAGE, "all that it names is in the table, goes too, or is gone")
+        return Verdict(
+            GarbageStanding.GARBAGE, "all files that it names are in the table, are removed too, or are gone"
+        )
     return Verdict(GarbageStanding.GARBAGE, "it holds and names nothing")
 
 

@@ -219,7 +219,7 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
             digest.update(chunk)
             whole[position - origin : position - origin + len(chunk)] = chunk
         if digest.hexdigest() != receipt.sha256:
-            return "what the table has of it is not the segment that was proven"
+            return "the table's rows of it are not the proven segment"
         entry: Any = parquet_file_to_data_file(table.io, table.metadata, location)
         entry.spec_id = table.metadata.default_spec_id
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)

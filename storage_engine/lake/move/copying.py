@@ -105,7 +105,8 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
         original = segments.properties.get(COPY_OF_PROPERTY)
         if original is None and text is None:
             raise BadInputError(
-                f"lake {lake.location}: expected a copy, found a lake that is none. Nothing was changed. It "
+                f"lake {lake.location}: expected a copy, found a lake that isn't one. Nothing was "
+                "changed. It "
                 "may be written as it is."
             )
         if text is None or (original is not None and PROMOTED_PROPERTY not in messages.properties):
@@ -433,7 +434,8 @@ def _check_apart(lake: Lake, to: LakeConfig) -> None:
             if outer is not None and is_below(f"{inner}/", f"{outer}/"):
                 raise BadInputError(
                     f"lake {to.location}: expected a place apart from the lake, found one that shares "
-                    f"{outer} with it: what takes that takes both. Nothing was created. Name another "
+                    f"{outer} with it: whatever destroys that destroys both. Nothing was created. Name "
+                    "another "
                     "directory, on another disk."
                 )
 

@@ -288,7 +288,8 @@ def refuse_around(config: LakeConfig) -> None:
             if inside != warehouse and read_small_file(file_io, mark) is not None:
                 raise BadInputError(
                     f"lake {config.location}: expected a place without other lakes in it, found the lake "
-                    f"{inside} inside it: what takes this takes both. Nothing was changed. Name another "
+                    f"{inside} inside it: whatever destroys this destroys both. Nothing was changed. Name "
+                    "another "
                     "directory."
                 )
 

@@ -852,7 +852,7 @@ class BrokerStore(Contract):
             ``path`` names that file, other files that are gone were deleted by this call, and the rest of
             other logs is asked for again.
         :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
-        :raises BrokerError: a running broker didn't delete all of them; they may go any time.
+        :raises BrokerError: a running broker didn't delete all of them; they may be deleted any time.
         """
 
 

@@ -176,7 +176,7 @@ STORE_SETTINGS = (
         Kind.ADDRESS,
         "host:port of the broker's listen port, such as 10.0.0.1:10911.",
         empty="the name servers are asked each time",
-        at_shell="The broker runs on: its listen port. Without this, --name-servers or "
+        at_shell="The running broker's listen port. Without this, --name-servers or "
         "--client-config it is stopped.",
         label="Broker address",
         section=SECTION_BROKER,
@@ -245,7 +245,7 @@ STORE_SETTINGS = (
         "name_servers",
         Kind.ADDRESSES,
         "Name servers that know the master of broker_name, as host:port; several are separated by ;",
-        at_shell="The broker runs on: ask these where the master of --broker-name is.",
+        at_shell="Name servers of the running broker: they tell where the master of --broker-name is.",
         option="--name-servers",
         argument="HOST:PORT;…",
         live=True,
@@ -277,7 +277,7 @@ STORE_SETTINGS = (
         Kind.PATH,
         "File with settings of the client library of the broker's kind, such as librdkafka's, one name=value "
         "a line.",
-        at_shell="The broker runs on: settings of its client library, one name=value a line.",
+        at_shell="Client library settings for the running broker, one name=value a line.",
         option="--client-config",
         argument="FILE",
         live=True,

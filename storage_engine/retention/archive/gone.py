@@ -301,7 +301,7 @@ def _drift(log: str, first: int, end: int, why: str, log_id: str = "", unarchive
     """Return a range of a log that went as it is recorded."""
     return Drift(
         DriftKind.SEGMENT_GONE,
-        f"log {log}: records of offsets [{first}, {end}) went meanwhile, by none of our runs, and "
+        f"log {log}: records of offsets [{first}, {end}) were deleted meanwhile, by none of our runs, and "
         f"{unarchived or why}.",
         log,
         first,

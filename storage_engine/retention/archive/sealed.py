@@ -129,7 +129,7 @@ def archive_sealed(
             missing = find_missing_ranges(context, looks, listed, log_ids, known)
             went_unproven = record_missing(context, run, missing)
         except LakeUnavailableError as error:
-            went_unproven = GoneResult(notices=(Text("what went is named by a later run: ", error),))
+            went_unproven = GoneResult(notices=(Text("a later run names the deleted segments: ", error),))
         else:
             if len(done) > 1:
                 remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)

@@ -239,7 +239,7 @@ def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
             "lake-properties",
             f"{f'table {owner}' if owner else 'the catalog'} of the {lake.title} {lake.location} says "
             f"{', '.join(names[:_NAMED])}{more}, which another program follows and nothing here does",
-            "take that out of the catalog server's configuration; what is needed belongs into the lake's own"
+            "remove that from the catalog server's configuration; needed settings belong into the lake's own"
             if not owner
             else Text("bring the table back to its place: ", Command("lake relocate"))
             if names == ("location",)
@@ -331,7 +331,7 @@ def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[
     kinds = dict.fromkeys(what.removesuffix(" warehouse").removesuffix(" catalog") for what, _ in shared)
     what = f"on a disk that the broker writes to: {', '.join(kinds)} (such as {shared[0][1]})"
     if store.may_share_disks:
-        said, advice = "what archiving writes fills the disk that it is to free", "put them on another disk"
+        said, advice = "archiving would fill the disk that it is to free", "put them on another disk"
     else:
         said = "every other command refuses that beside a running broker"
         advice = "put them on another disk, or allow it: --allow-same-disk"

@@ -41,8 +41,8 @@ def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Ite
         yield Finding.warning(
             "shield",
             f"{count_text(len(found.gone), 'segment')} gone from the log, the first from offset "
-            f"{found.gone[0]} on, lie in the shield; whether a lake has them was not asked here",
-            Text("archive what no lake has, and have the others go: ", Command("shield")),
+            f"{found.gone[0]} on, lie in the shield; this command didn't ask whether a lake has them",
+            Text("archive those that no lake has, and drop the others: ", Command("shield")),
         )
     elif found.links and not running:
         yield Finding.note(
@@ -72,7 +72,7 @@ def quarantine_findings(
         yield Finding.note(
             "quarantine",
             f"{size} lie in quarantines, the first of which was to be emptied {time_text(over[0].until_ms)}",
-            "the next run that cleans empties it, where a lake proves still what lies there",
+            "the next cleanup empties it, if a lake still proves its files",
         )
     elif found:
         yield Finding.note("quarantine", f"{size} that runs deleted lie in quarantines and take their space")

@@ -362,7 +362,7 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
     elif levels.cleans_percent is not None and _used(found) >= levels.cleans_percent:
         yield Finding.warning(
             "disk-cleans",
-            f"{what}: from {levels.cleans_percent} % on the broker deletes what has expired at any hour",
+            f"{what}: from {levels.cleans_percent} % on the broker deletes expired segments at any hour",
             "archive ahead, or add space",
         )
 
@@ -453,7 +453,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
         yield Finding(
             severity,
             "consumers-unknown",
-            f"what consumers lose {_when(found)} isn't known: {reason_of(unread.error)}",
+            f"consumers' losses {_when(found)} are unknown: {reason_of(unread.error)}",
             Text("look closer: ", Command("lag")),
         )
     known = [row for row in unread.rows if row.messages is not None]

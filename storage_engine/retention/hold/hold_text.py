@@ -81,7 +81,11 @@ def hold_end_text(status: HoldStatus, unproven: str) -> str:
     """
     ends_ms = status.ends_at_ms or 0
     from_ms = status.deletes_from_ms or ends_ms
-    left = f"{unproven} may go within a day then" if unproven else "what goes within a day then is proven"
+    left = (
+        f"{unproven} may go within a day then"
+        if unproven
+        else "all segments deleted within a day then are proven"
+    )
     return (
         f"the hold was not renewed in time and ends by itself {time_text(ends_ms)}; the broker deletes from "
         f"{time_text(from_ms)} on: {left}"

@@ -452,7 +452,7 @@ def _try_to_renew(
         status = hold_of(context.broker).status(now_ms)
         if status.left_to_broker:
             # Nothing was judged, so that nothing says that it is well.
-            said = (Text("what goes soon wasn't looked for: ", error),)
+            said = (Text("segments that will be deleted soon were not looked for: ", error),)
             told = drift_since_renewal(context.journal, context.record)
             return replace(status, disturbances=told, alarms=said), False
         notices = (*status.notices, Text("the hold was only looked at: ", error))

@@ -110,7 +110,7 @@ def shielded_text(row: UnreadMessages) -> str:
 
 def error_text(error: str) -> str:
     """Say that it isn't known what consumers have not read."""
-    return f"what consumers have not read of what only the shield has is not wholly known: {error}"
+    return f"it is not wholly known what consumers have not read of segments only in the shield: {error}"
 
 
 def unread_text(row: UnreadMessages) -> str:
@@ -217,7 +217,7 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
     in_lake = store.policy.archive is not ArchiveMode.OFF and not waived
     unarchived = _unarchived_topics(place, store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
     if unread.error:
-        yield f"what consumers have not read of what goes is not known: {unread.error}"
+        yield f"it is unknown what consumers have not read of the deleted segments: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
         archived = in_lake and row.topic not in unarchived
         yield f"{unread_text(row)} {_where(row, done=done, archived=archived)}" + (

@@ -336,7 +336,7 @@ def _end(
 def _wanted(left: LeftOver) -> str:
     if not left.topic:
         return ""
-    return f"; {left.purpose}: a person's word, --deleted-topic {left.topic}=REASON, lets it go"
+    return f"; {left.purpose}: --deleted-topic {left.topic}=REASON permits to delete it"
 
 
 def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, lease: Lease) -> Proofs:

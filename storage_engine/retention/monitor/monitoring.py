@@ -272,7 +272,10 @@ def _hold_due(
     except (StorageEngineError, OSError) as error:
         # It may have found what went before it failed.
         went = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
-        said = (Text("what goes soon can't be held: ", reason_text(error)), *alarms_of(context, went))
+        said = (
+            Text("segments that will be deleted soon can't be held: ", reason_text(error)),
+            *alarms_of(context, went),
+        )
         return None, (*said, *_expiry_alarms(context, measured))
     told = () if result.renewed else _expiry_alarms(context, measured)
     return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *told)
@@ -301,7 +304,7 @@ def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str,
     try:
         return expiry_alarms(context, measured, clock_ms())
     except OSError as error:
-        return (f"when the broker deletes what no lake proves isn't known: {reason_text(error)}",)
+        return (f"it is unknown when the broker deletes unproven segments: {reason_text(error)}",)
 
 
 def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:

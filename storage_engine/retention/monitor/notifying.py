@@ -291,7 +291,7 @@ def tell(
         try:
             known, why_unknown = _read(subject, means)
             if why_unknown:
-                notices.append(f"what {means.name} was told before isn't known: {why_unknown}")
+                notices.append(f"the alarms sent to {means.name} before are unknown: {why_unknown}")
             began, ended = changes(known, alarms, now_ms)
             todo = [
                 *((AlarmState.BEGAN, one) for one in began),
@@ -341,9 +341,11 @@ def _tell(
         _untold_here[subject.key(means)] = tuple(waiting[-_MOST_ALARMS:])
     if why:
         untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
-        notices.append(f"{untold} ({why}); what stands at the next look is told then")
+        notices.append(f"{untold} ({why}); alarms that still stand at the next look are sent then")
     if len(todo) > left and (why := _write(subject, means, tuple(now_known.values()))):
-        notices.append(f"what {means.name} was told can't be kept, and is told again: {why}")
+        notices.append(
+            f"the record of alarms sent to {means.name} can't be kept, so they are sent again: {why}"
+        )
     return notices
 
 

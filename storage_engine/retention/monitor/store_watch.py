@@ -418,7 +418,7 @@ class Recorder(threading.Thread):
                 # Whatever it is: nobody else would record what the watches mend from now on.
                 known = isinstance(error, StorageEngineError | OSError)
                 why = Text(error) if known else unexpected(error)
-                self._say_once(Text(f"{store.root}: what was mended can't be recorded yet: ", why))
+                self._say_once(Text(f"{store.root}: the mends can't be recorded yet: ", why))
                 with self._changed:
                     # Another store's journal may be well.
                     self._waiting.rotate(-len(found))

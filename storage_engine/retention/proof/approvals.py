@@ -273,7 +273,7 @@ def told_of(journal: Journal, run: Run) -> Told:
     by = f" by {answer.person.text}" if answer.person is not None else ""
     said = f"{word}{by} at {time_text(answer.at_ms)}"
     if _went_otherwise(journal, run):
-        return Told(f"{said}: its segments went by other runs", is_refused=True, is_moot=True)
+        return Told(f"{said}: its segments were deleted by other runs", is_refused=True, is_moot=True)
     return Told(f"{said}: nothing was deleted; {answer.detail or found.lacks}", is_refused=True)
 
 

@@ -22,7 +22,8 @@ def check_gone(broker: str, segments: Sequence[Segment]) -> None:
                     f"broker {broker}: {file.path}: log {segment.log}, offset {segment.base_offset}",
                     "no file, since the package says that it has deleted the segment",
                     "it there",
-                    "It isn't recorded as deleted, and may go any time; others may be gone, as the same run "
+                    "It isn't recorded as deleted, and may be deleted any time; others may be gone, as "
+                    "the same run "
                     f"finds out when it is run again. {MEND}",
                 )
 

@@ -246,7 +246,7 @@ def asks_for_approval(
     if recorded.archived and policy.archive is ArchiveMode.OFF:
         return f"{said}, and archive was required, and is off"
     if any(decision.reason is Reason.FORCED for decision in decisions):
-        return f"{said}, and segments would go that have not expired"
+        return f"{said}, and segments would be deleted that have not expired"
     if least is not None and (hours is None or hours < least):
         return f"{said}, and minimum_retention_hours was {least}, and is {hours or 'none'}"
     return f"{said}, and {shorter}" if shorter else ""

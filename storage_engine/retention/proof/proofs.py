@@ -516,8 +516,7 @@ def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> 
     """Name segments, or topics' messages, that are deleted without a copy, with the rule, as sentences."""
     if permits.of_rows is not None:
         return tuple(
-            f"messages may go without a copy, as far as no lake has them: {not_archived_text(rule)}. "
-            f"{COPIES_ENTER}"
+            f"messages may go without a copy, if no lake has them: {not_archived_text(rule)}. {COPIES_ENTER}"
             for rule in permits.old_rules
             if segments
         )
@@ -526,7 +525,7 @@ def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> 
         logs_of.setdefault(clause, []).append(log)
     return tuple(
         f"{count_text(sum(one.log in logs for one in segments), 'segment')} of {named_in_short(logs)} go "
-        f"without a copy, as far as no lake has them: {clause}"
+        f"without a copy, if no lake has them: {clause}"
         for clause, logs in logs_of.items()
     )
 

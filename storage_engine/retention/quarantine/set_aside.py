@@ -51,7 +51,7 @@ def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
                 f"{path}: expected it as run {run.run_key!r} found it, {known}, found {found[path]}: "
                 "the store's broker has run since, or another program changed its files. Nothing was "
                 "changed. "
-                "What is archived comes back into another directory by ",
+                "To restore the archived segments into another directory: ",
                 Command("restore"),
                 ".",
             )

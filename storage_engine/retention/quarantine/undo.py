@@ -40,7 +40,7 @@ from storage_engine.retention.quarantine.tree import Place, move_back, remove_em
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 
-_ELSEWHERE = Text("What is archived comes back into another directory by ", Command("restore"), ".")
+_ELSEWHERE = Text("To restore the archived segments into another directory: ", Command("restore"), ".")
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,9 @@ def _of_segments(
             yield from _differing(f"{name} of {subject} in its report", payload[of_event], row[name])
         if (decision := decisions.get(subject)) is not None:
             why = (decision.reason.value, decision.detail)
-            yield from _differing(f"why {subject} went in its report", why, (row["reason"], row["detail"]))
+            yield from _differing(
+                f"why {subject} was deleted, in its report", why, (row["reason"], row["detail"])
+            )
 
 
 def _subject(row: Mapping[str, Any]) -> str:

@@ -50,7 +50,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         reader = JournalReader(context.store.journal_url)
         runs = read_deleting_runs(reader, store_id)
     except (StorageEngineError, OSError, *MALFORMED) as error:
-        yield Text("what runs deleted could not be read from the journal: ", reason_text(error))
+        yield Text("runs' deletions could not be read from the journal: ", reason_text(error))
         return
     if not runs:
         return
@@ -61,11 +61,11 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         differs = _stamped_otherwise(reader, store_id, runs, stamped, rows)
         digest = read_history(reader, store_id, runs[-1]).digest
     except (BadInputError, *MALFORMED) as error:
-        yield f"what the last deletion came to could not be read from the journal: {error}"
+        yield f"the last deletion's digest could not be read from the journal: {error}"
         return
     except (StorageEngineError, OSError) as error:
         why = reason_text(error)
-        yield Text(f"{context.store.root}: what the last deletion came to could not be stamped: ", why)
+        yield Text(f"{context.store.root}: the last deletion's digest could not be stamped: ", why)
         return
     yield differs or _stamp(context, run, digest)
 
@@ -79,7 +79,7 @@ def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: Store
         reader = JournalReader(journal_url)
         runs = read_deleting_runs(reader, record.store_id)
     except (StorageEngineError, OSError, *MALFORMED) as error:
-        return (Text("what runs deleted could not be read from the journal: ", reason_text(error)),)
+        return (Text("runs' deletions could not be read from the journal: ", reason_text(error)),)
     return tuple(_write_into(lakes, reader, record, runs, record.name)) if runs else ()
 
 
@@ -98,7 +98,7 @@ def _write_into(
                 rows += yield from _write_rows(lake, reader, record.store_id, runs, store_name)
         except (StorageEngineError, OSError) as error:
             yield Text(
-                f"lake {config.location}: what runs deleted could not be written into its table "
+                f"lake {config.location}: runs' deletions could not be written into its table "
                 "deletions, and will be by the next run: ",
                 reason_text(error),
             )
@@ -110,8 +110,8 @@ def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
         missing = stamp_store(context, run, (), digest)
     except (StorageEngineError, OSError) as error:
         why = reason_text(error)
-        return Text(f"{context.store.root}: what the last deletion came to could not be stamped: ", why)
-    return f"{missing}: only the journal tells what the last deletion came to" if missing else ""
+        return Text(f"{context.store.root}: the last deletion's digest could not be stamped: ", why)
+    return f"{missing}: only the journal has the last deletion's digest" if missing else ""
 
 
 def _stamped_otherwise(
@@ -175,7 +175,7 @@ def _write_rows(
     try:
         rows = missing(known)
     except (BadInputError, *MALFORMED) as error:
-        yield f"what runs deleted could not be read from the journal: {error}"
+        yield f"runs' deletions could not be read from the journal: {error}"
         return known
     for explained in explain_absent_runs(reader, store_id, runs, (), known):
         if explained.altered is not None:

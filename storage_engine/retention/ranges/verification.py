@@ -246,9 +246,9 @@ def _listed(clauses: Iterable[str]) -> str:
 
 _PROVEN = (Where.BOTH, Status.OK)
 _ADOPT = Text(
-    "Archive it. Where that is refused, as it is the archived store again, run ",
+    "Archive it. If that is refused because this store is the archived one, run ",
     Command("adopt"),
-    " first: its log goes on otherwise than the archived one.",
+    " first: its log differs from the archived one from some offset on.",
 )
 
 
@@ -399,7 +399,7 @@ def _with_journal(
     except JournalUnavailableError as error:
         if missing_sqlite_file(journal_url):
             return result
-        detail = Text("what it knows of deletions was not compared: ", Text(error).removesuffix("."))
+        detail = Text("its record of deletions was not compared: ", Text(error).removesuffix("."))
         unasked = Finding(Status.WARNING, "journal", detail, "Verify when it can be read.")
         return replace(result, findings=(*result.findings, unasked))
 

@@ -394,6 +394,7 @@ def check_clock(context: Context, plan: Plan) -> None:
             f"{plan.store_root}: expected the clock to go on as the time since the machine's start does, "
             f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
             "Nothing was deleted. Set it right; if it is right now, it is believed a day after it was set. "
-            "What goes whatever its age, as by a forced cleanup where no minimum_retention_hours is set, "
+            "Segments deleted whatever their age, as by a forced cleanup where no "
+            "minimum_retention_hours is set, "
             "still may."
         )

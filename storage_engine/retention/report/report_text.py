@@ -251,7 +251,7 @@ def _quarantine(report: Report) -> Iterator[str]:
         return
     if found.state is QuarantineState.UNDO_ENDED:
         yield f"its undo ended at {time_text(found.state_at_ms)} in the middle: {found.detail}"
-        yield f"what is left frees nothing until {time_text(found.until_ms)}"
+        yield f"the rest frees nothing until {time_text(found.until_ms)}"
         yield from (str(place.directory) for place in found.places)
         return
     deleted = [row.size_bytes for row in report.segments if row.fate is Fate.DELETED]

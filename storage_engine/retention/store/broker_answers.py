@@ -258,7 +258,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "process.signs_of_a_run": "tell by which files it shows that its broker has run",
     "process.user": "tell who uses its store",
     "renewed": "open its store again",
-    "replicas.contexts": "tell what it knows of segments beside their files",
+    "replicas.contexts": "tell its facts about segments beside their files",
     "replicas.range_sha256": "read a range of offsets",
     "shield.end_force": "end a forced deletion",
     "shield.need": "tell how large a shield has to be",
@@ -668,7 +668,7 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
         found, expected = next(pair for pair in pairs if pair[0] != pair[1])
         refuse(
             f"{where}, offset {expected.base_offset}",
-            "the oldest segments to go",
+            "the oldest segments to be deleted",
             f"that it stays and {found.base_offset} goes",
         )
     if going[-1].state is not SegmentState.SEALED:
@@ -703,7 +703,7 @@ def list_dependents(
     check_all(files, DependentFile, lambda _: where)
     check_each([file.facts for file in files], FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
     if not all(isinstance(text, str) for file in files for text in (file.kind, file.detail)):
-        refuse(where, "words for each file's kind and why it goes", "something else")
+        refuse(where, "words for each file's kind and why it is deleted", "something else")
     if not files:
         return files
     directories = RealDirectories(data_paths)

@@ -85,7 +85,7 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
         if (other := disks.get(_device(path))) is not None:
             raise BadInputError(
                 f"lake {lake.location}: expected a lake on another disk than its store's, found the {what} "
-                f"({path}) on that of {other}: it fills the disk that it is to free, and is gone with it. "
+                f"({path}) on that of {other}: it fills the disk that it is to free, and is lost with it. "
                 "Nothing was created. Put it on another disk, or allow it by name: --allow-same-disk."
             )
 

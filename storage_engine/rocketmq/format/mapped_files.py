@@ -101,7 +101,7 @@ def check_not_emptied(queue: Path) -> None:
         if size == 0:
             raise CorruptFileError(
                 f"{path}: expected a file of whole entries, found 0 bytes and no other file of its queue: "
-                "what the queue had is not known. Nothing was changed. Start the broker, which makes queues "
+                "the queue's content is unknown. Nothing was changed. Start the broker, which makes queues "
                 "again from its log, and stop it cleanly; or put the file back from a replica or a backup."
             )
 

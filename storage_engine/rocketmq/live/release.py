@@ -246,7 +246,8 @@ def _have_it_go(store: LiveParts, state: HoldState, prefix: Prefix, patience: Pa
                 f"{store.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
                 f"broker says {info.commitlog_min_offset} and {len(left)} of {len(prefix.segments)} files "
                 f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. What "
-                "is behind them stays; they may go any time. Look into the broker's store.log for why it "
+                "is behind them stays; they may be deleted any time. Look into the broker's store.log "
+                "for why it "
                 "doesn't delete, and run the same again, which goes on.",
                 may_have_acted=True,
             )
@@ -269,7 +270,8 @@ def _kept_busy(store: LiveParts, prefix: Prefix, error: StoreBusyError) -> Store
     return StoreBusyError(
         f"{root_of(store)}: expected to change the hold while the broker deletes, found that another process "
         f"of this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
-        f"{len(prefix.segments)} segments are left, and may go any time; what is behind them stays. End the "
+        f"{len(prefix.segments)} segments are left, and may be deleted any time; what is behind them "
+        "stays. End the "
         "process that hangs, such as a watch, and run the same again, which goes on."
     )
 

@@ -97,7 +97,7 @@ def checked(parse: Callable[[], Parsed]) -> Parsed:
     except AnswerError:
         raise
     except MALFORMED as error:
-        raise AnswerError(f"expected what a broker answers, found something else ({error!r})") from error
+        raise AnswerError(f"expected a broker's answer, found something else ({error!r})") from error
 
 
 def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:

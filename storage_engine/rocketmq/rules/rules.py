@@ -83,7 +83,8 @@ def triggers(
         forced = finding.at_once and config.clean_file_forcibly_enable
         if finding.at_once and not forced:
             notices.append(
-                f"{finding.detail}, but cleanFileForciblyEnable is false: only what has expired may go"
+                f"{finding.detail}, but cleanFileForciblyEnable is false: only expired segments may be "
+                "deleted"
             )
         found.append(
             Trigger(
@@ -503,7 +504,7 @@ def _cut(
             elif reached:
                 decision = Decision(decision.segment, Reason.TARGET_REACHED, reached)
             elif len(going) >= batch:
-                detail = f"{asked} {batch} segments go in one pass"
+                detail = f"{asked} {batch} segments are deleted in one pass"
                 decision = Decision(decision.segment, Reason.BATCH_FULL, detail)
             else:
                 going.append(decision.segment)

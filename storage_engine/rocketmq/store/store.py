@@ -77,7 +77,7 @@ class RocketMQStore:
             used_bytes = self._used_bytes(log) if self.config.replicas_per_disk_partition > 1 else None
         except FileNotFoundError as error:
             raise StoreBusyError(
-                f"{error.filename}: went away while the store was being read: another program changes it. "
+                f"{error.filename}: vanished while the store was being read: another program changes it. "
                 "Try again when none does."
             ) from error
         return StoreSnapshot(
@@ -197,7 +197,7 @@ def read_whole(path: Path, size_bytes: int) -> bytearray:
             found = position if position < size_bytes else size_bytes + len(file.read(1))
     except FileNotFoundError as error:
         raise StoreBusyError(
-            f"{path}: expected the file, found that it went away: somebody else changes the "
+            f"{path}: expected the file, found that it vanished: somebody else changes the "
             "store. Find out who, and run again."
         ) from error
     if found != size_bytes:

@@ -88,7 +88,7 @@ def test_a_person_s_limit_counts_for_all_logs_together(made: MadeNode) -> None:
     plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request)
     assert len(plan.to_delete) == 1
     assert {one.reason for one in plan.decisions} == {Reason.EXPIRED, Reason.BATCH_FULL, Reason.ACTIVE}
-    assert "Kafka never does, so only what has expired goes" in plan.notices[0]
+    assert "Kafka never does, so only expired segments are deleted" in plan.notices[0]
 
 
 def test_other_nodes_replicas_keep_a_log_and_no_other_one(made: MadeNode) -> None:

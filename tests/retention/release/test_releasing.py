@@ -187,7 +187,7 @@ def test_a_proven_segment_that_somebody_else_deleted_keeps_nothing_back(
     result = steps.release(store, "r")
     assert [one.base_offset for one in result.deleted] == [1 << 20, 2 << 20]
     assert result.gone == (Gone("commitlog", 0, is_proven=True),)
-    went = "log commitlog: records of offsets [0, 1048576) went meanwhile, by none of our runs"
+    went = "log commitlog: records of offsets [0, 1048576) were deleted meanwhile, by none of our runs"
     assert f"{went}, and a lake proves them" in result.notices
     journal = journal_of(store)
     record = journal.find_store(store.real_root)
