@@ -43,7 +43,7 @@ def broker_names() -> tuple[str, ...]:
 
 @cache
 def default_broker() -> str:
-    """Return whose stores and lakes are those that name no broker.
+    """Return the broker of stores and lakes that name none.
 
     :raises BadInputError: no installed broker takes them.
     """

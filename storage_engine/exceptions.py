@@ -16,8 +16,8 @@ class StorageEngineError(Exception):
 
     A message that quotes what others wrote is never longer than 10,000 characters: its middle is left out.
 
-    :param parts: of the message, the commands that it names among them: ``str(error)`` has them without
-        arguments, and who shows the error gives them those that are known.
+    :param parts: of the message, commands among them: ``str(error)`` has these without arguments, and the
+        caller that shows the error adds the known ones.
     """
 
     def __init__(self, *parts: Part) -> None:

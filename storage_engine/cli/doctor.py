@@ -113,7 +113,7 @@ def doctor(managed: ManagedStore | None, as_json: bool) -> int:
 
 
 def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
-    """Return a diagnosis that says that there is no lake where one was named."""
+    """Return a diagnosis for a call that names a lake where there is none."""
     where = where_to_make(Path(lake_dir), found.store.broker)
     finding = Finding.warning(
         "no-lake",

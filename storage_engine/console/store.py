@@ -1,4 +1,4 @@
-"""One store on its page: its line, rules, ranges, consumer groups, topics, and what stands for it."""
+"""Page of one store: its line, rules, ranges, consumer groups, topics, and open decisions."""
 
 from __future__ import annotations
 

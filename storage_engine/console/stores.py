@@ -85,7 +85,7 @@ class StoresAnswer:
 
 
 def all_stores(journals: Sequence[AskedJournal], now_ms: int) -> StoresAnswer:
-    """Return all stores that are asked for; of those that a journal doesn't tell of, why."""
+    """Return all requested stores; where a journal doesn't know one, with the reason."""
     lines: list[StoreLine] = []
     problems = []
     for asked in journals:

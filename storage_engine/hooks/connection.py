@@ -37,7 +37,7 @@ from storage_engine.model.settings.store_settings import (
 from storage_engine.retention.store.managed_store import ManagedStore
 
 PAGE = "connection"
-"""Of the documentation, about all fields."""
+"""Page of the documentation on all fields."""
 ABSOLUTE_PATH = "an absolute path, which begins with /"
 
 

@@ -250,7 +250,7 @@ def _unknown_watermarks(node: Node) -> Iterator[Finding]:
 
 
 def _watermarks_behind(node: Node, topics: TopicSettings, *, running: bool) -> Iterator[Finding]:
-    """Yield logs that have closed segments above their high watermark, those together that need one act.
+    """Yield logs with closed segments above their high watermark, grouped by their remedy.
 
     Without another replica the checkpoint alone is behind, which its broker writes every 5 seconds: after a
     stop that wasn't clean, of which another finding tells, and while it runs. It takes the log's end for the

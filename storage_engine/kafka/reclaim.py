@@ -625,8 +625,8 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
 
 
 def _from_leaders(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
-    """Return a directory whose logs begin where their leaders do, as far as closed segments reach: what lies
-    below is deleted, whatever its age.
+    """Return a directory whose logs begin at their leaders' starts, as far as closed segments reach: lower
+    ones are deleted, whatever their age.
     """
     starts = dict(directory.log_starts)
     for log in directory.logs:

@@ -318,7 +318,7 @@ class RestoredLogDirectory(RestoredConfig):
         return self.merge_queues(pa.Table.from_arrays(found, names=_OPEN_STATE.column_names))
 
     def merge_queues(self, queues: pa.Table) -> pa.Table:
-        """Return one row a producer, whatever number of :func:`queues_of` the rows come from."""
+        """Return one row for each producer, from any number of :func:`queues_of` results."""
         markers = queues.group_by("producer_id").aggregate([("marker", "max")])
         joined = queues.join(markers, "producer_id")
         behind = pc.greater(joined["first"], pc.fill_null(joined["marker_max"], -1))

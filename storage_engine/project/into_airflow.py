@@ -245,7 +245,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 PAGE = "airflow"
-"""Of the documentation, about all that is set up in an Airflow."""
+"""Page of the documentation on setting up an Airflow."""
 
 
 def parsed(text: str, path: Path) -> configparser.ConfigParser:

@@ -473,7 +473,7 @@ def _message_behind(log: LogListing, offset: int) -> int | None:
 
 
 def _first_message_at(log: LogListing, offset: int) -> int | None:
-    """Return where the first message from the end of another on begins; None: there is none."""
+    """Return the position of the first message behind the end of another; None: there is none."""
     size, magic = _start(log, offset)
     if magic == frame.MAGIC_BLANK:
         offset += size

@@ -218,7 +218,7 @@ def _print_restored(
 
 
 def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
-    """Say by which settings queues and index were made, beyond those that the broker has for certain.
+    """Print the settings that queues and index were made by, except those that the broker surely has.
 
     :param is_named: the broker's own file was named: settings that it lacks have the broker's defaults.
     """

@@ -114,7 +114,7 @@ def held_back() -> deque[str] | None:
 
 
 class ShellCommand(click.Command):
-    """A command whose help has its own options, and says where those are that many share.
+    """A command whose help shows its own options, and where the shared ones are described.
 
     What a quiet one has to say comes out where it doesn't end well: its exit code alone tells no reason.
     """

@@ -186,7 +186,7 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
 
 
 def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
-    """Yield those of some runs that are of a store and were not undone."""
+    """Yield the events of a store that were not undone."""
     for some in in_parts(run_ids):
         undone = select(events.c.run_id).where(
             events.c.run_id.in_(some), events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value

@@ -61,8 +61,8 @@ class StoreSummary:
         known. ``lost_ranges`` is how many ranges those are.
     :param archive_lag_seconds: of that measure, since the oldest of these was last written to;
         ``archive_lag_at_ms`` is when it was taken.
-    :param time_to_loss_ms: of the group that loses its first unread message first; None: none of those whose
-        place is known has any.
+    :param time_to_loss_ms: of the group that loses an unread message first; None: no group with a known
+        position has one.
     :param due_bytes: bytes that a cleanup requested by a person would have deleted then;
         ``due_unproven_bytes`` of them no lake had.
     :param validated_at_ms: when the last run that validated wrote its report; ``validation`` is its verdict.

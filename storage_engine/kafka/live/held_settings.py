@@ -77,7 +77,7 @@ def raise_settings(
 ) -> Raised:
     """Raise settings that have to be raised, once the raise is remembered.
 
-    :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
+    :param still_alone: the check that :meth:`storage_engine.model.hold.HoldMemory.alone` returned.
     :param first_margin_ms: a setting that isn't ours yet is raised where it keeps records for less; None: as
         ours are, for less than half of the hold.
     :raises StoreBusyError: another store changes settings of the cluster.
@@ -178,7 +178,7 @@ def put_back(
     that one puts it back. A first value is forgotten where it is back, or its topic is gone.
 
     :param topic_ids: of topics as they are now, as far as the cluster tells.
-    :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
+    :param still_alone: the check that :meth:`storage_engine.model.hold.HoldMemory.alone` returned.
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of it.
     """

@@ -228,7 +228,7 @@ def _open_logs(
 
 
 def _open_notices(open_logs: Mapping[str, str]) -> Iterator[str]:
-    """Say of logs that they aren't held at this moment, those together that aren't for one reason."""
+    """Yield notices on logs that aren't held at this moment, grouped by the reason."""
     by_reason: dict[str, list[str]] = {}
     for log, why in open_logs.items():
         by_reason.setdefault(why, []).append(log)
@@ -242,7 +242,7 @@ def _of_logs(topics: Mapping[str, str], logs: Collection[str]) -> Mapping[str, s
 
 
 def in_effect(topic: TopicAge, state: HoldState) -> Mapping[str, TopicSetting]:
-    """Return a topic's settings with those that were set since they were asked for."""
+    """Return a topic's settings, with those that were set since the cluster was asked."""
     set_now = {one.key: one.ours[-1] for one in state.settings if one.topic == topic.topic and one.is_set}
     return {
         key: TopicSetting(set_now[key], is_own=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms: int) -> LiveFacts:
     """Ask a cluster for all that it says of partitions.
 
-    :param partitions: those of a node's logs; internal topics are asked for likewise.
+    :param partitions: those of a node's logs; internal topics are asked about likewise.
     :raises BrokerUnavailableError: no broker answers.
     :raises BrokerRefusedError: the account may not even ask which cluster it is.
     """

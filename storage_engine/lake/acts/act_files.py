@@ -321,7 +321,7 @@ class HeldStores:
     def holds_of(self, store_id: str, *more_names: str) -> tuple[Hold, ...]:
         """Return the holds that cover something of a store.
 
-        :param more_names: that somebody else knows of it.
+        :param more_names: further names of the store from other sources.
         """
         names = (*self.names.get(store_id, ()), *more_names)
         return tuple(hold for hold in self.holds if hold.covers_store(store_id, names))

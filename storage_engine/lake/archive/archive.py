@@ -642,7 +642,7 @@ def _remove_staged(staged: str, data_file: str) -> None:
 
 
 def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments where the table has their rows already, without receipts; those that are there still.
+    """Prove segments whose rows the table still has, without receipts.
 
     :raises ProofError: one isn't there as it is on disk.
     """

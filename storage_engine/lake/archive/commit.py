@@ -87,7 +87,7 @@ class SharedFileError(StorageEngineError):
 
 
 class SharedWithOthersError(LakeUnavailableError):
-    """A data file that doesn't prove a segment has rows of others, too, which aren't archived with it.
+    """A data file that doesn't prove a segment also has rows of others, which aren't archived with it.
 
     :param slots: all that it has, as their own files' names begin.
     :param receipts: those of them that count; they name it, or the files that it took the place of.
@@ -109,10 +109,10 @@ ReceiptsOf = Callable[[], Sequence[Receipt]]
 
 @dataclass(frozen=True, slots=True)
 class LeavingFile:
-    """A shared file that leaves the table once those of its segments are archived again that can be.
+    """A shared file that leaves the table once those of its segments that can be archived again are.
 
     :param slots: all that it has.
-    :param lost: those that it doesn't prove any more, and that are nowhere else.
+    :param lost: segments that it no longer proves, and that are nowhere else.
     """
 
     slots: frozenset[str]
@@ -547,7 +547,7 @@ def _commit_batch(
 def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequence[Receipt]]) -> None:
     """Append receipts of segments whose rows are in the lake already.
 
-    :param missing: says of a freshly loaded ``segments`` table which rows it lacks.
+    :param missing: returns the rows that a freshly loaded ``segments`` table lacks.
     :raises StorageEngineError: as :func:`commit_segments` does.
     """
 

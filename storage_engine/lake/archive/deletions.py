@@ -49,7 +49,7 @@ def add_deletions(
 ) -> None:
     """Append rows that the lake lacks. A table that isn't in the catalog is made, from the first row on.
 
-    :param missing: says of a store's rows which others belong there.
+    :param missing: returns the rows of a store that the table lacks.
     :raises LakeUnavailableError: the lake can't be read or written, or is a copy.
     :raises CommitStateUnknownError: the outcome of a commit can't be read; run again.
     """

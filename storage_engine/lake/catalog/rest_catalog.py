@@ -20,7 +20,7 @@ _REST_CONFIG = ("prefix", "namespace-separator")
 """Properties that the protocol needs of a REST catalog's configuration; all others are ours."""
 
 _REST_TABLE_CONFIG = ("token",)
-"""The same of what it says of a table."""
+"""The same for its answers about a table."""
 
 _ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
 

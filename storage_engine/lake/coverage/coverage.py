@@ -24,7 +24,7 @@ from storage_engine.model.store import IdentifiedRange, LogNames, by_log
 def in_either(
     rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str], elsewhere: Iterable[Receipt]
 ) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
-    """One lake's receipts with those of the other that say more; each segment's bytes once.
+    """Merge one lake's receipts with the better ones of the other; each segment's bytes once.
 
     :param broken: which of ``rows`` prove nothing, and why.
     :param elsewhere: receipts that hold in the other lake.
@@ -184,8 +184,8 @@ def log_ranges(
     A log whose name another one has by now is a log of its own, called by its label.
 
     :param local: ranges on disk; spans without a byte (preallocated files) are ignored.
-    :param receipts: of one store, also those of segments that expired. Of several lineages that cover an
-        offset the highest counts, that of the log on disk among them: a person opened it because the offset
+    :param receipts: of one store, also those of segments that expired. Where several lineages cover an
+        offset, the highest counts, also above that of the log on disk: a person opened it because the offset
         was written again, and the older bytes stay in the lake as history.
     :param released: ranges deleted by the journal's record.
     :param broken: receipts that contradict their data file, with the reason: they prove nothing.

@@ -767,8 +767,8 @@ def push_rows(
     row groups at a time.
 
     :param origin: position of the segment's first byte.
-    :param take: is given each row group with all columns, after its number; None: only those are read that
-        the leaves are made of.
+    :param take: is given each row group with all columns, after its number; None: only the columns that
+        leaves are made of are read.
     :param compare: is given the bytes of each window's rows.
     :raises ProofError: rows overlap, or lie outside of the segment.
     """

@@ -289,7 +289,7 @@ def plan_files(
     columns that name a segment; other statistics are left out.
 
     :param base_offsets: only files that can hold a segment whose base offset lies within these two.
-    :param store_id: only files of this store; None: of those that ``where`` says.
+    :param store_id: only files of this store; None: files of all stores that ``where`` selects.
     :param since: only files that can hold a row of this sequence, or of a later one.
     :param below_rows: only files of fewer rows, as far as the catalog leaves the planning to us.
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.

@@ -335,7 +335,8 @@ def _next_expiry_step(
     batch: Sequence[SegmentIdentity],
     may_leave: Set[SegmentIdentity],
 ) -> CommitStep | None:
-    """Receipts first; data files only when all of the batch say that they expired, or what did of them.
+    """Return the next step: receipts first; data files only when the receipts of the whole batch have
+    expired.
 
     Where an act says that a file is gone for good, both tables may be of before that act or of after it.
 
@@ -610,7 +611,8 @@ def _changed(location: str, file: StoredFile, what: str, advice: str = "") -> Pr
 
 
 def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]) -> list[StoredFile]:
-    """Return the files of an expiry that may go for good now: not those that a later one can bring back.
+    """Return the files of an expiry that may be removed for good now, without those that a later one can
+    bring back.
 
     :raises LakeUnavailableError: the lake can't be read, or its clock isn't this machine's.
     """

@@ -1,4 +1,4 @@
-"""Kinds of files below a lake's tables, and how long those that go can be put back: without a library."""
+"""Kinds of files below a lake's tables, and how long removed ones can be put back; imports no library."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:
     """Make sure that no other lake lies at a location that was known only once its table was there.
 
     :param is_new: the table was made a moment ago, here.
-    :raises LakeIdentityError: another lake lies there; a new table that nobody wrote to was dropped again.
+    :raises LakeIdentityError: another lake lies there; a new table without rows was dropped again.
     """
     if table.current_snapshot() is not None:
         return
@@ -356,7 +356,9 @@ def _is_torn(data: bytes) -> bool:
 
 
 def _claim_name(catalog_id: str) -> str:
-    """One name a catalog: who makes its lake again takes over, and removes, what a killed attempt left."""
+    """Give each catalog one name: a lake that is made again takes over, and removes, the files of a killed
+    attempt.
+    """
     return f"{_CLAIM_PREFIX}{hashlib.sha256(catalog_id.encode()).hexdigest()[:16]}.json"
 
 

@@ -313,7 +313,7 @@ def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
 
 
 def _newest_act(segments: PlacedTable) -> str:
-    """Return the SHA-256 of the newest act; of acts that are no one chain that which the mark names."""
+    """Return the SHA-256 of the newest act; where acts are no single chain, the one that the mark names."""
     with suppress(LakeUnavailableError):
         acts = read_acts_at(segments.io, segments.location)
         return acts[-1].sha256 if acts else ""

@@ -236,7 +236,7 @@ class _Rebuild:
         return open_lake(self._config)
 
     def earlier_receipts(self) -> list[Receipt]:
-        """Return receipts of every state that can be trusted, superseded ones too, those that count last."""
+        """Return sound receipts of every state, also superseded ones; those that count come last."""
         segments = self.tables[SEGMENTS]
         live = set(live_files(segments))
         found: list[Receipt] = []
@@ -277,7 +277,7 @@ class _Rebuild:
         )
 
     def _unfinished(self) -> tuple[str, ...]:
-        """UUIDs of attempts of a command that was killed, where the catalog names none of them.
+        """Return UUIDs of a killed command's attempts, where the catalog names none of them.
 
         :raises LakeIdentityError: it is a copy that never was whole.
         """

@@ -70,7 +70,7 @@ def choose(
     :param replicas: other stores' receipts of the same logs: they fill gaps between, before and behind the
         store's own receipts, where they join them without a hole.
     :param expired: of the store, receipts of segments that expired: messages name them.
-    :param expiries: by which policy and since when, by the act's SHA-256.
+    :param expiries: policy and time of each act, by the act's SHA-256.
     :param unarchived: ranges deleted without a copy by a rule, with the rule.
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
@@ -183,7 +183,7 @@ def expired_ranges(
     """Return the offsets of a span that expired, of the newest lineage of each log.
 
     :param expired: receipts of segments that expired.
-    :param expiries: by which policy and since when, by the act's SHA-256.
+    :param expiries: policy and time of each act, by the act's SHA-256.
     """
 
     def text_of(row: Receipt) -> str:

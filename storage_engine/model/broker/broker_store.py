@@ -96,8 +96,8 @@ class Watch:
         thresholds; None when all of them are unknown.
     :param ordinary_percent: above this level the broker cleans because of space; None: not known.
     :param next_window_ms: when the time of day is next a cause; the present while it is; None: never.
-    :param known: False: the broker that has to say it couldn't be asked, as a notice tells: no cause holds,
-        and none has ended.
+    :param known: False: the broker couldn't be asked, as a notice says; causes then neither hold nor have
+        ended.
     """
 
     watched_at_ms: int

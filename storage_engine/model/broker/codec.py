@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 LoadBytes = Callable[[int, int], None]
-"""Makes bytes of a segment readable, from one place in it up to another; those before aren't any more."""
+"""Makes bytes of a segment readable, from one position up to another; earlier bytes become unreadable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,7 +308,7 @@ def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[Manage
 def _open(
     store: ManagedStore, said: BrokerDiagnosis, known: _Known, now_ms: int, *, has_lake: bool
 ) -> tuple[Figures | None, Stamp | None, int]:
-    """Open the store and look at it; what can't be is a finding.
+    """Open the store and look at it; a failure becomes a finding.
 
     :return: also how many segments could be deleted now.
     """

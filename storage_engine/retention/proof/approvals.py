@@ -333,7 +333,7 @@ def approve_plan(journal: Journal, store: StoreRecord, digest: str, person: Pers
     """Record that a person approves a plan; once is enough.
 
     :raises BadInputError: no run has this plan, or root says so, who may be anybody.
-    :raises NotApprovedError: it isn't certainly another person than who began the run.
+    :raises NotApprovedError: the approver may be the person who began the run.
     """
     _refuse_root(person)
     store_id = store.store_id

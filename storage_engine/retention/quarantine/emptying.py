@@ -311,7 +311,7 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
 
 
 def _may_lack_manifests(keeper: Keeper, run: Run, one: Quarantine) -> bool:
-    """Return whether a place without its manifest is no sign of a disk that isn't mounted.
+    """Return whether a place may lack its manifest although its disk is mounted.
 
     The manifest is there before any file is set aside, and goes last.
     """

@@ -123,7 +123,7 @@ def remover(
 
 
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
-    """Return the files by which it shows later that the broker has run, as they are now.
+    """Return the present facts of files that a running broker would change.
 
     :raises BadInputError: an undo fits only before the broker starts, and nothing tells whether it has.
     """

@@ -267,8 +267,8 @@ def release(
     segment are raised where no log is left.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param approved_digest: of the plan that the caller means; None: of the one that is recorded. Whether a
-        second person has to approve it, and has, the journal alone says.
+    :param approved_digest: digest of the caller's plan; None: of the recorded one. The journal alone says
+        whether a second person has to approve it, and has.
     :raises BadInputError: the files can't be set aside, though the policy wants it; nothing was deleted.
     :raises RunStateError: no such run, it has no plan, it is a dry run, it was undone, or another plan was
         approved.

@@ -128,7 +128,7 @@ def sign(fields: Mapping[str, str], body: bytes, credentials: Credentials) -> di
 BUSY_PAUSE_SECONDS: Final = 0.2
 """Before a read that the broker was too busy for is asked once more."""
 REMARK_CHARACTERS: Final = 1000
-"""Of a peer's remark, in errors and so in reports and the journal: some brokers send a stack trace."""
+"""Characters of a peer's remark in errors, reports and the journal: some brokers send a stack trace."""
 _CHUNK_BYTES: Final = 1 << 20
 """Memory for an answer grows by no more than this beyond what has arrived."""
 

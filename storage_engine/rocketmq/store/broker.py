@@ -385,7 +385,7 @@ class RocketMQBrokerStore(BrokerStore):
 
 
 def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
-    """Return a log as its files show it, cut to what its writer said before they were looked at.
+    """Return a log as its files show it, cut at the end that its writer gave before they were read.
 
     :param end: only what lies before it is sealed.
     :param dispatched: the offset up to which consumers find messages.

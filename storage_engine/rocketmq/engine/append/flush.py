@@ -102,7 +102,7 @@ class _Waiting:
     def __init__(self, offset: int, *, gathers: bool) -> None:
         self.offset = offset
         self.gathers = gathers
-        """Whether it is the one that flushes when no more come."""
+        """Whether this waiter flushes when no more waiters come."""
         self.is_flushed = False
         self.woken = threading.Lock()
         self.woken.acquire()
