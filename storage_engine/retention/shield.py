@@ -279,8 +279,8 @@ def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Drift
     return Drift(
         DriftKind.GIVEN_UP,
         Text(
-            f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which somebody "
-            f"else deleted and only the shield had, found the disk {used_percent} % full, above "
+            f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which another "
+            f"program deleted and only the shield had, found the disk {used_percent} % full, above "
             f"shield_give_up_percent {percent}: they were given up for space. Not archived before: ",
             why,
             ".",

@@ -342,8 +342,8 @@ class StorageEngineDueSensor(_CauseSensor):
                 conn_id = self.storage_engine_conn_id
                 return [
                     Text(
-                        f"{conn_id}: {told_dag_id} has something to do and is paused, so that neither a run "
-                        f"that waits gets on nor a new one begins: airflow dags unpause {told_dag_id}. What "
+                        f"{conn_id}: {told_dag_id} has something to do and is paused, so that no run of "
+                        f"it goes on or begins: airflow dags unpause {told_dag_id}. What "
                         "waits: ",
                         Command("doctor", f"--conn-id {quote(conn_id)}"),
                     )

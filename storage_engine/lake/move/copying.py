@@ -486,8 +486,8 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
 
 def _taken(to: LakeConfig, found: str, original: str) -> LakeIdentityError:
     return LakeIdentityError(
-        f"lake {to.location}: expected an empty place, or a copy of lake {original} that nobody "
-        "promoted, found ",
+        f"lake {to.location}: expected an empty place, or a copy of lake {original} that was "
+        "not promoted, found ",
         found,
         ". Nothing was changed. Name another directory.",
     )

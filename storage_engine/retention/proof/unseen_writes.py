@@ -116,8 +116,8 @@ def _check_file(
     found = FileFacts.of(path)
     if found != facts and not read_own_acts(root).same_file(found, facts):
         raise ChangedUnderUsError(
-            f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: somebody "
-            f"writes to it. {otherwise} Stop the program that does it."
+            f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: another "
+            f"program writes to it. {otherwise} Stop the program that does it."
         )
 
 

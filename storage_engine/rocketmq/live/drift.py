@@ -163,8 +163,8 @@ def _lapsed(state: HoldState, found: Observed) -> Iterator[Drift]:
     )
     yield Drift(
         DriftKind.HOLD_LAPSED,
-        f"expected the hold to be renewed before it ended {time_text(state.ends_at_ms)}, found that nobody "
-        f"did: {since} free to delete by its own rules. Let the pipeline run more often than hold_hours.",
+        f"expected the hold to be renewed before it ended {time_text(state.ends_at_ms)}, found no "
+        f"renewal: {since} free to delete by its own rules. Let the pipeline run more often than hold_hours.",
     )
 
 
