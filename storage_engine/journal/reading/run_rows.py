@@ -335,7 +335,7 @@ _PARTS = 60
 def read_cleanups(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int = 500
 ) -> tuple[CleanupRun, ...]:
-    """Return the runs from a moment to another that deleted something, or were to and didn't, by time.
+    """Return the runs between two moments that deleted segments, or failed to, by time.
 
     :param most: above this number several are shown as one, so that each is part of a shown one.
     """

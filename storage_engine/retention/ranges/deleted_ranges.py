@@ -214,7 +214,7 @@ def _kind(row: DeletedRange) -> tuple[object, ...]:
 
 
 def _without(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
-    """Yield the parts of a range that are in no other, and take them among these."""
+    """Yield the parts of a range that no other one has, and add them to those."""
     parts = list(subtract_intervals(row.start_offset, row.end_offset, merge_intervals(reached)))
     reached += parts
     yield from (replace(row, start_offset=begun, end_offset=ended) for begun, ended in parts)

@@ -81,7 +81,7 @@ def is_tried(release: str) -> bool:
 def clamps_levels(release: str) -> bool:
     """Return whether a release keeps its disk levels within bounds (CleanCommitLogService, from 5.0 on).
 
-    :param release: "": it isn't known; then they are.
+    :param release: "": it is unknown, and counts as one that does.
     """
     return not release.startswith("4.")
 
