@@ -101,8 +101,8 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
             continue
         if committed[step.what] == _MAX_REPEATS:
             raise LakeUnavailableError(
-                f"lake table {step.table.location()}: a commit went through {_MAX_REPEATS} times, and its rows "
-                "were missing each time: another program removes them. The store was not "
+                f"lake table {step.table.location()}: a commit went through {_MAX_REPEATS} times, and its "
+                "rows were missing each time: another program removes them. The store was not "
                 "changed. Find out who writes to the table."
             )
         began = time.monotonic()
