@@ -393,8 +393,8 @@ def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -
     if forced:
         notices.append(
             Text(
-                "a forced run ignores age where its broker does; Kafka never does, so only what has "
-                "expired goes: lower retention.ms or retention.bytes of the largest topics to free more. "
+                "a forced run ignores age where its broker does; Kafka never does, so only expired "
+                "segments are deleted: lower retention.ms or retention.bytes of large topics to free more. "
                 "Of a stopped node ",
                 Command("kafka make-room", "--force REASON"),
                 " takes segments that have not expired, too",

@@ -684,8 +684,8 @@ def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> Non
 
 def _adopt(log: str) -> str:
     return Text(
-        "If the broker recovered from a crash and wrote these offsets again, or a restore filled what "
-        "is gone, run ",
+        "If the broker recovered from a crash and wrote these offsets again, or a restore filled "
+        "missing messages, run ",
         Command("adopt"),
         " to open a new lineage, with --conn-id for a store of Airflow; of several logs, --log "
         f"{shlex.quote(log)} opens it for this one alone. Otherwise the file was changed.",
