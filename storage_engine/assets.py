@@ -23,7 +23,7 @@ _SCHEME = "x-storage-engine"
 def tell(context: Context, outlets: Iterable[object], asset: Asset, extra: Mapping[str, Any]) -> None:
     """Have an event of an asset come when the task succeeds, where an alias is among its outlets.
 
-    :param extra: what the event says.
+    :param extra: the event's fields.
     """
     for alias in outlets:
         if isinstance(alias, AssetAlias):
@@ -39,27 +39,27 @@ def store_alias(conn_id: str) -> AssetAlias:
 
 
 def cleanup_due(conn_id: str) -> Asset:
-    """Return what has an event when a run of a store would do something."""
+    """Return the asset that has an event when a run of a store would do something."""
     return _of_store(conn_id, "cleanup-due")
 
 
 def archive_due(conn_id: str) -> Asset:
-    """Return what has an event when sealed segments of a store wait to be archived ahead."""
+    """Return the asset that has an event when sealed segments of a store wait to be archived ahead."""
     return _of_store(conn_id, "archive-due")
 
 
 def segments_archived(conn_id: str) -> Asset:
-    """Return what has an event when segments of a store are archived and proven."""
+    """Return the asset that has an event when segments of a store are archived and proven."""
     return _of_store(conn_id, "archived")
 
 
 def segments_deleted(conn_id: str) -> Asset:
-    """Return what has an event when segments of a store are deleted."""
+    """Return the asset that has an event when segments of a store are deleted."""
     return _of_store(conn_id, "deleted")
 
 
 def lake_messages(lake: str = DEFAULT_LAKE, *, second: bool = False) -> Asset:
-    """Return what has an event when the table of rows of a lake grows, whatever that is called.
+    """Return the asset that has an event when a lake's table of rows grows, whatever the table is called.
 
     :param lake: its name in ``[storage_engine] stores``.
     :param second: the second lake of the stores that name this one.

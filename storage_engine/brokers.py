@@ -22,7 +22,7 @@ GROUP = "storage_engine.brokers"
 def find_broker(name: str) -> Broker:
     """Return the broker of this name.
 
-    :raises BadInputError: none is installed, or what is installed under the name is none.
+    :raises BadInputError: none is installed, or the one under this name is no broker.
     """
     installed = _installed()
     if name in installed:
@@ -43,7 +43,7 @@ def broker_names() -> tuple[str, ...]:
 
 @cache
 def default_broker() -> str:
-    """Return whose stores and lakes are those that name no broker.
+    """Return the broker of stores and lakes that name none.
 
     :raises BadInputError: no installed broker takes them.
     """
@@ -78,9 +78,9 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 
 
 def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
-    """Return what a store is called in every output: its name, or what its kind calls it by its place.
+    """Return a store's name in every output: its own, or the one that its kind makes from its place.
 
-    :param name: that it is known by; None: nobody has stated one.
+    :param name: that it is known by; None: it has none.
     :param root: where it lies, or lay; it need not be on this host.
     """
     if name:
@@ -92,7 +92,7 @@ def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) ->
 
 
 def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[Companion]) -> bool:
-    """Return whether further files of a segment are the archived ones, by name and by what they say.
+    """Return whether further files of a segment equal the archived ones, by name and by content.
 
     :param broker: the name of the segment's.
     """
@@ -103,8 +103,8 @@ def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[
 
 
 def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -> bool:
-    """Return whether a segment has the further files that were archived, by name. What its broker removes by
-    itself may be missing: then the lake has more than goes.
+    """Return whether a segment has the further files that were archived with it, by name. What its broker
+    removes by itself may be missing: then the lake has more than goes.
 
     :param broker: the name of the segment's.
     """
@@ -152,7 +152,7 @@ def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
 
     :param broker: its name.
     :param where: the store's root.
-    :param done: what is asked for, as in "stores are <done>".
+    :param done: the request, as in "stores are <done>".
     :raises BadInputError: nothing but the broker itself writes them.
     """
     kind = find_broker(broker)

@@ -26,7 +26,7 @@ _REASON = ("lake promote", "stamp --new", "stamp", "adopt")
 class Command:
     """A command of the shell that a text names.
 
-    :param words: its name, with what chooses what it does: ``lake rebuild``, ``clean --manual``.
+    :param words: its name, with the words that choose its action: ``lake rebuild``, ``clean --manual``.
     :param given: arguments as they are typed; a command that has some gets no others.
     """
 
@@ -39,9 +39,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What is known of a store and its lakes where a text is shown.
+    """Known names of a store and its lakes, for a text that is shown.
 
-    :param places: of two lakes, what texts about each have in common: a text is about the one it names first.
+    :param places: parts of two lakes' names that texts about each share: a text is about the lake that it
+        names first.
     :param store_options: words that each command of the store takes.
     :param is_named: the store's name stands for its lakes too, unless it ``has_own_lake``.
     """
@@ -57,7 +58,7 @@ class Arguments:
 
 
 Part = str | Command | BaseException
-"""Of a text: of an error its message is taken."""
+"""Parts of a text: of an error its message is taken."""
 
 
 class Text(str):
@@ -166,7 +167,7 @@ def then(text: str, known: Arguments) -> list[str]:
 
 
 def _about(text: str, known: Arguments) -> Arguments:
-    """Return what is known of the lake that a text is about."""
+    """Return the options that name the lake of a text, as far as they are known."""
     named = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
     if min((it for it in named if it[0] >= 0), default=(0, 0, 0))[2] != 1:
         return known

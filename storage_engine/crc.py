@@ -32,7 +32,7 @@ _SELF_TEST_SIZES = (0, 1, 7, 16, 63, 64, 255, 1024, 4099)
 
 @dataclass(frozen=True, slots=True)
 class CrcEngine:
-    """What the kernels need to compute a CRC.
+    """Data that the kernels need to compute a CRC.
 
     :param function: address of a compiled function; 0: use the table.
     :param table: address of eight tables of 256, for eight bytes a step; they are never freed.

@@ -75,7 +75,7 @@ class Cleanup:
     """One run on one store, and by what means its heavy work is done.
 
     :param run_key: names the run in the journal; the same key goes on with it.
-    :param request: what is asked beyond the store's own settings; None: nothing.
+    :param request: the request beyond the store's own settings; None: nothing.
     :param measure_lag: measures consumer lag, here or in a Spark job.
     :param archive_with: copies, proves and commits segments, here or in a Spark job.
     :param where: says for the record where ``archive_with`` does that.
@@ -99,7 +99,7 @@ def plan(cleanup: Cleanup) -> PlanResult:
 
 
 def consumer_lag(cleanup: Cleanup) -> LagSummary:
-    """Record what the plan would cost whom; what is on record stands once a planned segment is gone.
+    """Record consumer lag for the plan. After the first deletion the record is final.
 
     Where files go away while it is measured, it is measured again.
     """
@@ -148,7 +148,7 @@ def clean_dependents(cleanup: Cleanup) -> DependentsResult:
 
 
 def flush_checkpoint(cleanup: Cleanup) -> CheckpointResult:
-    """Flush what the cleanup left, and look at the broker's checkpoint."""
+    """Flush files after the cleanup, and look at the broker's checkpoint."""
     from storage_engine.retention.steps import flush_checkpoint
 
     return flush_checkpoint(cleanup.store, cleanup.run_key)
@@ -157,7 +157,7 @@ def flush_checkpoint(cleanup: Cleanup) -> CheckpointResult:
 def validate(cleanup: Cleanup, *, full: bool = False) -> ValidationResult:
     """Check that store and lake together still have every byte.
 
-    :param full: check every frame and archived row instead of the boundaries of what changed.
+    :param full: check every frame and archived row instead of the boundaries of changed ranges.
     """
     from storage_engine.quality.validate import validate_store
 
@@ -187,7 +187,7 @@ def archive_sealed(cleanup: Cleanup) -> ArchiveResult:
 
 
 def archive_lag(cleanup: Cleanup) -> ArchiveLag | None:
-    """Record what is sealed and in no lake yet; None where the policy is not to archive."""
+    """Record the sealed segments that no lake has yet; None where the policy is not to archive."""
     from storage_engine.retention.steps import record_archive_lag
 
     return record_archive_lag(cleanup.store, cleanup.run_key)

@@ -16,8 +16,8 @@ class StorageEngineError(Exception):
 
     A message that quotes what others wrote is never longer than 10,000 characters: its middle is left out.
 
-    :param parts: of the message, the commands that it names among them: ``str(error)`` has them without
-        arguments, and who shows the error gives them those that are known.
+    :param parts: of the message, commands among them: ``str(error)`` has these without arguments, and the
+        caller that shows the error adds the known ones.
     """
 
     def __init__(self, *parts: Part) -> None:
@@ -48,7 +48,7 @@ class SimulationTooLongError(BadInputError):
 
 
 class MissingExtraError(BadInputError):
-    """What was asked for needs libraries that this install lacks; the message has the command for them."""
+    """The request needs libraries that this install lacks; the message has the command for them."""
 
 
 class StoreNotFoundError(BadInputError):
@@ -87,8 +87,8 @@ class CorruptFrameError(StorageEngineError):
 
         :param path: the segment file.
         :param offset: physical offset of the first bad byte's frame.
-        :param expected: what a valid frame has there.
-        :param found: what is there.
+        :param expected: the value of a valid frame there.
+        :param found: the value there.
         """
         return cls(
             f"{path}: bad frame at physical offset {offset}: expected {expected}, found {found}. "
@@ -126,7 +126,7 @@ class TurnTakenError(StoreBusyError):
 
 
 class ChangedUnderUsError(StorageEngineError):
-    """A file of a store isn't as it was a moment ago: somebody changes it. It was not deleted.
+    """A file of a store isn't as it was a moment ago: another process changes it. It was not deleted.
 
     :param path: of the file, where the error is of one alone.
     """
@@ -137,14 +137,11 @@ class ChangedUnderUsError(StorageEngineError):
 
 
 class FileGoneError(ChangedUnderUsError):
-    """A file of a store went away between being listed and being read, as a broker deletes and renames."""
+    """A file of a store vanished between being listed and being read, as a broker deletes and renames."""
 
     @classmethod
     def at(cls, path: str, known: str = "Nothing was changed.") -> FileGoneError:
-        """Return the error of a file that went away.
-
-        :param known: what is known of the store, as a sentence.
-        """
+        """:param known: the known state of the store, as a sentence."""
         return cls(
             f"{path}: expected the file that was listed, found none: it was deleted or renamed meanwhile. "
             f"{known} Run it again, which lists the files as they are by then.",
@@ -213,7 +210,7 @@ class JournalUnavailableError(StorageEngineError):
 
 
 class JournalConflictError(JournalUnavailableError):
-    """The journal has a row already that was to be new: somebody else recorded it at the same time."""
+    """The journal has a row already that was to be new: another process recorded it at the same time."""
 
 
 class CommitStateUnknownError(StorageEngineError):
@@ -283,4 +280,4 @@ OF_ONE_LOG = (
     ProofError,
     StoreLayoutError,
 )
-"""What is wrong with a segment or its log, and not with its store or a lake."""
+"""A fault of a segment or its log, and not of its store or a lake."""

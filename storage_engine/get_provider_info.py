@@ -1,4 +1,4 @@
-"""What Airflow learns about this provider: entry point ``apache_airflow_provider``.
+"""The provider's description for Airflow: entry point ``apache_airflow_provider``.
 
 Imported by every Airflow process, so it imports the standard library and the tables of settings alone.
 """
@@ -132,7 +132,7 @@ def _option(
 
 
 _CONFIG_SECTION = {
-    "description": "Which stores are managed, and where what is managed about them is kept.",
+    "description": "The managed stores, and the places of their records.",
     "options": {
         "stores": _option(
             "The stores that are managed, each by DAGs of its own: connection ids separated by commas, or a "
@@ -173,14 +173,15 @@ _CONFIG_SECTION = {
             "",
         ),
         "on_failure_callback": _option(
-            "Full name of what is called when a task has failed that a person has to hear of: an alarm, or a "
+            "Full name of the callback for a failed task that a person has to know of: an alarm, or a "
             "cleanup that did not end well. It is a notifier, a function that takes the context, or a list "
             "of such, in a module that Airflow's processes can import. Empty: nothing.\n",
             "company_alerts.ON_FAILURE",
             "",
         ),
         "alarm_notifiers": _option(
-            "Full name of what is told once when an alarm of a store begins, and once when it has ended: a "
+            "Full name of the callback that is called once when an alarm of a store begins, and once "
+            "when it has ended: a "
             "notifier, a function that takes the context, or a list of such. Templates have ``alarm``. "
             "Empty: nothing.\n",
             "company_alerts.NOTIFIERS",

@@ -22,7 +22,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 _RUN_PREFIX = "engine-"
 _RETRY_MS = 60_000
-"""From a run that failed to the next try: its report is for people, and a lake needs time to come back."""
+"""Time from a failed run to the next try: its report is for people, and a lake needs time to come back."""
 
 
 class ProvenRelease:
@@ -110,7 +110,8 @@ def _begun_before(context: Context) -> tuple[str, PlanRequest | None] | None:
 
 
 def proven_release(store: ManagedStore) -> ProvenRelease:
-    """Return what lets the loop of a store that this process serves delete what is proven, and nothing else.
+    """Return the deleter that lets the loop of a store served by this process delete proven segments, and no
+    others.
 
     :raises LakeMissingError: no lake is there.
     """

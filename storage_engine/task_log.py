@@ -1,4 +1,6 @@
-"""What each step says in its task's log: what it did, in few lines. Details are in XCom and in the report."""
+"""Lines that each step writes into its task's log: what it did, in few lines. Details are in XCom and in the
+report.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def together(sentences: Iterable[str]) -> str:
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
-    """Yield why a run takes place, what goes and what stays."""
+    """Yield why a run takes place, what is deleted and what stays."""
     causes = (f"{trigger.cause} ({trigger.urgency}): {trigger.detail}" for trigger in plan.triggers)
     yield f"Cause: {together(causes) or 'none holds'}"
     going = plan.to_delete
@@ -92,11 +94,11 @@ def at_risk_text(lag: LagSummary, unit: str) -> str:
     unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
     more = f" and {count_text(unnamed, 'more group')}" if unnamed else ""
     queues = count_text(lag.at_risk_queues, unit)
-    return f"in {queues} these still have to read what goes: {', '.join(names)}{more}"
+    return f"in {queues} these still have to read the segments to delete: {', '.join(names)}{more}"
 
 
 def archive_lines(done: ArchiveResult) -> Iterator[str]:
-    """Yield what was archived and proven."""
+    """Yield the archived and proven segments."""
     receipts = done.receipts
     if receipts:
         messages = count_text(sum(row.message_count for row in receipts), "message")
@@ -109,7 +111,7 @@ def archive_lines(done: ArchiveResult) -> Iterator[str]:
 
 
 def release_lines(result: ReleaseResult) -> Iterator[str]:
-    """Yield what was deleted, and where the log begins now."""
+    """Yield the deleted segments, and the present begin of the log."""
     if not result.deleted:
         yield "Nothing was deleted."
         return
@@ -119,16 +121,16 @@ def release_lines(result: ReleaseResult) -> Iterator[str]:
 
 
 def dependents_lines(result: DependentsResult) -> Iterator[str]:
-    """Yield what was deleted behind the segments."""
+    """Yield files deleted after the segments."""
     if not result.deleted:
-        yield "No queue or index file points only at what is gone: nothing was deleted."
+        yield "No queue or index file points only at deleted segments: nothing was deleted."
         return
     files = count_text(sum(result.deleted.values()), "file")
     yield f"{files} deleted, {bytes_text(result.freed_bytes)} freed: {_counted(result.deleted)}"
 
 
 def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
-    """Yield what was flushed, or how far a running broker is."""
+    """Yield the flushed files, or how far behind a running broker is."""
     from storage_engine.retention.hold.hold_text import progress_text
 
     if result.progress is not None:
@@ -154,7 +156,7 @@ def monitor_lines(found: MonitorResult) -> Iterator[str]:
 
 
 def usage_lines(report: RetentionReport) -> Iterator[str]:
-    """Yield what a span of the lake has, and what follows from it."""
+    """Yield the contents of a span of the lake, and the advice that follows."""
     size = bytes_text(report.size_bytes)
     yield f"{count_text(report.messages, 'message')}, {size}: {report.usage_path}"
     if report.advice is not None:
@@ -165,14 +167,14 @@ def usage_lines(report: RetentionReport) -> Iterator[str]:
 
 
 def validation_lines(result: ValidationResult) -> Iterator[str]:
-    """Yield what validation came to."""
+    """Yield the result of validation."""
     checks = Counter(check.status.value for check in result.checks)
     ranges = Counter(row.where.value for row in result.ranges)
     yield f"{result.overall.value}: checks {_counted(checks)}; ranges of offsets {_counted(ranges)}"
 
 
 def broken_text(result: ValidationResult) -> str:
-    """Return which checks failed or warn, each with an example; "" if none did."""
+    """Name checks that failed or warn, each with an example; "" if none did."""
     return together(
         f"{check.status.value} {check.expectation}: {', '.join(check.examples[:1])}"
         for check in result.checks
@@ -181,7 +183,7 @@ def broken_text(result: ValidationResult) -> str:
 
 
 def maintenance_lines(lakes: Sequence[LakeMaintenance], done: MaintainResult) -> Iterator[str]:
-    """Yield what was removed."""
+    """Yield the removed files and records."""
     for lake in lakes:
         tables = "; ".join(table.text for table in lake.tables)
         files = count_text(lake.taken_files, "file")

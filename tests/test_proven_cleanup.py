@@ -157,7 +157,7 @@ def test_a_file_that_is_read_stays_for_its_reader(tmp_path: Path, monkeypatch: p
         held = store.read(0, 50)
         assert held is not None
         was = bytes(held.data)
-        with pytest.raises(StorageEngineError, match="found a reader"):
+        with pytest.raises(StorageEngineError, match="expected no reader"):
             loop.clean_log()
         assert held.file.path.exists()
         assert bytes(held.data) == was

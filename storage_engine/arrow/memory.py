@@ -1,4 +1,4 @@
-"""Where the values of NumPy arrays and Arrow columns lie in memory, for the compiled kernels."""
+"""Addresses of NumPy arrays' and Arrow columns' values in memory, for the compiled kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _LINE_BYTES = 64
-"""Of a processor's cache."""
+"""Bytes of a line of a processor's cache."""
 _STAGGER_BYTES = 17 * _LINE_BYTES
 """An odd number of cache lines."""
 _MAX_FREE = 2
@@ -81,7 +81,7 @@ def _aligned(size: int, stagger: int) -> npt.NDArray[np.uint8]:
 
 
 class ColumnAddresses:
-    """Where a batch's columns lie in memory. Holds what must stay there while a kernel runs."""
+    """Addresses of a batch's columns in memory. Holds what must stay there while a kernel runs."""
 
     def __init__(self, columns: int) -> None:
         self.table = np.zeros(columns, np.int64)

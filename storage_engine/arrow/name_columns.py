@@ -90,8 +90,7 @@ LAG_SCHEMA = pa.schema(_LAG)
 """One column for each field of :class:`storage_engine.model.lag.QueueLag`."""
 
 PLACES_SCHEMA = pa.schema([field for field in _LAG if field.name not in ("at_risk", "time_to_loss_ms")])
-"""What files tell of a position: all of its lag but what a deletion would cost.
-
+"""Facts of a position that files tell: all of its lag but the cost of a deletion.
 ``next_segment_base_offset`` is that of the segment that a group needs next. One whose position isn't known
 may need the oldest, and it is :data:`ANYWHERE` where any segment of the log may have the next message.
 """
@@ -105,7 +104,7 @@ _SEGMENTS: list[pa.Field[Any]] = [
     pa.field("time_to_loss_ms", pa.int64()),
 ]
 SEGMENTS_SCHEMA = pa.schema(_SEGMENTS)
-"""What a deletion takes: whether each segment goes, and in how long age may take it."""
+"""Facts of a deletion: whether each segment is deleted, and in how long age may delete it."""
 
 
 def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.Table:
@@ -117,7 +116,7 @@ def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.
 
 
 def add_risk(places: pa.Table, segments: pa.Table) -> pa.Table:
-    """Join places with the segments that they need: what goes puts a group at risk.
+    """Join places with the segments that they need: a group whose segment is deleted is at risk.
 
     A Spark job does the same with DataFrames (``storage_engine.spark.consumer_lag.join_segments``).
 

@@ -1,4 +1,4 @@
-"""Where a data file's row groups begin: so close that who reads a part of a segment skips most of them."""
+"""Sizes of a data file's row groups: so small that a reader of a part of a segment skips most of them."""
 
 from __future__ import annotations
 

@@ -50,12 +50,14 @@ if TYPE_CHECKING:
 
 @command()
 @takes_store(second_lake=True, policy=CLEAN)
-@click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")
+@click.option("--manual", is_flag=True, help="A person asks: expired segments are deleted at any hour.")
 @click.option(
     "--max-segments", type=click.IntRange(min=1), help="At most so many; default: deleteFileBatchMax."
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Show what would go and what consumers would lose; change nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Show what would be deleted and what consumers would lose; change nothing.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
@@ -252,7 +254,7 @@ def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
     elif report.outcome is Outcome.NOTHING_TO_DO:
         say_cleanup(managed_of(cleanup.store), report.request)
     elif report.outcome in (Outcome.BLOCKED, Outcome.FAILED, Outcome.UNFINISHED):
-        say_next(Command("doctor"), "What keeps the rest is told with what to do about it")
+        say_next(Command("doctor"), "The report says what keeps the rest, and what to do")
 
 
 def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
@@ -291,7 +293,8 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
     if window_hours is not None and released.deleted:
         until = ", before its broker starts" if find_broker(managed.broker).aside is Aside.OUTSIDE else ""
         yield Text(
-            f"quarantine: what went frees nothing for {window_hours} h, or until space is the cause of "
+            f"quarantine: the deleted files free nothing for {window_hours} h, or until space is the "
+            "cause of "
             "a run; ",
             Command("undo", quote(cleanup.run_key)),
             f" brings it back{until}",
@@ -308,7 +311,7 @@ LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterable[st
     cycle.flush_checkpoint: lambda _, flushed: (f"flush: {flushed.flushed} files and directories",),
     cycle.validate: lambda _, result: (f"validate: {result.overall.value}",),
 }
-"""What a step came to, in words."""
+"""The result of a step, in words."""
 
 
 def tell(line: str) -> None:

@@ -65,18 +65,18 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
     "--digest",
     metavar="DIGEST",
     callback=_digest,
-    help="Of the plan with which a run stopped, and which may go.",
+    help="Digest of the plan with which a run stopped, and that may be carried out.",
 )
 @click.option(
     "--lower-to",
     type=click.Choice([one.value for one in ApprovalPolicy]),
-    help="Instead: let the store ask for less from now on; two accounts have to say the same.",
+    help="Instead: lower the store's approval setting from now on; two accounts have to give this command.",
 )
 @click.option(
     "--minimum-retention-hours",
     type=click.IntRange(1),
     metavar="HOURS",
-    help="With --lower-to: runs with fewer count as forced; default: none does for that.",
+    help="With --lower-to: runs with fewer hours count as forced; default: a run's hours don't count.",
 )
 @json_option
 def approve(
@@ -124,8 +124,12 @@ def approve(
 @takes_store(second_lake=True, connection=True)
 @click.option("--from", "start_offset", type=int, required=True, help="First physical offset that is lost.")
 @click.option("--to", "end_offset", type=int, required=True, help="The offset behind the last lost one.")
-@click.option("--log", metavar="LOG", help="Of this log; default: of the first in which all of it is LOST.")
-@click.option("--reason", callback=reason_text, required=True, help="How it came to it, and why to go on.")
+@click.option(
+    "--log", metavar="LOG", help="The log; default: the first one in which the whole range is LOST."
+)
+@click.option(
+    "--reason", callback=reason_text, required=True, help="How the loss happened, and why to go on."
+)
 @json_option
 def accept_loss(
     managed: ManagedStore,
@@ -148,14 +152,14 @@ def accept_loss(
 
 @command()
 @takes_store(second_lake=True, connection=True)
-@click.option("--log", metavar="LOG", help="Of this log alone; default: of the whole store.")
+@click.option("--log", metavar="LOG", help="This log alone; default: the whole store.")
 @click.option(
     "--reason", callback=reason_text, required=True, help="Why the store's offsets now carry other bytes."
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Also where nothing contradicts what is archived; what is still on disk is archived once more.",
+    help="Also where nothing contradicts the archive; segments still on disk are archived once more.",
 )
 @json_option
 def adopt(
@@ -188,7 +192,7 @@ def adopt(
     type=click.IntRange(min=1),
     metavar="AT-MOST",
     help="With --reason: leave so many segments at most, which another journal holds, to the broker though "
-    "it deletes them within a day and no lake proves them.",
+    "it deletes them within a day without a proof in a lake.",
 )
 @json_option
 def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | None) -> int:

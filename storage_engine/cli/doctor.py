@@ -116,7 +116,7 @@ def doctor(managed: ManagedStore | None) -> int:
 
 
 def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
-    """Return a diagnosis that says that there is no lake where one was named."""
+    """Return a diagnosis for a call that names a lake where there is none."""
     where = where_to_make(Path(lake_dir), found.store.broker)
     finding = Finding.warning(
         "no-lake",
@@ -145,7 +145,7 @@ def _call_for(name: str, context: click.Context) -> int:
 def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
     """Print what a store is, its settings, what is wrong, and what to type next.
 
-    :param said: what this call was given.
+    :param said: this call's arguments.
     """
     width = min(terminal_width() or 80, _MOST_COLUMNS)
     say_styled(click.style(printable(store_head(found.store)), bold=True))
@@ -160,7 +160,7 @@ def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
 
 
 def print_pipeline(found: PipelineFacts, said: Arguments, now_ms: int) -> None:
-    """Print what Airflow knows of a store that isn't here, and what is wrong with that."""
+    """Print Airflow's view of a store that isn't on this host, and the findings about its DAGs."""
     width = min(terminal_width() or 80, _MOST_COLUMNS)
     for label, text in found.lines(now_ms):
         _echo(label, text, width)
@@ -206,7 +206,7 @@ def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[st
 
 
 def _full(figures: Figures) -> str:
-    """Say when nothing more fits, by what comes and by what goes for its age."""
+    """Say when nothing more fits, by what comes and by what is deleted for its age."""
     if figures.full_in_ms is None:
         return ""
     if figures.full_in_ms > _LONG_MS:
@@ -261,7 +261,7 @@ def _print_settings(found: Diagnosis, width: int) -> None:
 
 
 def _is_telling(one: SettingInEffect) -> bool:
-    """Return whether a setting has to be shown although it is the default."""
+    """Return whether a setting has to be shown although it has its default."""
     always = ("deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
     return one.source is not SettingFrom.DEFAULT or one.name in always
 
@@ -358,7 +358,7 @@ def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
 def _elsewhere_json(
     store: ManagedStore, pipeline: PipelineFacts, error: Exception, said: Arguments, now_ms: int
 ) -> dict[str, Any]:
-    """Return what Airflow knows of a store that isn't here, with the keys of a store that is.
+    """Return Airflow's view of a store that isn't on this host, with the same keys as for a store that is.
 
     :param error: that it isn't.
     """

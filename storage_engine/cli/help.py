@@ -26,7 +26,7 @@ _EXIT_CODES = (
     ("2", "Usage or bad input; nothing was changed."),
     ("3", "A second person has to approve the plan; nothing was deleted."),
     ("130, 143", "Ctrl-C or SIGTERM; nothing is half done, and the same command goes on with what is left."),
-    ("141", "Who reads the output has gone."),
+    ("141", "The reader of the output has ended."),
 )
 PROGRAM = "storage-engine"
 VARIABLE = "_STORAGE_ENGINE_COMPLETE"

@@ -65,7 +65,8 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @takes_store(policy=("archive_margin_hours",))
 @json_option
 def hold(managed: ManagedStore) -> int:
-    """Hold STORE, whose broker runs on, or renew its hold; then nothing goes that isn't released on purpose.
+    """Hold STORE, whose broker runs on, or renew its hold; then nothing is deleted that isn't released on
+    purpose.
 
     clean does so by itself; inspect shows a hold and changes nothing. A hold that nobody renews
     for --hold-hours ends by itself. What a first hold changes at the broker is said before it does. Exit

@@ -206,7 +206,7 @@ def runs(
 
 
 def _left_aside(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
-    """Return what lies in a store's quarantines, if it is here, without the journal's knowing."""
+    """Return files in a store's quarantines that the journal doesn't know, if the store is on this host."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories
@@ -382,7 +382,7 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
         elif not found.hold.held:
             yield "held", f"no, {by}"
         elif ends_ms is not None and ends_ms <= now_ms:
-            yield "held", f"no: ended {time_text(ends_ms)}, as nobody renewed it; last {by}"
+            yield "held", f"no: ended {time_text(ends_ms)}, without a renewal; last {by}"
         else:
             yield "held", f"until {time_text(ends_ms)}, {by}" if ends_ms is not None else f"yes, {by}"
     if found.worker is not None:

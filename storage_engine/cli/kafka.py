@@ -62,17 +62,19 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
 @click.option(
     "--free-percent",
     type=click.IntRange(1, 99),
-    help="Stop once so much of each of the node's disks is free. Default: all goes that may.",
+    help="Stop once so much of each of the node's disks is free. Default: all that may be deleted is.",
 )
 @click.option(
     "--force",
     callback=reason_text,
     metavar="REASON",
-    help="Also what has not expired, as far as the space that is asked for needs it, and why.",
+    help="Also segments that have not expired, as far as the requested space needs it; with the reason.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
-    "--dry-run", is_flag=True, help="Show what would go and what consumers would lose; change nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Show what would be deleted and what consumers would lose; change nothing.",
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
@@ -129,7 +131,7 @@ def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
 
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
-    """Return what the journal remembers of the store's hold; no journal is made."""
+    """Return the journal's memory of the store's hold; no journal is made."""
     from storage_engine.journal.journal import Journal, hold_memory
     from storage_engine.journal.tables.database import missing_sqlite_file
 
@@ -166,7 +168,7 @@ def _decided(
 
 
 def _asked(managed: ManagedStore) -> ManagedStore:
-    """Return the store as who only looks at it asks for it: its cluster says where groups are."""
+    """Return the store for readers only: its cluster says where groups are."""
     if managed.live is None:
         return managed
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))
@@ -237,7 +239,7 @@ def _disks(paths: Sequence[Path]) -> tuple[DiskUsage, ...]:
 
 
 def _is_there(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:
-    """Return whether there is the space that was asked for; where nobody said how much, whether any came."""
+    """Return whether the requested space is free; where the call names none, whether any was freed."""
     is_bounded = request.free_bytes is not None or request.target_used_percent is not None
     return all(one.is_enough for one in room) and (is_bounded or deleted)
 
@@ -268,7 +270,8 @@ def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> Non
     metavar="TOPIC=REASON",
     multiple=True,
     callback=key_value_pairs,
-    help="Also remove what this deleted topic left that no lake has; REASON says how you know; repeatable.",
+    help="Also remove this deleted topic's files that no lake has; REASON says how you know that it is "
+    "deleted; repeatable.",
 )
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
 @json_option
@@ -315,7 +318,7 @@ def run_tasks(
 def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
     """Take every step of a cleanup.
 
-    :return: what it came to, as a clause; whether it ended well.
+    :return: its result, as a clause; whether it ended well.
     """
     for step in cycle.CLEANUP[:-1]:
         step(cleanup)
@@ -330,7 +333,7 @@ def _say(results: tuple[TaskResult, ...], done: str) -> None:
     for number, one in enumerate(results):
         say(one.text.replace(": ", f": {done}; ", 1) if done and not number else one.text)
     if any(one.alarms for one in results):
-        say_next(Command("doctor"), "What should have been done by now is told with what to do about it")
+        say_next(Command("doctor"), "The report says what should have been done by now, and what to do")
 
 
 @click.group(cls=Group)

@@ -96,7 +96,7 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """What Prometheus' library asks at each scrape.
+    """Answers Prometheus' library at each scrape.
 
     :param stores: names; empty: all stores of the journals.
     """
@@ -167,7 +167,7 @@ class Collector:
 
 
 def _write(collector: Collector, file: Path) -> int:
-    """Write what is known, once; where a journal can't be read that says so, and not the file of before."""
+    """Write the figures once; where a journal can't be read, the file says so and keeps no old figures."""
     from prometheus_client import CollectorRegistry, write_to_textfile
 
     registry = CollectorRegistry()

@@ -37,7 +37,7 @@ from storage_engine.project.init import (
 from storage_engine.project.into_airflow import PAGE, parsed
 
 _CONN_ID = re.compile(r"[\w.-]{1,200}")
-"""What Airflow's REST API takes for an id."""
+"""Ids that Airflow's REST API accepts."""
 _QUEUE = re.compile(r"[^\s,]+")
 """A worker takes several queues, with commas between them."""
 _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
@@ -76,7 +76,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 @_of_airflow(
     "--broker",
     metavar="HOST:PORT",
-    help="The broker runs on: its listen port, for the connection.",
+    help="The running broker's listen port, for the connection.",
 )
 @_of_airflow(
     "--lake",
@@ -95,7 +95,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     "--dags",
     metavar="DIRECTORY",
     type=NamedPath(file_okay=False),
-    help="Where DAG files go; default: this Airflow's dags_folder.",
+    help="Directory for DAG files; default: this Airflow's dags_folder.",
 )
 @_of_airflow(
     "--env",
@@ -164,7 +164,7 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
 
 def _check_paths(*paths: Path | None) -> None:
-    """Make sure that what is named is there; of another host nobody can tell."""
+    """Make sure that what is named is there; of another host it can't be told."""
     for option, path in zip(("--store", "--broker-conf"), paths, strict=True):
         if path is not None and not path.exists():
             raise click.BadParameter(f"Path '{path}' does not exist.", param_hint=option)
@@ -213,7 +213,7 @@ def _set_up(
     yes: bool,
     older_dag_ids: bool,
 ) -> None:
-    """Show what changes in an Airflow, make it, and say what comes next."""
+    """Show the changes in an Airflow, make them, and print the next commands."""
     _check_names(conn_id, edge)
     if add_connection and store is None:
         raise click.UsageError("--add-connection: expected --store DIRECTORY with it.")
@@ -291,7 +291,7 @@ def _check_names(conn_id: str, edge: str | None) -> None:
 
 
 def _airflow_hook() -> Any:
-    """Return what asks Airflow, once it is known that Airflow starts.
+    """Return the hook that asks Airflow, once it is known that Airflow starts.
 
     :raises MissingExtraError: the provider isn't installed.
     :raises BadInputError: there is none, or it would not start.

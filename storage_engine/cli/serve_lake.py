@@ -49,7 +49,7 @@ def _addresses(
     "--advertised",
     metavar="HOST:PORT",
     callback=host_and_port,
-    help="What consumers are told to connect to, where that is another address (advertised.listeners).",
+    help="Address that consumers are told to connect to, if it differs (advertised.listeners).",
 )
 @click.option(
     "--upstream",
@@ -85,7 +85,7 @@ def _addresses(
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="What a consumer gets at offsets that no receipt has: nothing, or what lies behind them.",
+    help="What a consumer gets at offsets that no receipt has: nothing, or the records behind them.",
 )
 @click.option(
     "--cache",
@@ -99,11 +99,13 @@ def _addresses(
 @click.option(
     "--positions",
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"File of what groups have committed; default: {_POSITIONS} in the lake's directory.",
+    help=f"File of groups' committed positions; default: {_POSITIONS} in the lake's directory.",
 )
 @click.option("--tls-cert", type=NamedPath(dir_okay=False), help="Certificate of this server, as PEM.")
 @click.option("--tls-key", type=NamedPath(dir_okay=False), help="Its key, where that is another file.")
-@click.option("--users", type=click.Path(dir_okay=False, path_type=Path), help="File of who may read what.")
+@click.option(
+    "--users", type=click.Path(dir_okay=False, path_type=Path), help="File of users and their read rights."
+)
 @click.option("--set-user", metavar="NAME", help="Set a user's password in --users, and end.")
 @click.option(
     "--topics", metavar="NAMES", help="What this user may read: names separated by commas, with * for any."

@@ -188,7 +188,7 @@ def print_simulation(found: Simulation, days: int) -> None:
 
 
 def changes_text(today: Simulated, changed: Simulated) -> str:
-    """Return what differs, in few words."""
+    """Return the changed settings, in few words."""
     found = [
         f"{name} {value}" for name, value in changed.settings.items() if today.settings.get(name) != value
     ]
@@ -261,7 +261,7 @@ def _span(least: str, most: str) -> str:
 
 
 def advice_text(advice: Advice) -> str:
-    """Return what follows, as a sentence; of a kind that another broker has, its figures."""
+    """Return the advice as a sentence; where another broker's package has a kind of its own, its figures."""
     tell = _ADVICE.get(advice.kind)
     if tell is None:
         return f"{advice.kind}: " + ", ".join(f"{name} {value}" for name, value in advice.numbers.items())
@@ -289,10 +289,12 @@ _ADVICE: Mapping[str, Callable[[Mapping[str, float | int | str]], str]] = {
         f"{n['limit_percent']} % or below. Take such a disk, or at most {n['longest_hours']} h."
     ),
     "force-is-off": lambda n: (
-        f"nothing goes before its time, so the broker will refuse writes above {n['refuses_percent']} %."
+        "nothing is deleted before its time, so the broker will refuse writes above "
+        f"{n['refuses_percent']} %."
     ),
     "ratio-too-high": lambda n: (
-        f"what has expired goes for space only above {n['ratio_percent']} %, when {n['limit_percent']} % is "
+        f"expired segments are deleted for space only above {n['ratio_percent']} %, when "
+        f"{n['limit_percent']} % is "
         f"passed already. Set diskMaxUsedSpaceRatio below {n['limit_percent']}."
     ),
     "window-too-short": lambda n: (

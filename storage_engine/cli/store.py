@@ -111,7 +111,9 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     callback=key_value_pairs,
     help="Assume this level of a disk, such as /data/commitlog=0.86; repeatable.",
 )
-@click.option("--manual", is_flag=True, help="As if a person asked: expired segments go at any hour.")
+@click.option(
+    "--manual", is_flag=True, help="As if a person asked: expired segments are deleted at any hour."
+)
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @json_option
 def plan(
@@ -121,7 +123,8 @@ def plan(
     manual: bool,
     replicas_stopped: str | None,
 ) -> int:
-    """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
+    """Show what a cleanup of STORE would delete, with a reason for every segment, and what is deleted with
+    it.
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     With --lake also how many archived segments were touched since, which a run hashes again.
@@ -149,7 +152,7 @@ def plan(
 
 
 def _touched(managed: ManagedStore) -> tuple[str, ...]:
-    """Say which archived segments a run would hash again, or why that isn't known; (): none."""
+    """Print the archived segments that a run would hash again, or why that is unknown; (): none."""
     if not has_lake(managed):
         return ()
     try:
@@ -286,7 +289,7 @@ def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]
 
 
 def print_inspection(found: Inspection) -> None:
-    """Print what a broker says of its store, in its order."""
+    """Print a broker's description of its store, in the broker's order."""
     for section in found.sections:
         match section:
             case Paragraph(text):
@@ -300,7 +303,7 @@ def print_inspection(found: Inspection) -> None:
 
 
 def print_quarantines(found: Sequence[QuarantineLook]) -> None:
-    """Print what runs have set aside, if anything."""
+    """Print the files that runs have set aside, if there are any."""
     if not found:
         return
     print_table(

@@ -89,7 +89,7 @@ def _print(found: MonitorResult) -> None:
 )
 @with_live_broker
 @with_option(policy_option("shield_give_up_percent"))
-@click.option("--no-shield", is_flag=True, help="Keep no second names of what is unproven.")
+@click.option("--no-shield", is_flag=True, help="Keep no second names of unproven segments.")
 @notify_option
 def watch(
     stores: tuple[Path, ...],

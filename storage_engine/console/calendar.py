@@ -48,7 +48,7 @@ class Day:
     :param day: as in 2026-11-24.
     :param passed: runs whose validation found no fault; ``failed`` those in which it did.
     :param not_run: runs that deleted something, or failed, and have no validation.
-    :param unknown: runs of which nobody can tell.
+    :param unknown: runs whose state is unknown.
     :param gaps: ranges that validations found nowhere, and ranges that others deleted.
     :param losses: ranges that a person accepted as lost on this day.
     """
@@ -117,7 +117,7 @@ def _told(day: str, verdicts: Sequence[Verdict], lost: Sequence[Incident]) -> Da
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Return whether a run validated something, or had to; most runs find that nothing is due."""
+    """Return whether a run validated something or had to; most runs find nothing due."""
     if verdict.unchanged_since is not None:
         return False
     return bool(verdict.validation) or verdict.deleted_segments > 0 or verdict.outcome in _VALIDATED_ALWAYS

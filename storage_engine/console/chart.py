@@ -43,14 +43,14 @@ _MOST_GAPS = 100
 _BUCKETS = 498
 """Where they have too many extremes, several are taken for one. One without a sample is a gap."""
 _MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
-"""So many are shown as they are; gaps between them take points, too."""
+"""Points that are shown as they are; gaps between them take points, too."""
 _GAP = 3
 """A time without samples is a gap where it is so many times as long as usual."""
 _ONE_LOOK_MS = 60_000
 """The tasks of one look take samples of their own within so long, and one alone measures the archive lag."""
 _EXACT_SHARE = 8
-"""At most this part of a span is read look by look. Where writes began or ceased to be refused in more of it,
-that is told by the thinned samples alone."""
+"""At most this part of a span is read look by look. Where refusals of writes begin or end in more of it, the
+thinned samples alone show that."""
 
 Column = tuple[int | None, ...]
 
@@ -68,11 +68,11 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftMark:
-    """What others did to the store: one thing, or several that are told as one.
+    """Changes by others to the store: one, or several that are shown as one.
 
     See :class:`storage_engine.journal.reading.answers.DriftRow`.
 
-    :param what: the last of these things.
+    :param what: the last of these changes.
     """
 
     at_ms: int
@@ -86,7 +86,7 @@ class ChartAnswer:
     """Columns have a value for each moment; None: there was none.
 
     :param levels: whole percent, by path.
-    :param windows: spans in which the broker deletes what has expired.
+    :param windows: spans in which the broker deletes expired segments.
     :param refused: spans in which the broker took no message, as a disk had been too full.
     """
 
@@ -135,7 +135,7 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
 
 
 def read_columns(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
-    """Return what was measured: each sample where they are few, else the extremes of equal spans."""
+    """Return the measured samples: all of them where they are few, else the extremes of equal spans."""
     if count_samples(connection, store_id, start_ms, end_ms, _MOST_SAMPLES + 1) > _MOST_SAMPLES:
         return _thinned(connection, store_id, start_ms, end_ms)
     found = read_moments(connection, store_id, start_ms, end_ms)
@@ -270,7 +270,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredColumns:
-    """What was measured, aligned by time.
+    """Measured values, aligned by time.
 
     :param buckets: by which looks were chosen; None: each look is there.
     """

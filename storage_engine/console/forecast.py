@@ -1,4 +1,5 @@
-"""How fast a store fills and empties, when its disk is at each level, and how long messages will live.
+"""Forecasts for a store: how fast it fills and empties, when its disk is at each level, how long messages
+live.
 
 The method, which is the same for each figure:
 
@@ -66,7 +67,7 @@ class TimeBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeToLevel:
-    """In how long a disk is above a level; None: never, at that pace.
+    """Time in which a disk rises above a level; None: never, at that pace.
 
     :param name: of the level: notice, cleans, forces, refuses or full.
     """
@@ -82,7 +83,7 @@ class TimeToLevel:
 class Room:
     """The disk that is fullest.
 
-    :param log_bytes: what the logs hold of it.
+    :param log_bytes: bytes of it that the logs take.
     """
 
     total_bytes: int
@@ -104,14 +105,15 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How fast a store fills, by looks at its logs and its disk, and when it reaches a level.
+    """Forecast of a store by looks at its logs and its disk: the rate at which it fills, and when it reaches
+    a level.
 
     :param enough: the looks tell something; otherwise ``why`` says why they don't.
     :param why: no-samples, too-short or another-log; "" where they do.
     :param span_ms: from the first to the last look that counts.
     :param samples: number of looks that count.
     :param ingest: None: not told by these looks; ``reclaim`` likewise.
-    :param net: what the disk fills up by.
+    :param net: the rate at which the disk fills.
     """
 
     enough: bool
@@ -132,7 +134,7 @@ class _Day:
 
 
 def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLevels) -> Forecast:
-    """Return what is to be expected at the rates of the last days.
+    """Return the forecast at the rates of the last days.
 
     :param moments: looks that know where the logs begin and end, by time.
     :param room: None: the disk's level isn't known, and so is no time to a level.
@@ -163,7 +165,7 @@ def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLe
 def forecast_of_disk(
     looks: Sequence[Filled], moments: Sequence[Moment], room: Room | None, levels: RecordedLevels
 ) -> Forecast:
-    """Return what is to be expected where only the disk tells how much comes and goes.
+    """Return the forecast where only the disk tells how much is written and deleted.
 
     :param looks: at the fullest disk, by time.
     :param moments: looks at the logs, by time.
@@ -260,7 +262,7 @@ def _retention(
 
 
 def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
-    """Return what is to be expected of a store at the rates of the last days.
+    """Return a store's forecast at the rates of the last days.
 
     :param name: the id of its connection; of a store that the journal doesn't know nothing is told.
     :raises JournalUnavailableError: the journal can't be read.

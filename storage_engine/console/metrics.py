@@ -1,4 +1,4 @@
-"""What a journal knows of stores, as figures of Prometheus. Pure, but for reading the journal.
+"""A journal's knowledge of stores, as figures of Prometheus. Pure, but for reading the journal.
 
 What isn't known has no sample, and never 0: an alert on a figure that stays away is told by ``absent``.
 """
@@ -23,11 +23,12 @@ METRICS = {
     "disk_usable_bytes": "Free on it, for the broker's user.",
     "retention_seconds": "Age of the store's oldest message at the last look.",
     "archive_lag_bytes": "Sealed, and proven in no lake.",
-    "archive_lag_seconds": "Since the oldest of these was last written to; 0 where there is none.",
+    "archive_lag_seconds": "Age of the last write to the oldest of these; 0 where there is none.",
     "due_bytes": "What a cleanup asked for by a person would have deleted at the last look.",
     "due_unproven_bytes": "Of that, proven in no lake.",
     "time_to_full_seconds": "Until its first disk is full, at the last day's pace; none where none fills.",
-    "time_to_loss_seconds": "Until age may take what a consumer group whose place is known hasn't read.",
+    "time_to_loss_seconds": "Until age may delete messages that a consumer group with a known position "
+    "hasn't read.",
     "lagging_groups": "Consumer groups whose first unread message may be deleted within a day.",
     "urgent_findings": "What doctor found that a person has to act on within a day.",
     "alarms": "Alarms of the last look.",
@@ -42,7 +43,7 @@ METRICS = {
     "proofs_faulty": "Archived segments whose last verification found a fault.",
     "hold_end_timestamp_seconds": "When the hold of a running broker ends, unless it is renewed.",
 }
-"""By name without the prefix: what it is. Each is a gauge with the label store, the disks' also path."""
+"""Descriptions by name without the prefix. Each is a gauge with the label store, the disks' also path."""
 _NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
 
 
@@ -61,7 +62,7 @@ class MetricSample:
 
 
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
-    """Yield what the journal knows of stores, by a fixed number of queries.
+    """Yield the journal's figures of its stores, by a fixed number of queries.
 
     :param names: of these stores alone, by :func:`name_of`; None: of all.
     :raises JournalUnavailableError: the journal can't be read.
@@ -82,7 +83,7 @@ def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int
 def samples_of(
     summary: StoreSummary, hold: HoldRow | None, verified: VerifiedRow | None, now_ms: int
 ) -> Iterator[MetricSample]:
-    """Yield what is known of a store. What its last look found counts for an hour."""
+    """Yield the figures of a store. What its last look found counts for an hour."""
     name = name_of(summary)
     try:
         line = store_line(name, summary, now_ms)
@@ -124,7 +125,7 @@ def samples_of(
 
 
 def name_of(summary: StoreSummary) -> str:
-    """Return what a store is called in metrics: its name, or its path where nobody named it."""
+    """Return a store's name in metrics; its path where it has no name."""
     return summary.name or summary.real_path
 
 

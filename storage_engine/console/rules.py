@@ -15,7 +15,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class LevelState(StrEnum):
-    """What a broker does at the level of a disk."""
+    """The broker's state at a disk's level."""
 
     OK = "ok"
     NOTICE = "notice"
@@ -82,7 +82,7 @@ def rules_of(row: RulesRow) -> Rules:
 
 
 def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
-    """Return the rules that held at a moment; None: nobody had recorded them yet.
+    """Return the rules that held at a moment; None: they were not recorded yet.
 
     :param rules: by time.
     """
@@ -90,7 +90,7 @@ def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
 
 
 def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
-    """Return what a broker does at a level.
+    """Return the broker's state at a level.
 
     :param used_percent: a whole percent, rounded up; None: not known.
     """

@@ -1,4 +1,4 @@
-"""One store on its page: its line, rules, ranges, consumer groups, topics, and what stands for it."""
+"""Page of one store: its line, rules, ranges, consumer groups, topics, and open decisions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOPIC_DAYS = 14
 MOST_LOGS = 200
 """Whose ranges a page lists; of all there are totals."""
 MOST_RUNS = 200
-"""On one page."""
+"""Runs on one page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PlaceTotal:
 
 @dataclass(frozen=True, slots=True)
 class ShieldLine:
-    """What the shield of a store keeps: second names of segments that no lake proves yet.
+    """Segments that a store's shield keeps: second names of segments that no lake proves yet.
 
     :param mode: of the policy, on or off.
     :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
@@ -91,9 +91,9 @@ class ShieldLine:
 
 @dataclass(frozen=True, slots=True)
 class StandingLine(Standing):
-    """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`.
+    """Open decisions about a store; see :class:`storage_engine.journal.reading.answers.Standing`.
 
-    :param shield: None: nobody has recorded one.
+    :param shield: None: none is recorded.
     :param has_shield: stores of this kind of broker can have one.
     """
 
@@ -103,7 +103,7 @@ class StandingLine(Standing):
 
 @dataclass(frozen=True, slots=True)
 class FoundLine:
-    """What the last look between two cleanups found."""
+    """Findings of the last look between two cleanups."""
 
     at_ms: int
     alarms: tuple[FindingLine, ...]
@@ -114,9 +114,9 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class StoreAnswer:
-    """What the page of a store shows.
+    """Contents of a store's page.
 
-    :param rules: None: nobody has recorded them.
+    :param rules: None: none is recorded.
     :param ranges: None likewise. Of many logs those of the worst and largest ones.
     :param totals: of all ranges, by place.
     :param logs: how many logs have ranges.
@@ -142,7 +142,7 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return what the page of a store shows. Of one that the journal doesn't know, only its line.
+    """Return the contents of a store's page. Of one that the journal doesn't know, only its line.
 
     :param name: the id of its connection.
     :raises JournalUnavailableError: the journal can't be read.

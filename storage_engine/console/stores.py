@@ -129,7 +129,7 @@ def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
 
 
 class StoreState(StrEnum):
-    """How a store is; the first one is the worst."""
+    """A store's state; the first one is the worst."""
 
     URGENT = "urgent"
     WARNING = "warning"
@@ -138,7 +138,7 @@ class StoreState(StrEnum):
 
 
 class ProblemKind(StrEnum):
-    """Why something is not known of a store."""
+    """Reason why something about a store is unknown."""
 
     NONE = ""
     NEVER_LOOKED = "never-looked"
@@ -164,12 +164,13 @@ class Filling(StrEnum):
 
 
 _LOOKED_FOR = frozenset({ProblemKind.NONE, ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE})
-"""What is wrong where the journal knows the store: a monitor that doesn't run says more than these."""
+"""Faults that show where the journal knows the store: that its monitor doesn't run is more urgent than
+these."""
 _SEVERITIES = ("urgent", "warning")
 _LEVEL_FINDINGS = {
     LevelState.REFUSES: ("urgent", "disk-full", "the broker refuses messages"),
     LevelState.FORCES: ("urgent", "disk-forces", "the broker deletes its oldest segments, read or not"),
-    LevelState.CLEANS: ("warning", "disk-cleans", "the broker deletes what has expired at any hour"),
+    LevelState.CLEANS: ("warning", "disk-cleans", "the broker deletes expired segments at any hour"),
 }
 """Of the levels that somebody has to act on: severity and kind as doctor has them, and what follows."""
 _LOOK = "The store's page shows where, and since when."
@@ -316,7 +317,7 @@ def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLin
     if line.problem_kind not in _LOOKED_FOR:
         return line
     if kind is ProblemKind.MONITOR_PAUSED:
-        what = f"Its monitor DAG {dag_id} is paused, so that nobody looks at this store."
+        what = f"Its monitor DAG {dag_id} is paused, so that this store isn't watched."
         found = FindingLine("urgent", "dag-paused", what, "Unpause it.")
     else:
         what = f"Airflow no longer has its monitor DAG {dag_id}."
@@ -337,14 +338,14 @@ def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
 
 
 def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
-    """Yield what the last look found lost, and its alarms."""
+    """Yield losses found at the last look, and its alarms."""
     if summary.lost:
         yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
     yield from alarm_lines(summary.alarms)
 
 
 def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
-    """Say what a level means, as doctor does: its findings may be older than the level, or not known."""
+    """Describe the state at a level, as doctor does, whose findings may be older, or unknown."""
     for one in levels:
         if one.state in _LEVEL_FINDINGS:
             severity, kind, then = _LEVEL_FINDINGS[one.state]
@@ -352,7 +353,7 @@ def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
 
 
 def _most_urgent(found: Iterable[FindingLine]) -> FindingLine | None:
-    """Return what doctor said, where it said as much as a level does."""
+    """Return doctor's finding where it is at least as urgent as the level."""
     told = [one for one in found if one.severity in _SEVERITIES]
     return min(told, key=lambda one: _SEVERITIES.index(one.severity), default=None)
 

@@ -1,4 +1,4 @@
-"""What would become of a store by other settings: computed by the broker's own rules, beside today's.
+"""A store's course under other settings: computed by the broker's own rules, beside today's.
 
 It starts from what the monitor recorded last, and from the ingest that the samples tell. Nothing is stored.
 One answer takes much of a second of processor time: whoever serves it lets one at a time in.
@@ -33,7 +33,7 @@ INGEST_DAYS = 7
 DAYS = 14
 MOST_DAYS = 90
 MOST_COURSE_SECONDS = 2.0
-"""Of processor time, for each of both courses: its server has the tasks' heartbeats to answer."""
+"""Seconds of processor time for each of both courses: its server has the tasks' heartbeats to answer."""
 _LONGEST_VALUE = 200
 
 
@@ -63,7 +63,7 @@ class IngestLine:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfSettings:
-    """What can be changed.
+    """Settings that can be changed.
 
     :param can: a course can be computed; otherwise ``why`` says why not: no-store, not-simulated, no-rules,
         no-start, or a sentence of the broker's.
@@ -92,7 +92,7 @@ class AskedIngest:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfQuestion:
-    """What is to be changed; what is left out is as today.
+    """Settings to change; those left out stay as today.
 
     :param values: of settings, as text.
     """
@@ -115,7 +115,7 @@ class BothLevels:
 class WhatIfAnswer:
     """Both courses from the same moment on, and what follows from the changed figures.
 
-    :param windows: spans in which the broker would delete what has expired, by the changed settings.
+    :param windows: spans in which the broker would delete expired segments, by the changed settings.
     """
 
     today: Course
@@ -134,7 +134,7 @@ class _Known:
 
 
 def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSettings:
-    """Return what can be changed of a store, with its values today.
+    """Return the settings of a store that can be changed, with their values today.
 
     :param name: the id of its connection.
     :raises JournalUnavailableError: the journal can't be read.
@@ -158,7 +158,7 @@ def question_of(body: Any) -> WhatIfQuestion:
     """Return the question that a page sends.
 
     :param body: as JSON.
-    :raises BadInputError: it is none; names what is wrong.
+    :raises BadInputError: it is no question; names the fault.
     """
     asked = from_jsonable(WhatIfQuestion, body, "what-if")
     if not 1 <= asked.days <= MOST_DAYS:
@@ -237,7 +237,7 @@ def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
 
 
 def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: int) -> dict[str, int]:
-    """Return what topics take of the log, by their shares of what was archived in the last days."""
+    """Return the bytes that topics take in the log, by their shares of the last days' archived segments."""
     today = now_ms // DAY_MS
     sums: dict[str, int] = {}
     for one in reader.topic_days(store_id, today - INGEST_DAYS, today + 1):

@@ -51,7 +51,7 @@ def read_clock() -> ClockReading | None:
 
 
 def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) -> int:
-    """By how much the clock was set forward since one of the readings of the last day.
+    """Return by how much the clock was set forward since one of the readings of the last day.
 
     :param before: readings in any order; those of other starts of the machine tell nothing.
     :return: 0 when it wasn't, by less than :data:`JUMP_MS`, or nothing is known.

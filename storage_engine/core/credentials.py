@@ -1,4 +1,4 @@
-"""Which parts of a setting are credentials: what no log, report, page or file that others read may show.
+"""Credentials among settings: the parts that no log, report, page or file that others read may show.
 
 To hide too much is harmless here, to hide too little is not: whatever any parser may take for a password
 counts as one.
@@ -188,7 +188,7 @@ _ARGUMENT = re.compile(r"[?&]([^=&?]*)=(?=([^&]*))")
 def check_database_url(url: str) -> None:
     """Make sure that a SQLAlchemy URL names one of our databases, by arguments that only say how.
 
-    :raises ValueError: it doesn't; the text of the error says what was found, without any value.
+    :raises ValueError: it doesn't; the error's text says what was found, without any value.
     """
     scheme = url.partition("://")[0]
     if (allowed := _ARGUMENTS.get(scheme)) is None:

@@ -133,7 +133,7 @@ def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: 
     whatever the umask.
 
     :param dir_fd: of the directory that a relative path begins in; None: the working directory.
-    :param ours: nobody else makes this file: one that is there gets its mode and owner, too.
+    :param ours: no other program makes this file: one that is there gets its mode and owner, too.
     :raises OSError: it can't be opened, is a symbolic link, or no regular file.
     """
     parent = _parent(path, dir_fd)
@@ -167,7 +167,7 @@ def _private_modes(parent: os.stat_result) -> tuple[int, int]:
 
 
 def temporary_name(name: str, suffix: str = ".tmp") -> str:
-    """A hidden file name made of another, which nobody can foresee."""
+    """A hidden file name made of another one, which can't be guessed."""
     return f".{name}.{secrets.token_hex(_TOKEN_BYTES)}{suffix}"
 
 
@@ -220,7 +220,7 @@ def write_file(
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file that is written under a name nobody can foresee, and gets its own when it is whole.
+    """A file that is written under a name that can't be guessed, and gets its own when it is whole.
 
     :param file: open for reading and writing, unbuffered.
     """
@@ -281,7 +281,7 @@ _unfinished: set[tuple[str, int]] = set()
 
 
 def remove_unfinished() -> None:
-    """Remove what this process is writing with :func:`new_file`: it ends before its threads do."""
+    """Remove files that this process writes with :func:`new_file`: the process ends before its threads do."""
     for temporary, directory in tuple(_unfinished):
         with suppress(OSError):
             os.unlink(temporary, dir_fd=directory)
@@ -291,7 +291,7 @@ def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: boo
     """Remove temporary files that killed processes have left; what somebody writes to now stays.
 
     :param name: final name of the files.
-    :param alone: the caller has a lock that each writer of this directory takes, so that nobody writes.
+    :param alone: the caller has a lock that each writer of this directory takes, so that no process writes.
     """
     pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(suffix)}")
     for found in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
@@ -303,7 +303,7 @@ def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: boo
 
 
 def settle_modes(directory: str | os.PathLike[str]) -> None:
-    """Give what a library made below our directory the modes that this module would have given it."""
+    """Set the modes of files that a library made below our directory to those of this module."""
     for _, directories, files, fd in os.fwalk(directory):
         parent = os.fstat(fd)
         of_directories, of_files = _private_modes(parent)

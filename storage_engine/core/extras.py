@@ -39,7 +39,7 @@ class Extra:
     def missing(self, what: str) -> MissingExtraError:
         """Return the error that it isn't installed.
 
-        :param what: needs it, as the subject of a sentence in the singular.
+        :param what: the part that needs it, as the subject of a sentence in the singular.
         """
         return MissingExtraError(f"{what} needs {self.libraries}: {self.install}")
 
@@ -92,7 +92,7 @@ class SparkPair:
 
     @property
     def what(self) -> str:
-        """Say what is wrong with an unequal pair."""
+        """Describe the fault of an unequal pair."""
         return (
             f"expected pyspark and pyspark-client of one version, as both install into the folder pyspark, "
             f"found {self.pyspark} and {self.client}"
@@ -105,9 +105,9 @@ class SparkPair:
 
 
 def require_provider(what: str) -> None:
-    """Make sure that the Airflow of this environment has the provider.
-
-    :param what: needs an Airflow that has the provider, as the subject of a sentence in the singular.
+    """
+    :param what: the part that needs an Airflow with the provider, as the subject of a sentence in the
+        singular.
     :raises MissingExtraError: it isn't installed; nothing was changed.
     """
     # It takes longer to import than a command's help to be printed.

@@ -1,4 +1,4 @@
-"""Which processes have files of a store open or mapped, as far as that can be seen from here.
+"""Processes that have files of a store open or mapped, as far as this process can see them.
 
 No file of another process is touched, only its name is read: one on a dead network file system would keep
 who looks there for ever. Paths are compared, so a process in a container that mounts the store elsewhere
@@ -26,7 +26,7 @@ _LOOKS = 3
 _PAUSE_SECONDS = 0.02
 
 DELETED = " (deleted)"
-"""How the kernel ends the name of a file that is gone, and that a process still has."""
+"""The end of a name under which the kernel shows a deleted file that a process still has open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def file_users(directories: Iterable[Path], own: Collection[Path] = ()) -> Itera
 
 
 def process_name(pid: int) -> str:
-    """Return what a process is called."""
+    """Return the name of a process."""
     try:
         return str(psutil.Process(pid).name())
     except psutil.Error:
@@ -132,7 +132,7 @@ def _written(pid: int, directories: tuple[str, ...], own: frozenset[str]) -> lis
 
 
 def _is_writable(info: str) -> bool:
-    """Return whether a descriptor, of what ``/proc`` says of it, was opened for writing."""
+    """Return whether a descriptor was opened for writing, by its entry in ``/proc``."""
     flags = next((line.split()[1] for line in info.splitlines() if line.startswith("flags:")), "0")
     return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
@@ -169,8 +169,8 @@ def _mappings(maps: bytes) -> set[str]:
 
 
 def _open_paths(pid: int) -> Iterator[str]:
-    """Return what a process has open, by name. Asking for more than the name may wait for a file system for
-    ever.
+    """Return the open files of a process, by name. Asking for more than the name may wait for a file system
+    for ever.
     """
     if not sys.platform.startswith("linux"):
         yield from (str(opened.path) for opened in psutil.Process(pid).open_files())

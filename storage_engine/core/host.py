@@ -1,4 +1,4 @@
-"""Which machine this is, and who its users are: a store is looked at where its disk is."""
+"""Identity of this machine and its users: a store is looked at on the host that has its disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANY_HOST = "*"
 
 _MACHINE_ID = Path("/etc/machine-id")
 _NO_ID = "uninitialized"
-"""What stands there in images of machines that have not been started yet (machine-id(5))."""
+"""Content of that file in images of machines that have not been started yet (machine-id(5))."""
 
 
 def this_host() -> str:
@@ -27,7 +27,8 @@ def this_host() -> str:
 
 
 def person() -> str:
-    """Return who runs this process, for the journal, by the real user id: anybody may set LOGNAME.
+    """Return the user who runs this process, for the journal, by the real user id: LOGNAME can be set to
+    anything.
 
     Of root it is also who became root by sudo, which only root's environment can be believed in.
     """
@@ -37,7 +38,7 @@ def person() -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches what listens at a host."""
+    """Return whether a listener at this host name is reachable from this machine alone."""
     # Most commands serve nothing.
     from ipaddress import ip_address
 
@@ -69,7 +70,7 @@ def user_name(uid: int) -> str:
 
 
 def may_have_come(stated: str | None, first_seen: str | None) -> bool:
-    """Return whether a store of another machine may lie on this one by now, as far as its settings say.
+    """Return whether a store of another machine may lie on this one by now, by its settings.
 
     Parameters are as of :func:`check_host`.
     """

@@ -57,7 +57,7 @@ def jsonable_fields(value: Any) -> dict[str, Any]:
 def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
     """Build a ``cls`` from what :func:`to_jsonable` or :func:`to_recorded` made of one.
 
-    :param where: what the data is, for the error message.
+    :param where: the name of the data, for the error message.
     :raises BadInputError: an unknown or missing key, or a value of the wrong type; names the key.
     """
     built: T = _build(cls, data, where or cls.__name__)

@@ -19,9 +19,9 @@ Advance = Callable[[int], None]
 class LongWork:
     """A part of a command's work that may take seconds.
 
-    :param what: such as ``Reading segments``.
+    :param what: the work's name, such as ``Reading segments``.
     :param total: how much there is, in bytes where there is no unit.
-    :param unit: what is counted, in the plural; "": bytes.
+    :param unit: the counted things, in the plural; "": bytes.
     """
 
     what: str

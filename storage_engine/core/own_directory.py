@@ -22,7 +22,7 @@ DIRECTORY = ".storage-engine"
 PLAIN_STAMP = ".storage-engine-stamp.json"
 """A store's stamp, where its broker takes every directory among its own for one of its own kind."""
 HOLD_MARKER = ".storage-engine-hold"
-"""In a store's root, while it is held."""
+"""Name of a file in a store's root, while the store is held."""
 
 WAIT_SECONDS: Final = 60.0
 """Whoever has one of our locks flushes some files at most."""

@@ -1,4 +1,4 @@
-"""How our processes use one store or lake: side by side where they read, in turns where they change it.
+"""Locks between our processes on one store or lake: readers work side by side, writers one after another.
 
 Whoever reads a store has a shared lock (flock) on its directories, or on a file in each where who changes the
 directory locks it whole. Its descriptors are opened for reading, so that it needs no right to write there. It
@@ -23,7 +23,7 @@ from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import TurnTakenError
 
 WAIT_SECONDS: Final = 600.0
-"""For so long a process waits for its turn, where nobody says otherwise."""
+"""Seconds that a process waits for its turn, where no other time is given."""
 _PAUSE_SECONDS: Final = 0.25
 _LONGEST_TEXT: Final = 60
 _OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC

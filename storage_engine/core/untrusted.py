@@ -1,4 +1,4 @@
-"""What others wrote: read in bounded memory, or as Java reads its text; and errors where it is malformed."""
+"""Files that others wrote: read in bounded memory, or as Java reads its text; malformed ones are errors."""
 
 from __future__ import annotations
 

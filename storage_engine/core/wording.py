@@ -16,7 +16,7 @@ from rich.filesize import pick_unit_and_suffix
 from storage_engine.commands import Text
 
 UNCHANGED = "hashed again, unchanged"
-"""What became of an archived segment whose files were touched since."""
+"""State of an archived segment whose files were touched since."""
 _BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
 _FIRST_DAY = date(1970, 1, 1)
@@ -90,7 +90,7 @@ def exact_bytes_text(size_bytes: int) -> str:
 def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
     """A moment to the second; empty for None, and in milliseconds where no calendar goes so far.
 
-    :param zone: another one only for what is meant in it, as deleteWhen is; its offset is shown then.
+    :param zone: another one only for a time that is meant in it, as deleteWhen is; its offset is shown then.
     """
     if timestamp_ms is None:
         return ""
@@ -155,14 +155,14 @@ def times_text(timestamps_ms: Collection[int]) -> str:
 
 
 def reason_text(error: BaseException) -> str:
-    """Return what an error says; of the system's, the file that it is about and no number."""
+    """Return the text of an error; of an error of the system: its file, and no number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return Text(error)
 
 
 def lock_advice(cause: str) -> str:
-    """Return what to do where SQLite says that a file is locked; "": it says something else."""
+    """Return the advice for SQLite's error that a file is locked; "": the error is another one."""
     if "database is locked" not in cause:
         return ""
     return (

@@ -29,8 +29,8 @@ from storage_engine.retention.store.managed_store import ManagedStore
 def check_store(store: ManagedStore) -> str:
     """Make sure that a connection's store, journal and lake can be worked with.
 
-    :return: what was found, in a few sentences.
-    :raises StorageEngineError: what can't be used, and why.
+    :return: the findings, in a few sentences.
+    :raises StorageEngineError: something can't be used; names it, and the reason.
     """
     check_host(store.root, store.host, None)
     lakes = tuple(_check_lakes(store))

@@ -36,7 +36,7 @@ _ASKED_RUNS = 16
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredStore:
-    """What DAG files know of a store.
+    """A store as DAG files know it.
 
     :param conn_id: of the store's connection, whose id is its name.
     :param schedule: of its monitor DAG, as Airflow takes one: when somebody looks what it needs.
@@ -68,7 +68,7 @@ class ConfiguredStore:
 
     @property
     def task_arguments(self) -> Mapping[str, Any]:
-        """Return what every task of the store is made with."""
+        """Return the arguments that every task of the store is made with."""
         places = {"queue": self.queue, "pool": self.pool, "executor": self.executor}
         return {"storage_engine_conn_id": self.conn_id, **{name: at for name, at in places.items() if at}}
 

@@ -1,4 +1,4 @@
-"""From an Airflow connection's fields to a ManagedStore. Pure: no Airflow, no input or output.
+"""Conversion of an Airflow connection's fields to a ManagedStore. Pure: no Airflow, no input or output.
 
 A lake's credentials, out of the Airflow connections that its properties name, are looked up when a task runs.
 They stand in no DAG, no rendered field and no XCom.
@@ -37,17 +37,17 @@ from storage_engine.model.settings.store_settings import (
 from storage_engine.retention.store.managed_store import ManagedStore
 
 PAGE = "connection"
-"""Of the documentation, about all fields."""
+"""Page of the documentation on all fields."""
 ABSOLUTE_PATH = "an absolute path, which begins with /"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a connection has a setting that is a key of a JSON field.
+    """The place in a connection of a setting that is a key of a JSON field.
 
     :param inside: the JSON field.
     :param field: the field of its own that may have it instead.
-    :param usual: what that field has where nobody said anything.
+    :param usual: its default.
     :param in_form: whether the form has that field; older connections alone have others.
     """
 
@@ -61,7 +61,7 @@ class Place:
 class Fields:
     """Typed access to a connection's extra fields.
 
-    :param source: what has the fields, for messages, such as ``connection orders``.
+    :param source: the owner of the fields, for messages, such as ``connection orders``.
     :param places: of settings that are keys of a JSON field, by their names. Any other is a field of its own.
     """
 
@@ -199,7 +199,7 @@ class Fields:
             raise self.error(name, expected, text, meant_zone(text)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
-        """Return what is ``host:port``, several separated by ``;`` where that may be; empty: nothing."""
+        """Return addresses in the form ``host:port``, several separated by ``;`` where allowed; "": none."""
         text = self.text(name)
         expected = "host:port, several separated by ;" if several else "host:port"
         for address in filter(None, text.split(";") if several else [text]):
@@ -251,9 +251,9 @@ class Fields:
 
 
 def _says_the_same(old: Any, new: Any, usual: str) -> bool:
-    """Return whether an old place says nothing, or what the new one says.
+    """Return whether an old field is empty, or has the same value as the new one.
 
-    :param usual: what it has where nobody said anything; "": of a text or an object, where case counts.
+    :param usual: its default; "": of a text or an object, where case counts.
     """
     before, now = (json.dumps(_parsed(value), sort_keys=True) for value in (old, new))
     if usual:
@@ -294,7 +294,7 @@ _OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
 _FIELDS = (*(one.name for one in STORE_SETTINGS if not one.inside), *_OLDER_LAKE)
 """Those that a connection may have, besides those of ``PLACES``."""
 BESIDE = "beside"
-"""What older connections call the mode live."""
+"""The name of the mode live in older connections."""
 S3_CONNECTION = "airflow.s3-conn-id"
 """Property of a lake: the ``aws`` connection that opens its object store."""
 CATALOG_CONNECTION = "airflow.catalog-conn-id"
@@ -303,7 +303,7 @@ CATALOG_CONNECTION = "airflow.catalog-conn-id"
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the ``[storage_engine]`` section says, for connections that leave a field empty.
+    """Values of the ``[storage_engine]`` section, for connections that leave a field empty.
 
     :param home: AIRFLOW_HOME; journal, lake and reports lie under it when the section is silent too.
     :param lake: a directory, or a JSON object of catalog properties.
@@ -327,7 +327,7 @@ def managed_store(
     :param extra: the connection's extra fields, by the names of ``STORE_SETTINGS``, or by those that
         older connections have.
     :param password: the journal's password, put into its URL.
-    :param source: what says the fields where no connection does, for messages.
+    :param source: the owner of the fields where no connection has them, for messages.
     :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
     """
     source = source or _connection(conn_id)
@@ -368,7 +368,7 @@ def moved_fields(extra: Mapping[str, Any]) -> str:
 
 
 def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) -> Any:
-    """Return what a connection's policy says, also where it names one of the section.
+    """Return a connection's policy, also where the connection names a policy of the section.
 
     :raises BadInputError: the section has no policy of this name.
     """
@@ -560,7 +560,7 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
 
 
 def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
-    """Return what the fields say of a running broker; None where the store's broker is stopped.
+    """Return the running broker that the fields describe; None where the store's broker is stopped.
 
     :param client_connection: type of the connections that may have the broker's address; "": there is none.
     :raises BadInputError: a field that is missing, contradicts another one, or can't be read; names it.
@@ -605,7 +605,7 @@ def _text(value: Any) -> str:
 
 
 class NamedConnection(Protocol):
-    """What is read of an Airflow connection."""
+    """Fields that are read of an Airflow connection."""
 
     conn_id: str
     conn_type: str
@@ -674,7 +674,9 @@ def _catalog_credentials(connection: NamedConnection) -> dict[str, str]:
 
 
 def _address(connection: NamedConnection) -> str:
-    """As Airflow's HttpHook reads one: the host may be the whole address, the schema field the scheme."""
+    """Return the address as Airflow's HttpHook reads it: the host may be the whole address, the schema field
+    the scheme.
+    """
     host = connection.host or ""
     if "://" in host:
         return host

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 class AlarmException(AirflowFailException):
     """Fails a task that has looked after a store and found what a person should know at once.
 
-    :param text: what the task's log ends with; "": the alarms.
+    :param text: the end of the task's log; "": the alarms.
     """
 
     def __init__(self, alarms: Sequence[str], text: str = "") -> None:
@@ -58,7 +58,7 @@ class AlarmException(AirflowFailException):
 
 @contextmanager
 def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -> Iterator[None]:
-    """Tell what a task ends with: that it fails for good is an alarm, which ends once it succeeds."""
+    """Send a task's end as an alarm: a final failure begins it, the next success ends it."""
     if not notifiers:
         yield
         return
@@ -217,4 +217,4 @@ def _send(conn_id: str) -> None:
             named = (re.sub(r"[^\w-]+", "_", it) for it in tags.values()) if drops_tags else ()
             Stats.gauge(".".join(["storage_engine", *named, one.metric]), one.value, tags=tags)
     except Exception as error:
-        _log.warning("%s: metrics of the store are sent to nobody: %s", conn_id, error)
+        _log.warning("%s: metrics of the store can't be sent: %s", conn_id, error)

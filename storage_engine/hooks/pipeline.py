@@ -72,9 +72,9 @@ _MOST_ACTIVE = 5
 def read_pipeline(
     conn_id: str, *, archives_ahead: bool = False, asks: bool = False
 ) -> tuple[PipelineFacts, str]:
-    """Read what Airflow knows of the DAGs of a store.
+    """Read Airflow's records of a store's DAGs.
 
-    :param archives_ahead: the store's policy archives what is sealed, so that its DAG for that is needed.
+    :param archives_ahead: the store's policy archives sealed segments, so that its DAG for that is needed.
     :param asks: the store's policy asks for approval by a second person.
     :return: also the id of the DAG that cleans the store.
     """
@@ -157,7 +157,7 @@ def _unknown_approvers(store: ConfiguredStore | None) -> tuple[str, ...]:
 def _approval(conn_id: str, store: ConfiguredStore | None, unknown: Sequence[str]) -> str:
     """Return why nobody can approve a store's plans in this Airflow, as a clause; "": somebody can."""
     if store is None or store.approvers is None:
-        return f"the entry of {conn_id} in the option stores names no approvers, so its DAGs ask nobody"
+        return f"the entry of {conn_id} in the option stores names no approvers, so its DAGs ask no person"
     simple = "SimpleAuthManager" in conf.get("core", "auth_manager", fallback="")
     if simple and conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
         return "simple_auth_manager_all_admins makes all users one, so that none is a second person"
@@ -275,7 +275,7 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
 
 
 def dags_of(conn_id: str, lake: str = DEFAULT_LAKE) -> str:
-    """Return what the ids of a store's DAGs, and of its lake's, match."""
+    """Return the pattern that matches the ids of a store's DAGs, and of its lake's."""
     names = "|".join(re.escape(in_dag_ids(name)) for name in (conn_id, lake))
     return f"storage_.*__({names})$"
 
@@ -324,7 +324,7 @@ def _dags_folder() -> Path:
 
 
 def _spark_connections() -> frozenset[str]:
-    """Return the connections of the type spark, without Airflow's own that nobody has touched."""
+    """Return the connections of the type spark, without Airflow's own that no person has changed."""
     from airflow.models import Connection
     from airflow.utils.session import create_session
 
@@ -337,7 +337,7 @@ def _spark_connections() -> frozenset[str]:
 
 
 def _may_be_used(conn_id: str) -> bool:
-    """Return whether a connection is one of Spark's that somebody has set up, and that can be read."""
+    """Return whether a connection is a Spark connection that was set up by a person, and that can be read."""
     try:
         found = BaseHook.get_connection(conn_id)
     except (AirflowException, ValueError):

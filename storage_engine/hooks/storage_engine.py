@@ -256,7 +256,7 @@ def airflow_home() -> Path:
 
 
 def section_defaults() -> Defaults:
-    """Return what Airflow's settings say for connections that leave a field empty."""
+    """Return the defaults in Airflow's settings for fields that a connection leaves empty."""
 
     def option(name: str) -> str:
         return str(conf.get(SECTION, name, fallback="") or "")
@@ -272,13 +272,13 @@ def section_defaults() -> Defaults:
 
 
 def _is_made_for_a_test(conn_id: str) -> bool:
-    """Return whether an id is one that Airflow's form makes up for a test: nobody would know it again."""
+    """Return whether an id is one that Airflow's form makes up for a test, and that is never used again."""
     is_made_up = len(conn_id) == _MADE_UP_CHARACTERS and conn_id.isalnum()
     return is_made_up and f"AIRFLOW_CONN_{conn_id.upper()}" in os.environ
 
 
 def _mask_secrets(store: ManagedStore) -> None:
-    """Keep what the engine may mention in an error out of the logs: Airflow masks only what it knows."""
+    """Mask in Airflow's logs the secrets that an error may mention: Airflow masks only those it knows."""
     secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
     if store.live and store.live.secret_key:
         secrets.add(store.live.secret_key)

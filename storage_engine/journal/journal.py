@@ -162,7 +162,7 @@ def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequenc
     """Record the levels of moments that have none yet; of several disks with one path, the fullest.
 
     :param seen: by the moment, in milliseconds since the epoch.
-    :raises IntegrityError: somebody else recorded a path for the first time at the same time.
+    :raises IntegrityError: another process recorded a path for the first time at the same time.
     """
     rows = []
     ids = _ids(connection, store_id)
@@ -255,8 +255,8 @@ class Journal(JournalStores):
     renew = writes(renew)
 
     def hold_memory(self, store_id: str, record_drift: Callable[[Sequence[Drift]], None]) -> HoldMemory:
-        """Return what the store's broker folder remembers of its hold on it; as a whole it is
-        :func:`storage_engine.journal.journal.hold_memory`'s.
+        """Return the memory that the store's broker package keeps of its hold; the whole of
+        :func:`storage_engine.journal.journal.hold_memory`.
         """
         return JournalHoldMemory(self._database, store_id, record_drift)
 
@@ -354,7 +354,7 @@ class Journal(JournalStores):
     def record_plan(self, run: Run, plan: Plan, payload: Mapping[str, Any]) -> Run:
         """Make ``plan`` the run's plan, unless it has one; return the run with the plan that counts.
 
-        :param payload: what else the plan was decided from.
+        :param payload: the other data that the plan was decided from.
         """
 
         digest = plan.digest
@@ -457,7 +457,7 @@ class Journal(JournalStores):
     save_findings = writes(put_findings)
 
     def save_topic_days(self, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
-        """Keep what archived segments hold of each topic and day; a disk's last room is not for that."""
+        """Keep the bytes of archived segments by topic and day; this never takes a disk's last room."""
         self._database.write(lambda connection: put_topic_days(connection, store_id, found), reserve=False)
 
     # Samples and waivers
@@ -471,7 +471,7 @@ class Journal(JournalStores):
         progress: BrokerProgress | None = None,
         extent: Extent | None = None,
     ) -> None:
-        """Record what was seen, and what the clocks of this machine say now."""
+        """Record a sample, and the present time by this machine's clocks."""
         row = {
             "store_id": store_id,
             "levels": [],
@@ -527,7 +527,7 @@ class Journal(JournalStores):
         return tuple((row.at_ms, row.max_offset) for row in rows)
 
     def clock_readings(self, store_id: str, limit: int = 10_000) -> tuple[ClockReading, ...]:
-        """Return what the clocks said at a store's newest samples, the last taken first."""
+        """Return the clocks' readings at a store's newest samples, the last one first."""
         query = (
             select(samples.c.clock)
             .where(samples.c.store_id == store_id, samples.c.clock.is_not(None))
@@ -556,11 +556,11 @@ WATCH_RUN: Final = "watch"
 """Run of a store under which looks that belong to no run record what they find."""
 
 DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
-"""What we did ourselves, or tried to, between two runs, about what others did."""
+"""Our own acts between two runs, or attempts at them, in answer to changes by others."""
 
 
 def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
-    """Return what the store's broker folder remembers of its hold on it."""
+    """Return the memory that the store's broker package keeps of its hold on the store."""
 
     def record(found: Sequence[Drift]) -> None:
         store = journal.store_with_id(store_id)
@@ -576,8 +576,8 @@ def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Dr
 
 
 def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequence[Drift]) -> None:
-    """Record what was not recorded since the hold was renewed last. Before that is done: then each segment
-    that went is forgotten there.
+    """Record drift that was not recorded since the last renewal of the hold. Before that is done: then each
+    segment that went is forgotten there.
     """
     if not found:
         return
@@ -591,7 +591,8 @@ def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequenc
 
 
 def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return what was mended or given up, and no record of the hold has told: no look finds all of it.
+    """Return mends and givings-up that no record of the hold has reported yet: no single look finds all of
+    them.
 
     What is recorded while a run looks at the hold is older than that run's record of it, and not in it.
     """
@@ -609,7 +610,7 @@ def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
 
 
 def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return what was recorded since a run recorded the hold last: nobody may have told it yet."""
+    """Return drift recorded since a run last recorded the hold: no report may have it yet."""
     events = _since_renewal(journal, record)
     return tuple(from_jsonable(Drift, event.payload["disturbance"]) for event in events)
 

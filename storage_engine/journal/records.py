@@ -1,4 +1,4 @@
-"""What the journal's rows mean: stores, runs, events, samples and waivers."""
+"""The journal's rows as dataclasses: stores, runs, events, samples and waivers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage, Lineages
 
 REPORT_VERSION = 1
-"""Of a report's fields: it grows where one that was there means something else, or is gone."""
+"""Version of a report's fields: it grows where an existing field changes its meaning, or is gone."""
 
 
 class Step(StrEnum):
@@ -63,7 +63,7 @@ class StoreRecord:
     """A store's identity: its UUID for ever, its lineage until its offsets carry other bytes.
 
     :param host: the machine on which it was first seen; None: not known.
-    :param name: by which it is managed; None: nobody has stated one yet.
+    :param name: by which it is managed; None: it has none yet.
     :param log_lineages: by name, of logs that have a lineage of their own.
     """
 
@@ -105,9 +105,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a step meant to do, did, or failed at.
+    """A step's intent, result or failure.
 
-    :param subject: what it is about: a segment's base offset, a file; "" for the step as a whole.
+    :param subject: its subject: a segment's base offset, a file; "" for the step as a whole.
     :param event_id: grows with each event that is recorded, whatever the clock says.
     """
 
@@ -122,7 +122,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """From where to where a store's logs reach: sums over its logs, and the time of the oldest message.
+    """Extent of a store's logs: sums over its logs, and the time of the oldest message.
 
     :param oldest_message_ms: None where that can't be told.
     """
@@ -134,7 +134,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was looked at and when.
+    """The subject and the time of a look.
 
     :param archive_lag: None where the lakes were not asked.
     :param progress: None where no running broker was asked.
@@ -151,14 +151,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """What a run came to, and its report as the journal keeps it.
+    """A run's outcome, and its report as the journal keeps it.
 
     :param version: of the report's fields.
     :param causes: why the run deleted, such as ``time-up``.
     :param report: its JSON; None where another run's answers for it.
     :param unchanged_since: that run.
     :param validation: its verdict; "" where the run had none.
-    :param lost_ranges: those that its validation found nowhere, and that nobody had excused.
+    :param lost_ranges: those that its validation found nowhere, and that no person had accepted.
     """
 
     version: int

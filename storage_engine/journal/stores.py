@@ -206,7 +206,7 @@ class JournalStores(HasDatabase):
 
         :param store_id: its UUID where the lake knows it already; None: a new one.
         :param host: as of :meth:`find_store`.
-        :param name: as somebody stated it; None: nobody did.
+        :param name: as a person gave it; None: no person did.
         :param log_lineages: of logs that have one of their own.
         :raises StoreIdentityError: the store with this id is at another place, or another one has the name.
         """
@@ -224,7 +224,7 @@ class JournalStores(HasDatabase):
         return self._twice(add)
 
     def name_store(self, store_id: str, name: str) -> StoreRecord:
-        """Record what a store is called.
+        """Record a store's name.
 
         :raises StoreIdentityError: another store has the name.
         """
@@ -305,7 +305,7 @@ class JournalStores(HasDatabase):
         self._twice(put)
 
     def record_lake_act(self, lake_id: str, act: str) -> None:
-        """Record which act is the newest of a lake, by its SHA-256; so it has all before it."""
+        """Record a lake's newest act, by its SHA-256; it implies all acts before it."""
 
         def put(connection: Connection) -> None:
             _metadata.create_all(connection)
@@ -326,7 +326,7 @@ class JournalStores(HasDatabase):
         return self.read(read)
 
     def _twice(self, work: Callable[[Connection], T]) -> T:
-        """Run work once more where somebody else recorded the same at the same time: it is seen then."""
+        """Run work once more where another process recorded the same at the same time: it is seen then."""
         try:
             return self._database.write(work)
         except JournalConflictError:

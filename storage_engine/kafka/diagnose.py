@@ -1,4 +1,4 @@
-"""What is wrong with a node's directories, and why what its owners expect to be gone is still there."""
+"""Findings about a node's directories, and reasons why expected deletions have not happened."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _OVERDUE_MS = HOUR_MS
 """A minute is what a broker waits by default before it removes a directory."""
 _SLOW_MOVE_MS = DAY_MS
 _WORDS = {
-    DirectoryState.DELETED: "is of a topic or replica that is gone",
+    DirectoryState.DELETED: "belongs to a topic or replica that is gone",
     DirectoryState.FUTURE: "is the copy of a log that moves to this directory",
     DirectoryState.STRAY: "was set aside at a start: the cluster doesn't know it by its topic id",
 }
 _ADVICE = {
     DirectoryState.DELETED: "the broker removes it log.segment.delete.delay.ms after that, or when it starts",
     DirectoryState.FUTURE: "kafka-reassign-partitions.sh --verify says if the move goes on; --cancel ends it",
-    DirectoryState.STRAY: "no broker removes it: see that its topic is gone on purpose, then remove it",
+    DirectoryState.STRAY: "no broker removes it: see that its topic was deleted on purpose, then remove it",
 }
 
 
@@ -123,7 +123,7 @@ def _last_active_ms(node: Node, now_ms: int) -> int:
 
 
 def _ends(node: Node) -> Iterator[tuple[str, int]]:
-    """Yield where logs end; one that goes away meanwhile, or can't be read, is left out."""
+    """Yield where logs end; one that vanishes meanwhile, or can't be read, is left out."""
     for _, log in node.logs:
         with suppress(OSError):
             yield log.name.log, end_offset(log)
@@ -212,7 +212,7 @@ def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
 def _logs(
     node: Node, topics: TopicSettings, ends: Mapping[str, int], now_ms: int, faulty: set[str]
 ) -> Iterator[Finding]:
-    """Yield what is wrong with logs.
+    """Yield faults of logs.
 
     :param faulty: receives the names of those that no archive takes as they are.
     """
@@ -250,7 +250,7 @@ def _unknown_watermarks(node: Node) -> Iterator[Finding]:
 
 
 def _watermarks_behind(node: Node, topics: TopicSettings, *, running: bool) -> Iterator[Finding]:
-    """Yield logs that have closed segments above their high watermark, those together that need one act.
+    """Yield logs with closed segments above their high watermark, grouped by their remedy.
 
     Without another replica the checkpoint alone is behind, which its broker writes every 5 seconds: after a
     stop that wasn't clean, of which another finding tells, and while it runs. It takes the log's end for the
@@ -305,7 +305,7 @@ def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, e
                 Severity.URGENT,
                 "hole",
                 f"log {name}: {fault}",
-                "compare it with a replica: readers skip a hole without a word",
+                "compare it with a replica: readers skip a hole without an error",
             )
 
 
@@ -332,7 +332,7 @@ def _log(log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Find
 
 
 def left_behind(node: Node, at_ms: int, *, running: bool) -> Iterator[Finding]:
-    """Yield what lies in a node's directories beside its logs, with bytes and since when.
+    """Yield files in a node's directories that belong to no log, with bytes and times.
 
     :param at_ms: now; of a stopped node when it last did something.
     """
@@ -377,7 +377,7 @@ def _links(directory: LogDirectory) -> Iterator[Finding]:
                 "symbolic-link",
                 f"{path} is a symbolic link to {Path(path).readlink()}: what it stands for was not looked "
                 "at, and is left alone",
-                "find out who made it, and take it away while the broker is stopped: a broker follows it",
+                "find out who made it, and remove it while the broker is stopped: a broker follows it",
             )
 
 
@@ -390,7 +390,7 @@ def _since_ms(log: PartitionLog, state: DirectoryState) -> int:
 
 
 def all_bytes(path: Path) -> int:
-    """Return what the files of a directory take, indexes and all; what goes meanwhile counts nothing."""
+    """Return the bytes of all files in a directory, indexes included; a file that vanishes counts as 0."""
     found = 0
     with suppress(FileNotFoundError), os.scandir(path) as entries:
         for entry in entries:
@@ -415,5 +415,5 @@ def _files(directory: LogDirectory) -> Iterator[Finding]:
             f"{directory.path}: {bytes_text(size_bytes)} in .{state.value} files, since {since}",
             "the broker removes them after file.delete.delay.ms, or when it starts"
             if state is FileState.DELETED
-            else "leave them: when the broker starts it ends by them what was interrupted",
+            else "leave them: when the broker starts, it uses them to finish what was interrupted",
         )

@@ -1,4 +1,4 @@
-"""What validation has to know of a node's logs. Reads only, and judges nothing."""
+"""A node's logs as validation needs them. Reads only, and judges nothing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _cleaned_to(node: Node) -> dict[str, int]:
 
 
 def _lasting(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
-    """Return which missing logs stay so: a broker that runs may just be making their directories."""
+    """Return the logs that will stay missing: a running broker may just be making their directories."""
     for _ in range(_LOOKS):
         if not missing or not runs(node):
             break
@@ -120,7 +120,7 @@ def _segment_facts(
     following: SegmentFiles | None,
     end: LogEnd,
 ) -> _Found:
-    """Return what is known of a segment: times, end, and what is wrong with it.
+    """Return the facts of a segment: times, end, and its faults.
 
     :param following: None: it is the active one.
     :param end: of the log.
@@ -147,7 +147,7 @@ def _segment_facts(
 def _unread(
     log: PartitionLog, files: SegmentFiles, following: SegmentFiles | None, end: LogEnd, error: OSError
 ) -> _Found:
-    """Return what a segment's name says where the segment can't be read."""
+    """Return the facts in a segment's name, where the segment can't be read."""
     name, first, size = log.name.log, files.base_offset, files.log.size_bytes
     behind = max(end.offset, first + 1) if following is None else following.base_offset
     said = f"{error.strerror or error}: {error.filename or files.log.path}"

@@ -1,4 +1,4 @@
-"""What a node's directories have, for a person and as data. Reads only, and no more than was asked for."""
+"""Contents of a node's directories, for a person and as data. Reads only, and no more than was asked for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def inspect(settings: StoreSettings, *, messages: bool) -> Inspection:
     """Describe a node.
 
     :param messages: read every segment: count its batches and records, and check their CRCs.
-    :raises BadInputError: it is no node, or a file can't be what its name says.
+    :raises BadInputError: it is no node, or a file contradicts its name.
     """
     node = read_node(Path(settings.root))
     topics = read_topic_settings(node)

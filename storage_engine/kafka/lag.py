@@ -1,4 +1,4 @@
-"""How far consumer groups are behind in a node's logs, in offsets, bytes and time.
+"""Consumer groups' lag in a node's logs, in offsets, bytes and time.
 
 A group's next offset is looked up in its log: by the offset index and the headers behind it, and in the one
 batch that holds it. Offsets are counted as Kafka's own tools do, markers and what a cleaner took included.
@@ -36,11 +36,11 @@ Place = tuple[str, str, int]
 pc: Any = pyarrow.compute
 
 _MAX_DECODED_BYTES = 64 << 20
-"""Of a longer batch its newest timestamp stands for all of its records."""
+"""Bytes of a batch above which its newest timestamp stands for all of its records."""
 _BYTES_PER_DECODE = 8 << 20
-"""So many bytes of batches of any logs are decoded by one call: one costs as much as hundreds of batches."""
+"""Bytes of batches of any logs that one call decodes: one call costs as much as hundreds of batches."""
 _UnreadPlace = tuple[Place, bool, str, int]
-"""Where a group loses records: its place, whether its position there is known, the log, and from where on."""
+"""The place where a group loses records, whether its position there is known, the log, and from where on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Consumers:
 
 
 def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
-    """Return who consumes of a node's logs.
+    """Return the consumers of a node's logs.
 
     :param cluster: None: its records on the node's disk are read.
     :raises BrokerError: the cluster can't be asked.
@@ -108,7 +108,7 @@ def _on_disk(node: Node, partitions: Mapping[str, list[int]]) -> Consumers:
         )
     silent = sorted(found.groups - {group for group, _, _ in found.offsets})
     if silent:
-        notices.append(f"what groups without any offset read isn't known: {named_in_short(silent)}")
+        notices.append(f"it is unknown what groups without any offset read: {named_in_short(silent)}")
     source = LagSource(PositionsFrom.FILES, None, tuple(notices))
     all_known = bool(everywhere) and everywhere <= there and not (silent or found.unknown)
     committed: dict[Place, int | None] = {
@@ -172,7 +172,7 @@ class LogOfLag:
 
 @dataclass(frozen=True, slots=True)
 class LagContext:
-    """What lag is measured against; picklable.
+    """Data that lag is measured against; picklable.
 
     :param logs: by name.
     """
@@ -181,7 +181,7 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return what goes, and in how long age may take each segment."""
+        """Return the segments to delete, and in how long age may delete each of the others."""
         return segments_table(
             (log.name, segment.base_offset, segment.going, segment.time_to_loss_ms)
             for log in self.logs.values()
@@ -204,7 +204,7 @@ class OffsetPlace:
 
 
 def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Find what the logs tell of the lag of each row.
+    """Find the position of each row's lag in the logs.
 
     A group whose next records are gone goes on at the log's start. A group without a committed offset is
     unknown, and may need the log's oldest record.
@@ -274,7 +274,7 @@ def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tu
     """Look offsets up, each distinct one once, however many groups are there.
 
     :param offsets: each with the name of its log.
-    :return: without an offset that no segment has or anything behind it, or whose segment went away meanwhile
+    :return: without an offset that no segment has or anything behind it, or whose segment vanished meanwhile
         or can't be read.
     """
     places: dict[tuple[str, int], OffsetPlace] = {}

@@ -19,7 +19,7 @@ from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
 
 @dataclass(frozen=True, slots=True)
 class KafkaLagJob:
-    """What is measured against, and the groups' positions, partition by partition."""
+    """Data that lag is measured against, and the groups' positions, partition by partition."""
 
     context: LagContext
     consumers: Consumers

@@ -98,7 +98,7 @@ class Shortage:
 
 
 def shortage_of(disk: DiskUsage, request: PlanRequest) -> Shortage:
-    """Return what a disk lacks of the free space that is asked for."""
+    """Return the bytes that a disk lacks for the wanted free space."""
     wanted = wanted_bytes(disk, request)
     if wanted is None or disk.usable_bytes is None:
         return Shortage(None, None)
@@ -106,7 +106,7 @@ def shortage_of(disk: DiskUsage, request: PlanRequest) -> Shortage:
 
 
 def is_bounded(request: PlanRequest) -> bool:
-    """Return whether a request says how much space is to be free."""
+    """Return whether a request names the space that is to be free."""
     return request.free_bytes is not None or request.target_used_percent is not None
 
 
@@ -169,14 +169,14 @@ _ONLY_AGE = frozenset(
         Reason.BEHIND_KEPT,
     }
 )
-"""Why segments stay that a person may have deleted sooner."""
+"""Reasons to keep segments that a person may have deleted sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What decides beside the rules of retention.
+    """Parts of a request that decide beside the rules of retention.
 
-    :param stopped: the node by its own files, or what keeps all of its logs.
+    :param stopped: the node by its own files, or the reason that keeps all of its logs.
     :param word: of its cluster; None: none is asked.
     """
 
@@ -189,7 +189,7 @@ class Asked:
 
 
 def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
-    """Return what goes of each log to make room.
+    """Return the segments of each log to delete, to make room.
 
     :param plans: by the rules of retention.
     :raises OSError: a file can't be read.
@@ -245,7 +245,7 @@ def _recovery_points(directory: Path) -> Mapping[str, int]:
 
 
 def _forced(plan: LogPlan, reason: str) -> LogPlan:
-    """Delete what only its age or size keeps, as a person asks."""
+    """Delete segments that only age or size keep, at a person's request."""
 
     def decided() -> Iterator[Decision]:
         stops = False
@@ -260,7 +260,7 @@ def _forced(plan: LogPlan, reason: str) -> LogPlan:
 
 
 def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
-    """Keep what a broker that did not stop cleanly checks again, and may cut (LogLoader#recoverLog)."""
+    """Keep segments that a broker checks again after an unclean stop, and may cut (LogLoader#recoverLog)."""
     why = (
         f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: what lies "
         "above is certain once it has started"
@@ -273,7 +273,7 @@ def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
 def _by_way(
     plan: LogPlan, way: Way, directory: LogDirectory, log: PartitionLog, word: LeadersWord | None
 ) -> LogPlan:
-    """Keep what a leader on another node has, and can't be told to delete."""
+    """Keep segments that a leader on another node has, and can't be told to delete."""
     live = None if word is None else word.of(plan.log)
     if way.leader is None or live is None or word is None:
         ground = f"; {way.said}" if way.said else ""
@@ -346,8 +346,8 @@ def way_of(
 
     :param metadata: the node's own copy of the cluster's.
     :param word: of the running cluster; None: none is asked.
-    :param replicas_stopped: where no cluster is asked, a person says that all other nodes with a replica are
-        stopped; "": nobody does.
+    :param replicas_stopped: where no cluster is asked, a person's statement that all other nodes with a
+        replica are stopped; "": there is none.
     """
     fault = replica_fault(metadata, log.topic_id, log.partition, log.node_id, replicas_stopped)
     if word is None:
@@ -409,7 +409,7 @@ def _led(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way | F
 
 
 AT_ONCE = 100
-"""How many segments leaders are told of at once."""
+"""Segments that leaders are told to delete at once."""
 
 
 def delete_segments(
@@ -460,7 +460,9 @@ def _begin_behind(
     word: LeadersWord,
     meanwhile: Callable[[], object],
 ) -> None:
-    """Make sure that leaders have the same records, and have them begin behind what goes."""
+    """Make sure that leaders have the same records, then move their log starts behind the segments to
+    delete.
+    """
     cuts: list[Cut] = []
     witnesses: dict[tuple[str, int], Witness] = {}
     for prefix, way in going:
@@ -486,7 +488,7 @@ def _begin_behind(
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
-    """Make sure, right before a segment goes, that the ground that was found holds.
+    """Make sure, right before a segment is deleted, that its ground still holds.
 
     :param prefix: the segment alone.
     :raises ChangedUnderUsError: it doesn't.
@@ -508,7 +510,7 @@ class RoomNode(OpenNode):
     """A stopped node, and its cluster.
 
     :param live: how its cluster is reached; None: none runs that could be asked.
-    :param word: what the cluster said at the last look.
+    :param word: the cluster's answers at the last look.
     """
 
     live: LiveBroker | None = None
@@ -595,8 +597,8 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
 
 
 def _from_leaders(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
-    """Return a directory whose logs begin where their leaders do, as far as closed segments reach: what lies
-    below is deleted, whatever its age.
+    """Return a directory whose logs begin at their leaders' starts, as far as closed segments reach: lower
+    ones are deleted, whatever their age.
     """
     starts = dict(directory.log_starts)
     for log in directory.logs:

@@ -1,4 +1,4 @@
-"""What makes restored segments a log directory that a broker opens, for stopped nodes that are to serve it.
+"""Files that make restored segments a log directory that a stopped node can serve.
 
 No marker of a clean stop is made up, no recovery point and no index. So the broker that opens the directory
 checks each batch, and makes indexes and the state of producers again, as after a crash. Its first segment's
@@ -108,7 +108,7 @@ def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
 
 
 def continues(left: Receipt, right: Receipt) -> bool:
-    """Return whether the leaders' epochs of two adjacent segments are of one course of the log.
+    """Return whether the leaders' epochs of two adjacent segments belong to one history of the log.
 
     Where an unclean election made two courses, the epoch at the offset between them differs.
     """
@@ -214,7 +214,7 @@ def _unsound(row: Receipt, expected: str) -> RestoreError:
 
 @dataclass(frozen=True, slots=True)
 class ServingNodes:
-    """What restoring has to know of the nodes. The first one is the restored directory's own.
+    """Facts about the nodes that a restore needs. The first one is the restored directory's own.
 
     :param logs: where each of a node's logs is, by node and name.
     """
@@ -318,7 +318,7 @@ class RestoredLogDirectory(RestoredConfig):
         return self.merge_queues(pa.Table.from_arrays(found, names=_OPEN_STATE.column_names))
 
     def merge_queues(self, queues: pa.Table) -> pa.Table:
-        """Return one row a producer, whatever number of :func:`queues_of` the rows come from."""
+        """Return one row for each producer, from any number of :func:`queues_of` results."""
         markers = queues.group_by("producer_id").aggregate([("marker", "max")])
         joined = queues.join(markers, "producer_id")
         behind = pc.greater(joined["first"], pc.fill_null(joined["marker_max"], -1))

@@ -1,4 +1,4 @@
-"""Which segments Kafka's retention deletes, and why it stops where it does. Pure.
+"""Kafka's retention: the segments that it deletes, and the reason why it stops at the next one. Pure.
 
 A pass takes three rules in order. Each walks from the oldest segment to the first one that it doesn't delete.
 """
@@ -47,7 +47,7 @@ class RetentionSettings:
 
     @property
     def is_copied(self) -> bool:
-        """Return whether its segments are copied to remote storage, and go once they are there."""
+        """Return whether its segments are copied to remote storage, and deleted locally afterwards."""
         return self.remote and not self.copy_disabled
 
     @cached_property
@@ -64,7 +64,7 @@ class RetentionSettings:
 
 
 class SegmentFacts(NamedTuple):
-    """What the rules ask of a segment.
+    """A segment's facts that the rules need.
 
     :param size_bytes: of its ``.log`` alone.
     :param largest_timestamp_ms: of its records; where none has one, when the file was last written to
@@ -77,11 +77,11 @@ class SegmentFacts(NamedTuple):
 
 
 class LogFacts(NamedTuple):
-    """What the rules ask of a log.
+    """A log's facts that the rules need.
 
     :param segments: oldest first; the last one is active.
     :param start_offset: below it records count as deleted.
-    :param high_watermark: None: it isn't known, and nothing goes.
+    :param high_watermark: None: it isn't known, and nothing is deleted.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -91,7 +91,7 @@ class LogFacts(NamedTuple):
 
 
 class Rule(StrEnum):
-    """Why a segment is deleted."""
+    """The reason why a segment is deleted."""
 
     LOG_START = "log-start"
     SIZE = "retention.bytes"
@@ -102,7 +102,7 @@ _RULES = tuple(Rule)
 
 
 class Stop(StrEnum):
-    """Why a rule deletes no more."""
+    """The reason why a rule deletes no more."""
 
     OFF = "off"
     COMPACTED = "compacted"
@@ -140,7 +140,7 @@ class Halt(NamedTuple):
 
 
 class RetentionPass(NamedTuple):
-    """What one pass does to a log.
+    """The changes of one pass to a log.
 
     :param deletions: oldest first. The active segment is among them only where all are.
     :param halts: one for each rule, in their order.
@@ -151,14 +151,14 @@ class RetentionPass(NamedTuple):
 
 
 def retention_pass(log: LogFacts, settings: RetentionSettings, now_ms: int) -> RetentionPass:
-    """Return what a pass deletes (LogManager#cleanupLogs, UnifiedLog#deleteOldSegments)."""
+    """Return the segments that a pass deletes (LogManager#cleanupLogs, UnifiedLog#deleteOldSegments)."""
     if settings.compact:
         return RetentionPass((), tuple(Halt(rule, Stop.COMPACTED) for rule in _RULES))
     return delete_old_segments(log, settings, now_ms)
 
 
 def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int) -> RetentionPass:
-    """Return what is deleted of a log that the cleaner doesn't work on (UnifiedLog#deleteOldSegments)."""
+    """Return segments to delete of a log that the cleaner doesn't work on (UnifiedLog#deleteOldSegments)."""
     deletions: list[SegmentDeletion] = []
     halts: list[Halt] = []
     left = log.segments

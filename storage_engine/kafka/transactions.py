@@ -162,7 +162,7 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
 
     Without a snapshot the whole log is read: one without a record there doesn't matter to it.
 
-    :param end: what lies at or above it doesn't count, markers neither.
+    :param end: records at or above it don't count, nor do markers.
     :raises CorruptFileError: the newest snapshot can't be read, or bytes behind it that may have a marker.
     :raises OSError: a file can't be read.
     """

@@ -68,7 +68,7 @@ SegmentFiles = Callable[[], Iterable[FileFacts]]
 
 @dataclass(frozen=True, slots=True)
 class AgentListening:
-    """Where an agent listens, and who may ask for a run.
+    """The address of an agent, and the users who may ask for a run.
 
     :param certificate: of TLS, with ``key``; None: without TLS.
     :param client_authorities: who signs the certificates of drivers; None: a driver needs none.
@@ -85,12 +85,12 @@ class AgentListening:
     plain: bool = False
 
     def files(self) -> tuple[object, ...]:
-        """Return what tells whether the files of certificates have changed."""
+        """Return the state of the certificates' files, by which a change of one shows."""
         named = (self.certificate, self.key, self.client_authorities)
         return tuple((found.st_ino, found.st_mtime_ns) for found in map(_stat, filter(None, named)) if found)
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what connections are encrypted by.
+        """Return the TLS context that connections are encrypted with.
 
         :raises BadInputError: others could read along, anybody could ask, or the files can't be used.
         """
@@ -149,10 +149,11 @@ class _Run:
 class Agent:
     """Serves segments of stores.
 
-    :param stores: by the real path of each root, what lists the files of its segments.
+    :param stores: by the real path of each root, the function that lists the files of its segments.
     :param lease_seconds: a run is forgotten after so long without a question.
     :param connections: at one time; one more is closed at once.
-    :param bytes_per_second: how fast all runs may read together, beside what each plan says; None: any speed.
+    :param bytes_per_second: how fast all runs may read together, beside each plan's own limit; None: any
+        speed.
     :param log: is given a line for each thing that an operator should know.
     """
 
@@ -240,7 +241,9 @@ class Agent:
             self._free.release()
 
     def _tls_now(self) -> ssl.SSLContext | None:
-        """Return what a connection is encrypted by: the files as they are now, or else as they were."""
+        """Return the TLS context of a new connection: from the files as they are now, or else as they
+        were.
+        """
         with self._lock:
             if (files := self._listening.files()) != self._tls_files:
                 self._tls_files = files
@@ -248,7 +251,7 @@ class Agent:
                     self._tls = self._listening.tls()
                     self._log("the files of certificates have changed: new connections have what they say")
                 except BadInputError as error:
-                    self._log(f"{error} The certificates of before are used on.")
+                    self._log(f"{error} The earlier certificates stay in use.")
             return self._tls
 
     def _answer(self, wire: Wire, peer: str) -> None:
@@ -273,7 +276,7 @@ class Agent:
                 wire.send(error_message(error))
 
     def _greet(self, wire: Wire) -> tuple[str, str]:
-        """Return who asks, and with what secret, once both sides have shown it."""
+        """Return the caller's name and secret, once both sides have shown that they know the secret."""
         greeting = wire.receive(MOST_GREETING_BYTES)
         found = (greeting["protocol"], greeting["release"])
         if found != (PROTOCOL, __version__):
@@ -293,7 +296,9 @@ class Agent:
         wire.send({"nonce": nonce, "shown": shows(secret.encode(), "agent", others, nonce)})
         shown = str(wire.receive(MOST_GREETING_BYTES)["shown"])
         if not hmac.compare_digest(shown, shows(secret.encode(), "asker", others, nonce)):
-            raise _refusal("who has its token, found one who can't show it", "Give the driver the same token")
+            raise _refusal(
+                "who has its token, found one that can't show it", "Give the driver the same token"
+            )
         return who, secret
 
     def _run(self, name: str, key: str | None = None) -> _Run:
@@ -308,7 +313,8 @@ class Agent:
                 run.until = now + self._lease_seconds
                 return run
         raise _refusal(
-            f"a run that it knows, found {printable(name)[:80]}: it was restarted since, or nobody asked for "
+            f"a run that it knows, found {printable(name)[:80]}: it was restarted since, or was not asked "
+            "for "
             f"{self._lease_seconds:g} s (--lease)",
             "Run it again",
         )

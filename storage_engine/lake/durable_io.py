@@ -36,7 +36,7 @@ _CONFIGURED_BY = {
     **dict.fromkeys(("gs", "gcs"), ("gcs.",)),
     **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), ("adls.",)),
 }
-"""By scheme, what the properties begin with that say which host is asked, and as whom."""
+"""Beginnings of the properties that name the host and the user, by scheme."""
 
 _recorders: list[list[str]] = []
 _recorders_lock = threading.Lock()
@@ -71,7 +71,7 @@ def local_path(location: str) -> Path | None:
 
 
 def may_open(properties: Mapping[str, str], location: str) -> bool:
-    """Return whether the configuration says how files of such a location are opened. Pure.
+    """Return whether the configuration tells how to open files of such a location. Pure.
 
     A location may come from data: what names a host by itself, or a kind of storage that nobody configured,
     would be a connection to where the configuration knows nothing of.

@@ -1,4 +1,4 @@
-"""How long a lake waits for an object store."""
+"""Time limits of a lake's requests to an object store."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ S3_DEFAULTS = {
     "s3.request-timeout": "30",
     "s3.retry-strategy-impl": "storage_engine.lake.s3_retries.LakeRetries",
 }
-"""So that a store that stalls or is gone ends in an error, not in a task that never does."""
+"""Time limits, so that a store that stalls or is gone ends in an error, not in a task that never ends."""

@@ -1,4 +1,4 @@
-"""How long an object store that says "slow down", or nothing at all, is asked again."""
+"""Retries of requests to an object store that says "slow down" or doesn't answer."""
 
 from __future__ import annotations
 

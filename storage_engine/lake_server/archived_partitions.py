@@ -1,4 +1,4 @@
-"""Which records of Kafka's topics a lake has: ranges of each partition, by the receipts of all its stores.
+"""Records of Kafka's topics in a lake: ranges of each partition, by the receipts of all its stores.
 
 A partition is a cluster's id, a topic's id and a number, whatever its directory was called. Replicas may have
 archived the same offsets: each is served once.
@@ -47,12 +47,12 @@ class ArchivedRange:
 
 @dataclass(frozen=True)
 class ArchivedPartition:
-    """What a lake has of a partition.
+    """A lake's ranges of a partition.
 
-    :param topic: what consumers call its topic.
+    :param topic: its topic's name for consumers.
     :param ranges: by offset, none over another.
-    :param start: the first offset that is served: what the log began with when it was archived, or later.
-    :param expired: offsets that a keep rule took, as (first, end, by what): readers go on behind them.
+    :param start: the first offset that is served: the log's begin when it was archived, or later.
+    :param expired: offsets that a keep rule took, as (first, end, rule): readers go on behind them.
     :param topic_id: as Kafka writes it.
     """
 
@@ -120,7 +120,7 @@ class Archive:
 
 
 def read_archive(lake: Lake, cluster: str | None) -> Archive:
-    """Return what a lake has of a cluster of Kafka.
+    """Return the logs of one Kafka cluster in a lake.
 
     :param cluster: its id; None: the lake has one.
     :raises BadInputError: the lake is another broker's, or the cluster isn't the one or isn't there.
@@ -153,7 +153,7 @@ def archive_of(
 ) -> Archive:
     """Return the partitions that receipts are of. Pure.
 
-    :param rows: those that count, of every log's newest lineage; of what expired nothing is served.
+    :param rows: those that count, of every log's newest lineage; expired ranges are not served.
     :param expiries: by which policy and since when something expired, by the act's SHA-256.
     :param first_proven: when each segment was proven for the first time; by default by its receipt. The topic
         of which one was so last has its name, whatever was proven again or compacted since.
@@ -248,7 +248,7 @@ def _partition(
 
 
 def _directory(row: Receipt) -> PartitionDirectory:
-    """Return what a receipt's log is called.
+    """Return the directory's name for a receipt's log.
 
     :raises ReceiptError: it is the name of no log.
     """

@@ -32,7 +32,7 @@ _SESSION_SECONDS = (1.0, 1800.0)
 
 
 class Joined(NamedTuple):
-    """What a member is told when its group has a new generation."""
+    """Answer to a member when its group has a new generation."""
 
     error: ErrorCode
     member_id: str
@@ -43,7 +43,7 @@ class Joined(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """What a member is told of its partitions."""
+    """Answer to a member with its partitions."""
 
     error: ErrorCode
     assignment: bytes = b""
@@ -53,7 +53,7 @@ class Synced(NamedTuple):
 class Member:
     """A member of a group.
 
-    :param protocols: by name, what it says of itself.
+    :param protocols: its metadata, by name.
     :param seen: when it was last heard of, on the monotonic clock, in seconds.
     """
 
@@ -181,7 +181,7 @@ class GroupCoordinator:
         return await waiting
 
     def heartbeat(self, request: Any) -> ErrorCode:
-        """Return whether a member may go on, or has to join again."""
+        """Return whether a member may stay, or has to join again."""
         group, _, error = self._member(request)
         if group is not None and group.state == PREPARING:
             return ErrorCode.rebalance_in_progress
@@ -316,7 +316,7 @@ FORWARDED: Final = frozenset(
 _SYNC = timedelta(minutes=5)
 """How long members may wait for the partitions that their leader assigns (max.poll.interval.ms)."""
 _RETENTION_SECONDS = 7 * 24 * 3600.0
-"""After so long without a use a group's positions are dropped (offsets.retention.minutes)."""
+"""Time without a use after which a group's positions are dropped (offsets.retention.minutes)."""
 
 
 class GroupAnswers:
@@ -324,7 +324,7 @@ class GroupAnswers:
 
     :param cluster: the id that clients are told.
     :param upstream: where groups that never committed here have their positions; None: nowhere.
-    :param address: what clients are told to connect to, as host and port.
+    :param address: host and port that clients are told to connect to.
     :param are_groups_upstream: groups are at the cluster, with their real coordinators.
     """
 
@@ -351,7 +351,7 @@ class GroupAnswers:
 
         :param now: on the monotonic clock, in seconds.
         :return: the groups.
-        :raises OSError: the file can't be written; what it has stays.
+        :raises OSError: the file can't be written; its content stays.
         """
         async with self._commits:
             self._used |= {name: now for name, group in self.groups.groups.items() if group.members}
@@ -368,7 +368,7 @@ class GroupAnswers:
         return response(request, error_code=error, error_message=None, node_id=NODE_ID, host=host, port=port)
 
     async def _forwarded(self, request: Request, upstream: Upstream) -> Frame | None:
-        """Return what a group's real coordinator answers; None: it can't be asked.
+        """Return the answer of a group's real coordinator; None: it can't be asked.
 
         Clients aren't told its address: some ask any broker that they know where to fetch.
         """

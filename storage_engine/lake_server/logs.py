@@ -38,7 +38,7 @@ from storage_engine.lake_server.upstream import (
 
 
 class LogSource(Enum):
-    """Who answers."""
+    """The source of an answer."""
 
     LAKE = "lake"
     CLUSTER = "cluster"
@@ -50,7 +50,7 @@ class LogSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeamStep:
-    """What answers a reader at an offset.
+    """Source that answers a reader at an offset.
 
     :param offset: from which it is read; higher than the asked one where nothing has that.
     :param end: of the lake's offsets without a hole from there on; of other sources the same as ``offset``.
@@ -64,7 +64,7 @@ class SeamStep:
 
 
 def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int] | None) -> SeamStep:
-    """Return what answers a reader at an offset.
+    """Return the source that answers a reader at an offset.
 
     :param cluster: the first offset and the end of the cluster's log; None: it has not been asked, and may
         have whatever the lake lacks.
@@ -110,7 +110,7 @@ def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
 
 UNDEFINED: Final = -1
 _AGAIN: Final = ErrorCode.not_leader_or_follower
-"""What clients ask again after, each of them."""
+"""Time after which each client asks again."""
 _MOST_REST_SECONDS = 0.5
 _MOST_OF_CLUSTER = 2 << 20
 """Bytes of one answer that the cluster gives: they are in memory until the client has taken them."""
@@ -124,7 +124,7 @@ Topics = Mapping[str, Mapping[int, ArchivedPartition]]
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecords:
-    """What a reader gets of a partition.
+    """Records of a partition for a reader.
 
     :param aborted: producer ids and first offsets of aborted transactions; None: they weren't asked for.
     """
@@ -172,7 +172,7 @@ class Logs:
         return self._joined[2]
 
     def is_same(self, place: PartitionKey) -> bool:
-        """Return whether the cluster has a partition, of the topic that the lake has by this name."""
+        """Return whether the cluster has a partition, of the same topic that the lake has under this name."""
         partition = self.topics.get(place[0], {}).get(place[1])
         return partition is not None and self._is_at_cluster(partition) and not self._is_other(partition)
 
@@ -191,14 +191,14 @@ class Logs:
             self._log(line)
 
     def log_gaps(self) -> None:
-        """Log which offsets the lake lacks between others, each once."""
+        """Log offsets that the lake lacks between others, each once."""
         for line in self._reader.archive.gaps():
             self.log_once(line)
 
     async def renew(self) -> None:
         """Read the lake's newest commit.
 
-        :raises LakeUnavailableError: the lake can't be read; what was known stays.
+        :raises LakeUnavailableError: the lake can't be read; the earlier state stays.
         """
         async with self._renewal:
             await self._reader.renew()
@@ -264,7 +264,7 @@ class Logs:
     async def _of_lake(
         self, wanted: Sequence[PartitionFetch], limits: FetchLimits
     ) -> tuple[dict[PartitionKey, PartitionRecords], list[tuple[ArchivedPartition, PartitionFetch]]]:
-        """Return what the lake has, and what the cluster has to be asked for."""
+        """Return the lake's records, and the offsets to ask the cluster for."""
         left, has_records = limits.max_bytes, False
         found: dict[PartitionKey, PartitionRecords] = {}
         across: list[tuple[ArchivedPartition, PartitionFetch]] = []
@@ -323,7 +323,7 @@ class Logs:
     async def _of_cluster(
         self, across: Sequence[tuple[ArchivedPartition, PartitionFetch]], limits: FetchLimits
     ) -> dict[PartitionKey, PartitionRecords]:
-        """Return what the cluster has; where it lacks an offset, what the lake's newest commit has."""
+        """Return the cluster's records; where it lacks an offset, the records of the lake's newest commit."""
         assert self._upstream is not None
         found: dict[PartitionKey, PartitionRecords] = {}
         asked: list[tuple[ArchivedPartition, PartitionFetch, ClusterTopic | None]] = []
@@ -356,7 +356,9 @@ class Logs:
     def _passed_on(
         self, partition: ArchivedPartition, answer: Any, compared: ClusterTopic | None
     ) -> PartitionRecords:
-        """Return what the cluster gave, unless another topic or leader than the compared one may have."""
+        """Return the cluster's records, unless they may come from another topic or leader than the compared
+        one.
+        """
         is_compared = self._topic(partition) == compared
         if answer is None or answer.error_code is not ErrorCode.none or not is_compared:
             return PartitionRecords(_AGAIN)
@@ -375,7 +377,7 @@ class Logs:
         )
 
     async def _beyond(self, one: PartitionFetch, limits: FetchLimits) -> PartitionRecords:
-        """Return what a reader gets at an offset that the cluster lacks."""
+        """Return the answer to a reader at an offset that the cluster lacks."""
         assert self._upstream is not None
         try:
             await self.renew()
@@ -398,7 +400,7 @@ class Logs:
                     f"offsets [{missing[0]}, {missing[1]}) are neither in the lake nor at the cluster: LOST"
                 )
                 if not self._reader.skip_holes:
-                    return self._refused(partition, f"{lost}. --holes skip goes on behind them")
+                    return self._refused(partition, f"{lost}. --holes skip continues behind them")
                 self.log_once(f"{partition.topic}-{partition.number}: {lost}, and skipped")
             if step.source is LogSource.CLUSTER and fault:
                 return self._refused(partition, fault)
@@ -417,7 +419,7 @@ class Logs:
         )
 
     async def _transactions(self, partition: ArchivedPartition, offset: int) -> Transactions:
-        """Return what is known of transactions; of those that are open where the lake ends, by the cluster.
+        """Return the states of transactions; those open at the lake's end are completed from the cluster.
 
         Whatever began below the cluster's last stable offset has ended, and what was aborted of that is named
         with the first batch behind the seam.

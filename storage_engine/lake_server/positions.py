@@ -57,13 +57,13 @@ class CommittedPositions:
             raise
 
     def of(self, group: str, topic: str, partition: int) -> Position | None:
-        """Return what a group has committed; None: nothing."""
+        """Return a group's committed position; None: it has none."""
         return self.groups.get(group, {}).get(topic, {}).get(partition)
 
     def commit(self, group: str, found: dict[tuple[str, int], Position]) -> None:
         """Keep positions; they are on disk when this returns.
 
-        :raises OSError: they can't be written; what was committed before stays.
+        :raises OSError: they can't be written; earlier commits stay.
         """
         of_group = {topic: dict(numbers) for topic, numbers in self.groups.get(group, {}).items()}
         for (topic, partition), position in found.items():
@@ -79,7 +79,7 @@ class CommittedPositions:
         self._write(_without(self.groups, groups), _without(self.given_back, groups))
 
     def begin_giving_back(self, group: str, of_cluster: dict[str, dict[int, Position]]) -> None:
-        """Keep what a group has at the cluster, before its positions are committed there.
+        """Keep a group's positions at the cluster, before its own positions are committed there.
 
         :raises OSError: it can't be written.
         """
@@ -128,7 +128,7 @@ def _without(positions: Positions, groups: Collection[str]) -> Positions:
 async def give_back(
     archive: Archive, upstream: Upstream, positions: CommittedPositions, tell: Callable[[str], None]
 ) -> bool:
-    """Commit what groups without members have to the cluster, and forget it here.
+    """Commit positions of groups without members to the cluster, and forget them here.
 
     :param tell: is given a line for each group.
     :return: whether every group was given back.

@@ -89,7 +89,7 @@ class Request:
 
 
 def load_types() -> None:
-    """Load what most clients ask by: that takes longer than to answer the first of them."""
+    """Load the types that most clients ask for first: loading takes longer than the first answer."""
     for name, _, highest in APIS.values():
         entity_reader(body_class(name, highest, "request", None))
         entity_writer(body_class(name, highest, "response", None))
@@ -160,7 +160,7 @@ def response(request: Request, **values: Any) -> Frame:
 def part(request: Request, kind: str, **values: Any) -> Any:
     """Return a part of the response to a request.
 
-    :param kind: what kio calls it.
+    :param kind: its name in kio.
     """
     return _made(body_class(request.name, max(request.version, 0), "response", kind), values)
 
@@ -170,8 +170,8 @@ def parts_by_topic(
 ) -> tuple[Any, ...]:
     """Return a part of a response for each topic of a request.
 
-    :param kind: what kio calls such a part.
-    :param make: returns the part for what is asked of one of the topic's partitions.
+    :param kind: the name of such a part in kio.
+    :param make: returns the part for a request on one of the topic's partitions.
     """
     found = []
     for topic in topics:

@@ -36,7 +36,7 @@ Pieces = Callable[[Receipt], Iterator[Piece]]
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """What readers of committed records have to know of a partition.
+    """Transactions of a partition that readers of committed records depend on.
 
     :param aborted: by their last offset.
     :param sections: the offsets without a hole, each by its end and its last stable offset: below that every
@@ -57,7 +57,7 @@ class Transactions:
 
 
 def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transactions:
-    """Return what is known of a partition's transactions.
+    """Return the states of a partition's transactions.
 
     The indexes are the broker's own (TransactionIndex). What is open at a hole, and behind the last segment,
     tell the segment before, its snapshot and its batches (ProducerStateManager); without a snapshot those of
@@ -164,7 +164,7 @@ class LakeReader:
     async def renew(self) -> None:
         """Read the receipts again if the lake has been committed to since.
 
-        :raises LakeUnavailableError: the lake can't be read; what was known stays.
+        :raises LakeUnavailableError: the lake can't be read; the earlier state stays.
         """
 
         def look() -> tuple[tuple[int | None, int | None], Table, Archive, frozenset[str]] | None:
@@ -190,7 +190,7 @@ class LakeReader:
             self.changed = asyncio.Event()
 
     def _current(self, table: Table) -> tuple[int | None, int | None]:
-        """Return which snapshots the two tables are at: rows are moved without a new receipt, too."""
+        """Return the present snapshots of the two tables: rows are moved without a new receipt, too."""
         return self._lake.segments().metadata.current_snapshot_id, table.metadata.current_snapshot_id
 
     async def batches(self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int) -> Batches:
@@ -200,7 +200,7 @@ class LakeReader:
         :param end: only batches that begin below it.
         :return: nothing: no batch begins below ``end``.
         :raises StorageEngineError: no receipt has it.
-        :raises DamagedRangeError: what is archived there is no batch.
+        :raises DamagedRangeError: the archived bytes there are no batch.
         :raises ProofError: the data file can't be turned back into its segment.
         :raises LakeUnavailableError: the lake can't be read.
         """
@@ -256,7 +256,7 @@ class LakeReader:
         return await asyncio.get_running_loop().run_in_executor(self._finder, look)
 
     async def transactions(self, partition: ArchivedPartition) -> Transactions:
-        """Return what is known of a partition's transactions."""
+        """Return the states of a partition's transactions."""
         key = (partition.topic, partition.number)
         if key not in self._transactions:
             self._transactions[key] = asyncio.get_running_loop().run_in_executor(
@@ -279,7 +279,7 @@ class LakeReader:
         if hole is not None and not self.skip_holes:
             raise StorageEngineError(
                 f"{where} [{hole[0]}, {hole[1]}): no receipt has them, so that consumers stop before "
-                "them. Run verify, which says what became of them; --holes skip goes on behind them."
+                "them. Run verify, which says what became of them; --holes skip continues behind them."
             )
         if found.refused:
             raise StorageEngineError(

@@ -218,7 +218,7 @@ class Piece:
         :param end: only batches that begin below it; nothing, where the next one doesn't.
         :param max_bytes: more are returned where the first batch is longer (KIP-74).
         :return: None: no batch of this piece has it or lies behind it.
-        :raises DamagedRangeError: what is no batch lies where the offset may have been.
+        :raises DamagedRangeError: bytes that are no batch lie where the offset may have been.
         """
         first = int(np.searchsorted(self.last_offsets, offset))
         if first == len(self.positions):
@@ -239,7 +239,7 @@ class Piece:
     def last_batch(self, end: int) -> bytes:
         """Return the last batch that begins below an offset; nothing: none does.
 
-        :raises DamagedRangeError: what is no batch lies behind it.
+        :raises DamagedRangeError: bytes that are no batch lie behind it.
         """
         last = int(np.searchsorted(self.base_offsets, end)) - 1
         if last == len(self.positions) - 1:
@@ -298,7 +298,7 @@ class SegmentInLake:
         return self._scratch.size_bytes
 
     def lies_in(self, table: Table, untouched: Set[str]) -> bool:
-        """Return whether it lies in a newer table as it did, and is read from that if so.
+        """Return whether it lies unchanged in a newer table, and is read from that if so.
 
         :param untouched: the table's data files that are as they were written.
         """
@@ -455,7 +455,7 @@ class SegmentInLake:
         return self._beginnings[number]
 
     def _begins_late(self, number: int, offset: int) -> bool:
-        """Return whether the batch of an offset in a window began before that."""
+        """Return whether the batch with an offset of a window begins before the window."""
         window = self._windows[number]
         begin = self._beginning(number)
         if begin is None:

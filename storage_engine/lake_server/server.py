@@ -38,7 +38,7 @@ from storage_engine.lake_server.users import MECHANISMS, Login, LoginError, User
 
 _TOPIC_RESOURCE = 2
 _MOST_BYTES = 55 << 20
-"""Of one answer, however much is asked for; as a broker's fetch.max.bytes."""
+"""Bytes of one answer, however many are asked for; as a broker's fetch.max.bytes."""
 _LONGEST_WAIT_SECONDS = 30.0
 _FETCH_OF_ZSTD = 10
 """Clients that fetch by earlier versions know no zstd (KIP-110)."""
@@ -47,7 +47,7 @@ _FETCH_OF_ZSTD = 10
 class Answers(GroupAnswers):
     """Answers requests of clients.
 
-    :param address: what clients are told to connect to, as host and port.
+    :param address: host and port that clients are told to connect to.
     """
 
     async def answer(self, request: Request) -> Frame | None:
@@ -271,9 +271,9 @@ _RENEWAL_SECONDS = 10.0
 _DROP_SECONDS = 600.0
 _MOST_CONNECTIONS = 1000
 _REQUEST_SECONDS = 30.0
-"""How long a request may take to come, from its first byte on, and a client to log in."""
+"""Time limit for a request, from its first byte on, and for a client's login."""
 _IDLE_SECONDS = 600.0
-"""After so long without a request, or of an answer that isn't taken, a connection is closed
+"""Time without a request, or with an answer that isn't taken, after which a connection is closed
 (connections.max.idle.ms).
 """
 _LENGTH = struct.Struct(">i")
@@ -299,7 +299,7 @@ class Listening:
     users: Mapping[str, User] | None = None
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what connections are encrypted by.
+        """Return the TLS context that connections are encrypted with.
 
         :raises BadInputError: the files are no certificate and key, or others could read along.
         """
@@ -405,10 +405,10 @@ async def _drop_unused(answers: Answers, log: Callable[[str], None]) -> None:
         try:
             dropped = await answers.drop_unused(monotonic())
         except OSError as error:
-            log(f"positions of groups that nobody uses can't be dropped: {error}")
+            log(f"positions of groups without clients can't be dropped: {error}")
         else:
             for group in dropped:
-                log(f"group {group}: its positions were dropped, as nobody used them for seven days")
+                log(f"group {group}: its positions were dropped, since no client used them for seven days")
 
 
 class Connections:

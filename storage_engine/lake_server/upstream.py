@@ -39,7 +39,8 @@ _VERSIONS = MappingProxyType(
     {"fetch": 13, "metadata": 12, "list_offsets": 5, "find_coordinator": 2, "offset_fetch": 5}
     | {"offset_commit": 7, "sasl_handshake": 1, "sasl_authenticate": 1}
 )
-"""What brokers answer from 3.1 on. Fetch asks by a topic's id, so that no other topic of its name answers."""
+"""Versions that brokers answer from 3.1 on. Fetch asks by a topic's id, so that no other topic of its name
+answers."""
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 _RENEWAL_SECONDS = 5.0
@@ -54,7 +55,7 @@ _NO_POSITION = -1
 _LOGIN = ("sasl.mechanism", "sasl.username", "sasl.password")
 _MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 _PART_OF_LIFETIME = 0.8
-"""After which a connection isn't used again: what is asked on it takes some time, too."""
+"""Age after which a connection isn't used again: a request on it takes some time, too."""
 _NOTHING_MORE = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
 
 
@@ -82,7 +83,7 @@ class ClusterTopic:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the cluster's metadata say; internal topics are left out."""
+    """The cluster's metadata; internal topics are left out."""
 
     brokers: Mapping[int, Address] = field(default_factory=dict)
     topics: Mapping[str, ClusterTopic] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
-    """What is to be fetched of a partition."""
+    """Offsets of a partition to fetch."""
 
     place: PartitionKey
     offset: int
@@ -99,7 +100,7 @@ class PartitionFetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Of one fetch.
+    """Limits of one fetch.
 
     :param level: of isolation.
     :param seconds: how long it may wait for ``min_bytes``.
@@ -112,7 +113,7 @@ class FetchLimits:
 
 
 def trusting(authorities: Path) -> ssl.SSLContext:
-    """Return what connections to brokers are encrypted by.
+    """Return the TLS context of connections to brokers.
 
     :param authorities: certificates of who signed theirs, as PEM.
     :raises BadInputError: the file has none.
@@ -128,7 +129,7 @@ def trusting(authorities: Path) -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamLogin:
-    """By what this server shows the brokers who it is."""
+    """The credentials by which this server logs in to brokers."""
 
     mechanism: str
     user: str
@@ -161,7 +162,7 @@ class Upstream:
 
     :param bootstrap: brokers that are asked for the others.
     :param cluster: the id that it has to have.
-    :param tls: what connections to it are encrypted by; None: they aren't.
+    :param tls: the TLS context of connections to it; None: they aren't encrypted.
     :param login: that its brokers demand; None: they demand none.
     """
 
@@ -287,7 +288,7 @@ class Upstream:
     async def positions(
         self, group: str, partitions: Mapping[str, Sequence[int]] | None
     ) -> dict[PartitionKey, tuple[int, str | None]]:
-        """Return what a group has committed at the cluster.
+        """Return a group's committed positions at the cluster.
 
         :param partitions: by topic; None: whatever it has.
         :raises UpstreamError: the coordinator doesn't answer.
@@ -487,7 +488,7 @@ class _Connection:
             return connection
 
     async def _log_in(self, login: UpstreamLogin) -> None:
-        """Show who this server is.
+        """Log in to a broker.
 
         :raises UpstreamError: the broker doesn't take it, or doesn't know the password itself.
         """

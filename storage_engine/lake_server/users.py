@@ -1,4 +1,5 @@
-"""Who may read: a file of users, none of whose passwords it has, and how a client shows that it has one.
+"""Users who may read: a file with no passwords in it, and the exchange by which a client proves that it has
+one.
 
 PLAIN and SCRAM (RFC 5802) are what Kafka's clients have; both are told by the same salted keys.
 """
@@ -128,12 +129,12 @@ class Login:
         return {name: topic for name, topic in topics.items() if self.user.may_read(name)}
 
     def begin(self, mechanism: str) -> bool:
-        """Return whether a client may go on by a mechanism."""
+        """Return whether a client may continue with a mechanism."""
         self._mechanism, self._scram, self.user = mechanism, None, None
         return self._users is not None and mechanism in MECHANISMS
 
     def go_on(self, said: bytes) -> bytes:
-        """Take what a client says, and return what it is to be told.
+        """Take a client's message, and return the answer to it.
 
         :raises LoginError: it isn't who it says.
         """

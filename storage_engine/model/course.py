@@ -41,7 +41,7 @@ class RuleSetting:
     """A setting of the broker that a simulation can change.
 
     :param name: the broker's own.
-    :param minimum: what a person may type at least; None: anything. The broker may clamp the value.
+    :param minimum: the least value that a person may type; None: any. The broker may clamp the value.
     :param unit: of the value, such as h, %, ms; "": none.
     """
 
@@ -58,7 +58,7 @@ class RuleLevels:
     """The levels at which a broker acts, as they are in effect. A disk has to be above one.
 
     :param notice_percent: a person is told.
-    :param cleans_percent: the broker deletes what has expired, at any hour.
+    :param cleans_percent: above it the broker deletes expired segments, at any hour.
     :param forces_percent: it deletes whatever its age; None: it never does, by its settings.
     :param refuses_percent: it refuses writes.
     :param accepts_percent: at this level or below it accepts them again.
@@ -73,7 +73,7 @@ class RuleLevels:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """How much is written to the logs while the broker accepts it.
+    """Bytes written to the logs while the broker accepts them.
 
     :param bytes_per_day: of the logs alone.
     :param profile: the weight of each hour of the day, in the store's time zone; only their ratios count.
@@ -88,7 +88,7 @@ class Ingest:
 
     def __post_init__(self) -> None:
         """
-        :raises BadInputError: it can't be what a store takes in.
+        :raises BadInputError: no store can have such an ingest.
         """
         _require_bytes("bytes_per_day", self.bytes_per_day, least=0)
         _require(len(self.profile) == HOURS_A_DAY, "profile", "24 weights, one an hour", len(self.profile))
@@ -105,7 +105,7 @@ class Ingest:
         return int(self.bytes_per_day * self.factor)
 
     def hour_bytes(self, day: int) -> tuple[int, ...]:
-        """Return what each hour of a day brings.
+        """Return the ingest of each hour of a day.
 
         :param day: counted from the start of the course, which is day 0.
         """
@@ -140,10 +140,10 @@ class SegmentRun:
 
 @dataclass(frozen=True, slots=True)
 class CourseStart:
-    """What a course begins with: one disk, and the log on it.
+    """The start of a course: one disk, and the log on it.
 
-    :param disk_bytes: used and usable bytes, without what the file system keeps for root.
-    :param other_bytes: used on it by what is neither the log nor its dependents.
+    :param disk_bytes: used and usable bytes, without the file system's reserve for root.
+    :param other_bytes: bytes used on it by neither the log nor its dependents.
     :param segment_bytes: of a new segment, once it is full.
     :param runs: the sealed segments, oldest first.
     :param active_bytes: written to the segment behind them, which is not full.
@@ -188,13 +188,13 @@ class CourseStart:
 
     @property
     def used_bytes(self) -> int:
-        """Return what is on the disk."""
+        """Return the bytes used on the disk."""
         return self.other_bytes + self.log_bytes + int(self.log_bytes * self.dependents_share)
 
     def changed(self, *, disk_bytes: int | None = None, ingest: Ingest | None = None) -> CourseStart:
         """Return the same store on a disk of another size, or with another ingest.
 
-        :raises BadInputError: a size or an ingest that can't be, such as a disk too small for what is on it.
+        :raises BadInputError: an impossible size or ingest, such as a disk too small for its content.
         """
         if disk_bytes is not None:
             # A disk as it is may be a little smaller than what is estimated to be on it.
@@ -251,7 +251,7 @@ class CourseSummary:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happens from the start on, thinned to at most 2,000 points that keep each peak and each drop.
+    """The course from its start, thinned to at most 2,000 points that keep each peak and each drop.
 
     Two points of one moment are before and behind a deletion.
 
@@ -336,7 +336,7 @@ class BrokerRules(ABC):
         *,
         limit_seconds: float = MOST_SECONDS,
     ) -> Course:
-        """Compute what happens from the start on.
+        """Compute the course from its start.
 
         :param limit_seconds: of processor time.
         :raises BadInputError: a value that the broker would not work with, or a horizon that is too long.
@@ -347,7 +347,7 @@ class BrokerRules(ABC):
     def advice(
         self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
     ) -> tuple[Advice, ...]:
-        """Compute what a person may want to change at this ingest.
+        """Compute advice for a person at this ingest.
 
         :param wished_hours: how long messages should stay; None: as long as the settings say.
         :raises BadInputError: a value that the broker would not work with.
@@ -386,7 +386,7 @@ _UNSET = -1
 
 
 class CourseRecord:
-    """Takes what happens in the order in which it does."""
+    """Takes events in their order."""
 
     def __init__(self, start: CourseStart, horizon_ms: int) -> None:
         self._disk_bytes = start.disk_bytes
@@ -425,7 +425,7 @@ class CourseRecord:
         forced: bool,
         unexpired: int,
     ) -> None:
-        """Keep what a pass deleted, together with those shortly before it for the same causes."""
+        """Keep the deletions of a pass, together with those shortly before it for the same causes."""
         index = self._open.get((causes, forced))
         if index is not None:
             run = self._runs[index]

@@ -20,7 +20,7 @@ class ShieldNeed:
     :param pass_interval_ms: from one pass to the next; None likewise.
     :param disk_bytes: size of the smallest disk of the log; None: it can't be measured.
     :param used_percent: how full the fullest of these disks is, as the broker counts; None likewise.
-    :param is_tended: a watch is alive that acts on what is deleted.
+    :param is_tended: a watch is alive that acts on deletions.
     :param refusal: why there may be none now; "" where there may.
     """
 
@@ -36,36 +36,37 @@ T = TypeVar("T")
 
 
 class HoldMemory(Protocol):
-    """Where a broker folder keeps what it must know again after a kill. Durable when a call returns."""
+    """Keeps what a broker package must know again after a kill. Durable when a call returns."""
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return what was saved last; None: nothing, or it was dropped."""
+        """Return the value that was saved last; None: there is none, or it was dropped."""
 
     def save(self, state: Mapping[str, Any] | None) -> None:
-        """Replace what is kept; None drops it."""
+        """Replace the saved value; None drops it."""
 
     def of_others(self) -> Sequence[Mapping[str, Any]]:
-        """Return what is kept for other stores of the same kind of broker in the same journal."""
+        """Return the memory that other stores of the same kind of broker share in the same journal."""
 
     def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
         """Be the only store of the journal that changes what a cluster's stores share, after some waiting.
 
-        :return: what has to be called right before each change: it makes sure that this is so still.
+        :return: the check to call right before each change: it makes sure that no other holder came
+            meanwhile.
         :raises StoreBusyError: another one is at it, or was meanwhile.
         """
 
     def record_drift(self, found: Sequence[Drift]) -> None:
-        """Record what was found otherwise than it should be, before what is remembered goes on without it.
+        """Record drift, before the remembered state goes on without it.
 
         What was recorded already is not recorded again.
         """
 
 
 def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
-    """Return what is remembered of a hold; None: nothing.
+    """Return the remembered state of a hold; None: there is none.
 
-    :param kind: dataclass of what a broker's hold keeps.
-    :raises GateRefusedError: what is remembered isn't what this release writes.
+    :param kind: dataclass of the state of a broker's hold.
+    :raises GateRefusedError: the remembered state isn't in this release's form.
     """
     saved = None if memory is None else memory.load()
     if saved is None:
@@ -85,7 +86,7 @@ def save_hold(memory: HoldMemory, state: object | None) -> None:
 
 
 class DriftKind(StrEnum):
-    """What somebody else, or time, did to a held store."""
+    """Kind of a change that another program, or time, made to a held store."""
 
     MTIME_CHANGED = "mtime-changed"
     SETTING_CHANGED = "setting-changed"
@@ -119,18 +120,18 @@ class DriftKind(StrEnum):
 
 
 UNPROVEN = "no lake proves them"
-"""What a record says of a range that went when lakes were asked, and none had all of it. Persisted."""
+"""Word of a record for a range that was deleted when lakes were asked, and none had all of it. Persisted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """:param detail: what was expected, what was found, and what to do; of a range that is gone, also whose
-        messages were in it.
+    """:param detail: the expected and the found state, and the remedy; of a range that is gone, also the
+    topics whose messages were in it.
     :param start_offset: of the log, where it is about a range that is gone; -1 otherwise.
     :param end_offset: behind that range; -1 otherwise.
     :param topics: of the messages in that range, as far as they can still be told.
-    :param log_id: of the log that the range was in, as receipts have it; "" where it isn't known, and of a
-        log that is no more once the detail says what of the range no lake has.
+    :param log_id: identity of the range's log, as receipts have it; "" where it isn't known, and for a
+        deleted log once the detail says what of the range no lake has.
     :param unarchived: by which rule nobody had to archive the range; "": by none.
     """
 
@@ -145,7 +146,7 @@ class Drift:
 
     @property
     def was_unproven(self) -> bool:
-        """Return whether no lake had all of it when it was found gone, and no rule let it go."""
+        """Return whether it was found gone while no lake had all of it and no rule permitted its deletion."""
         return UNPROVEN in self.detail
 
 
@@ -167,7 +168,7 @@ class DueRange:
 
 @dataclass(frozen=True, slots=True)
 class WatchLook:
-    """What the last look of a store's watch came to.
+    """Result of a watch's last look at its store.
 
     :param looked_at_ms: when it last looked at all that the hold rests on; 0: it hasn't, or doesn't say so.
     :param fenced: so many segments of the fence stood after that look.
@@ -191,14 +192,14 @@ class HoldStatus:
     :param ends_at_ms: when the hold ends by itself unless it is renewed, whatever settings become; None: it
         doesn't, or isn't held.
     :param disturbances: found by this look, and not reported before.
-    :param notices: what a person should know, and what could not be checked.
-    :param described: what is held, where no segment is a fence; "": ``fence_offset`` says it.
-    :param deletes_from_ms: when the broker's own rules, as they are now, begin to delete what is held, unless
-        it is renewed; None: unknown, or isn't held.
-    :param left_to_broker: the broker deletes by its own rules. Held is only what no lake has and what would
-        go soon: ``described`` says it.
-    :param due: what goes soon though no lake has it.
-    :param alarms: what else a person has to see to, such as a hold that can't be ended.
+    :param notices: notices for a person, and checks that could not be made.
+    :param described: the held part, where no segment is a fence; "": ``fence_offset`` says it.
+    :param deletes_from_ms: when the broker's present rules begin to delete held segments, without a renewal;
+        None: unknown, or isn't held.
+    :param left_to_broker: the broker deletes by its own rules. Only segments are held that no lake has and
+        that would be deleted soon: ``described`` says which.
+    :param due: segments that will be deleted soon though no lake has them.
+    :param alarms: other matters that a person has to see to, such as a hold that can't be ended.
     :param unheld: why logs aren't held at this moment though others of the store are, by name: nothing of
         these is deleted by us.
     :param watch: the last look of the store's watch; None: none looks, as a notice says, or none has to.
@@ -220,20 +221,20 @@ class HoldStatus:
     lasts_ms: int | None = None
 
     def is_half_over(self, now_ms: int) -> bool:
-        """Return whether it runs out by itself in less than half of its time: a renewal was missed."""
+        """Return whether it ends by itself in less than half of its time: a renewal was missed."""
         if self.ends_at_ms is None or self.lasts_ms is None:
             return False
         return self.ends_at_ms - now_ms < self.lasts_ms // 2
 
     @property
     def is_well(self) -> bool:
-        """Return whether nothing goes that shouldn't: all of it is held, or nothing of it has to be."""
+        """Return whether all segments that have to be held are held, or none has to be."""
         return (self.held or self.left_to_broker) and not (self.unheld or self.due or self.alarms)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerProgress:
-    """How far a running broker is with its own work; None: it doesn't say.
+    """A running broker's progress with its own work; None: it doesn't say.
 
     :param flush_behind_bytes: in the log and not on disk yet.
     :param dispatch_behind_bytes: in the log and not in consume queues and index yet.

@@ -1,4 +1,4 @@
-"""How far consumer groups and lakes are behind a broker, and what a deletion would cost a group."""
+"""Lag of consumer groups and of lakes behind a broker, and the cost of a deletion for a group."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def archive_lag_of(
 
 class PositionsFrom(StrEnum):
     FILES = "files"
-    """What the broker last wrote down: of a stopped one that is all there is to know."""
+    """Positions in the broker's files: the only source for a stopped one."""
     BROKER = "broker"
     """The running broker, when it was asked."""
     NOBODY = "nobody"
@@ -97,11 +97,11 @@ class PositionsFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LagSource:
-    """Where the positions of groups are from.
+    """Source of groups' positions.
 
     :param written_at_ms: when files that a running broker goes on writing were written; None: the positions
         are of when lag was computed, or the broker is stopped.
-    :param notices: what a person should know of them.
+    :param notices: notices about them for a person.
     """
 
     positions: PositionsFrom = PositionsFrom.FILES
@@ -185,12 +185,12 @@ class UnreadMessages:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What consumers lose by a deletion; its size is bounded.
+    """Consumers' losses by a deletion; its size is bounded.
 
     :param rows: most messages first, then those whose number is not known.
     :param more: how many rows there are beyond those.
     :param error: why it is not known; "" where it is.
-    :param notices: what a person should know of the groups' positions.
+    :param notices: notices about the groups' positions for a person.
     :param shielded: what the broker has without that already, since somebody else deleted it, and only the
         store's shield has.
     :param shielded_error: why that is not known, or not wholly; "" where it is.
@@ -217,10 +217,10 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class LagSummary:
-    """What goes into XCom and the report's head; its size is bounded, whatever the number of queues.
+    """Lag for XCom and the report's head; its size is bounded, whatever the number of queues.
 
     :param unknown: positions of groups in queues that are not known.
-    :param at_risk_groups: groups that still have to read what is in the plan; the first by name.
+    :param at_risk_groups: groups that still have to read messages of the plan's segments; the first by name.
     :param more_at_risk_groups: how many there are beyond those.
     :param lost_messages: messages that groups can no longer read, over all groups.
     :param soonest_loss_ms: time until the first message may go that some group has not read; None when
@@ -247,10 +247,10 @@ class LagSummary:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What was measured of a store's consumers.
+    """Measured lag of a store's consumers.
 
-    :param at_risk: rows that still have to read what a plan deletes, the row that decides of each log among
-        them.
+    :param at_risk: rows that still have to read messages of the plan's segments, among them the row that
+        decides for each log.
     :param logs: the logs that were measured; None: all of the store's.
     """
 

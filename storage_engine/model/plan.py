@@ -1,4 +1,4 @@
-"""What would be deleted and why, what stays and why, what a person asks, and a second person's approval.
+"""Plans: segments to delete and to keep with reasons, a person's request, and a second person's approval.
 
 Nothing here permits anything: :mod:`storage_engine.retention.proof.gate` decides.
 """
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Cause(StrEnum):
-    """Why a cleanup pass runs at all."""
+    """Cause of a cleanup pass."""
 
     TIME_UP = "time-up"
     SPACE_FULL = "space-full"
@@ -32,13 +32,13 @@ class Cause(StrEnum):
 
 class Urgency(StrEnum):
     ORDINARY = "ordinary"
-    """Only what has expired goes."""
+    """Only expired segments are deleted."""
     FORCED = "forced"
     """Age is ignored."""
 
 
 class Reason(StrEnum):
-    """Why a segment goes, or why it stays."""
+    """The reason why a segment is deleted, or why it stays."""
 
     EXPIRED = "expired"
     FORCED = "forced"
@@ -56,13 +56,13 @@ class Reason(StrEnum):
     REFUSED = "refused"
     """A segment of its log is not as the plan needs it, so no segment of that log goes."""
     UNKNOWN = "unknown"
-    """What decides on it isn't known, which never lets it go."""
+    """A fact that decides is unknown, which never permits its deletion."""
     UNLIMITED = "unlimited"
     """No bound of age or size applies to its log."""
     SIZE_NOT_REACHED = "size-not-reached"
     """Size alone decides on its log, and what would stay without it is too little."""
     FUTURE_TIMESTAMP = "future-timestamp"
-    """By its newest record it is of the future, and no age is reached before that."""
+    """Its newest record lies in the future, so that it reaches no age before that time."""
     NOT_REPLICATED = "not-replicated"
     """Not all replicas that count have it yet."""
     COMPACTED = "compacted"
@@ -72,7 +72,8 @@ class Reason(StrEnum):
     REPLICAS_ELSEWHERE = "replicas-elsewhere"
     """Other nodes have replicas of its log, or may have, and it isn't known that they are stopped."""
     NOT_HELD = "not-held"
-    """Where we delete beside a running broker: its log isn't held at this moment, or nobody leads it."""
+    """Where deletions are ours beside a running broker: the log isn't held at this moment, or has no
+    leader."""
     REMOTE_STORAGE = "remote-storage"
     """Its log is copied to remote storage, and the broker alone knows what is there."""
 
@@ -82,15 +83,15 @@ DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a caller asks beyond what the store's own settings say.
+    """A caller's request beyond the store's own settings.
 
     :param manual: a person (or ``clean --manual``) triggers the pass: the cause holds at any hour.
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
     :param max_segments: at most so many segments in this pass; None: the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
     :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
-    :param replicas_stopped: a person says that every other node with a replica is stopped, and how that is
-        known; "": nobody says so.
+    :param replicas_stopped: a person's statement that every other node with a replica is stopped, and how
+        that is known; "": there is none.
     :param free_bytes: stop once each disk that segments go from has so many bytes free; None: no such bound.
         Not every broker's plan knows it.
     """
@@ -116,12 +117,12 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
 
 
 class Release(Protocol):
-    """Deletes what a pass of a broker's rules may delete, in its place; what isn't proven stays."""
+    """Deletes in place of a broker's own rules: what one pass may delete, if it is proven; all else stays."""
 
     def __call__(self, request: PlanRequest) -> object: ...
 
     def stop(self) -> None:
-        """Let what goes on end at its next step, and begin nothing more. Called by another thread."""
+        """End the call in progress at its next step, and begin nothing more. Called by another thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ class Plan:
 
     @property
     def to_delete(self) -> tuple[Segment, ...]:
-        """Return what would be deleted of all logs, log by log, oldest first in each."""
+        """Return the segments to delete of all logs, log by log, the oldest first in each."""
         return tuple(decision.segment for decision in self.decisions if decision.deletes)
 
     @property
@@ -250,7 +251,7 @@ class Plan:
 
     @property
     def new_min_offsets(self) -> dict[str, int]:
-        """By name, where each log begins once the plan is done, of the logs that lose a segment."""
+        """Return the begin of each log that loses a segment, once the plan is done, by name."""
         return {log.log: log.new_min_offset for log in self.logs if log.to_delete}
 
     @property
@@ -326,7 +327,7 @@ def limited(
     """Cut the plans of a store's logs to what a person asks for: of all logs together the oldest goes first.
 
     :param disks: of the logs.
-    :param disk_name: what such a disk is called.
+    :param disk_name: the name of such a disk.
     :raises BadInputError: as :func:`check_limits`.
     """
     check_limits(request)
@@ -336,7 +337,7 @@ def limited(
     waiting = [(of.to_delete[0].mtime_ns, number, 0) for number, of in enumerate(logs) if of.to_delete]
     heapq.heapify(waiting)
     going: list[Segment] = []
-    why = Reason.BATCH_FULL, f"at most, as asked, {request.max_segments} segments go in one pass"
+    why = Reason.BATCH_FULL, f"at most, as asked, {request.max_segments} segments are deleted in one pass"
     while waiting and len(going) != request.max_segments:
         reached = target_reached(disks, going, request.target_used_percent, disk_name)
         if reached:
@@ -364,7 +365,7 @@ def target_reached(
     The fullest disk whose figures are known decides. With no known disk nobody can say that the target is not
     reached, so it counts as reached.
 
-    :param disk_name: what disks of the log are called.
+    :param disk_name: the name of the log's disks.
     """
     if target is None:
         return ""
@@ -392,7 +393,7 @@ def target_reached(
 
 
 class Realm(StrEnum):
-    """What vouches for a person's name. Names from two of these can't be compared."""
+    """The authority for a person's name. Names from two of these can't be compared."""
 
     SHELL = "shell"
     """The operating system: the real user id of a process."""
@@ -417,13 +418,13 @@ class Person:
 
     @property
     def text(self) -> str:
-        """Return who it is, for messages."""
+        """Return the person's name, for messages."""
         if self.realm is Realm.AIRFLOW:
             return f"{self.name} (Airflow)"
         return f"{self.name} (uid {self.uid}{f', for {self.behind}' if self.behind else ''})"
 
     def is_another(self, other: Person) -> bool:
-        """Return whether the two are certainly not one person; what can't be compared counts as one."""
+        """Return whether the two are certainly not one person; two that can't be compared count as one."""
         if self.realm is not other.realm:
             return False
         names = [{name.casefold() for name in (one.name, one.behind) if name} for one in (self, other)]
@@ -432,9 +433,9 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Who began a run.
+    """The starter of a run.
 
-    :param person: None: nobody did, as where a schedule or an asset begins a run of Airflow.
+    :param person: None: no person, as where a schedule or an asset begins a run of Airflow.
     """
 
     realm: Realm
@@ -451,9 +452,9 @@ class Said(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What was answered about a plan.
+    """Answer about a plan.
 
-    :param person: None where nobody did.
+    :param person: None where no person did.
     :param at_ms: when, by the clock of the machine that took the answer.
     :param detail: why an answer doesn't count.
     """
@@ -466,13 +467,13 @@ class Reply:
 
     @property
     def approver(self) -> Person | None:
-        """Return who approved the plan; None: nobody did by this."""
+        """Return the person who approved the plan; None: this is no approval."""
         return self.person if self.said is Said.APPROVED else None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """What was asked, while nobody has answered.
+    """Question about a plan, while it is open.
 
     :param why: why a second person has to approve the plan, as a clause.
     :param until_ms: an answer from that moment on doesn't count; None: any time will do, as at a shell.
@@ -492,7 +493,7 @@ class RecordedPolicy:
 
     :param minimum_retention_hours: the longest that it had meanwhile; a run with less counts as forced.
     :param persons: who lowered it: who asked for it and who approved it.
-    :param at_ms: since when it holds: of what journal and stamp say, the later one counts.
+    :param at_ms: time since which it holds: the later one of journal and stamp.
     :param kept_ms: the longest for which settings kept segments meanwhile, likewise; None: none was known.
     :param archived: proof was required meanwhile; a run with ``archive: off`` counts as forced.
     """

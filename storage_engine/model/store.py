@@ -1,4 +1,4 @@
-"""What a store is at one moment: its logs, segments and disks, and when a disk is above a level.
+"""A store at one moment: its logs, segments and disks, and the time until a disk reaches a level.
 
 Broker-neutral, standard library only. A log's name stands in receipts, journals, reports, messages and file
 names.
@@ -59,9 +59,9 @@ def grouped(items: Iterable[Item], key_of: Callable[[Item], Key]) -> dict[Key, l
 
 
 def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
-    """Return what belongs to each log, in the order in which it came.
+    """Return items grouped by log, each group in its given order.
 
-    :param name_of: returns what the log of an item is called.
+    :param name_of: returns the name of an item's log.
     """
     return grouped(items, name_of)
 
@@ -80,7 +80,7 @@ def in_runs(items: Iterable[T], follows: Callable[[T, T], bool]) -> Iterator[lis
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What the file system says of a file.
+    """The file system's facts about a file.
 
     Two equal facts mean that nobody wrote to it in between, where the first one was taken of a settled file
     and the file system's times can be trusted (:mod:`storage_engine.same_bytes`).
@@ -167,7 +167,7 @@ class Segment:
 
     @property
     def disk_bytes(self) -> int:
-        """Return what all its files take."""
+        """Return the bytes of all its files."""
         return self.facts.size_bytes + sum([file.size_bytes for file in self.companions])
 
     @property
@@ -182,11 +182,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentContext:
-    """What a broker knows of a segment beside its files, when it is archived.
+    """A broker's facts about a segment that its files don't have, at the time of archiving.
 
     :param log_id: see ``Receipt``.
-    :param evidence: what the receipt says of it, as JSON.
-    :param codec: what the codec has to know to make rows of it; its own text.
+    :param evidence: the receipt's evidence for it, as JSON.
+    :param codec: facts that the codec needs to make rows of it; its own text.
     """
 
     log_id: str | None = None
@@ -303,7 +303,7 @@ class DiskUsage:
 def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | None]:
     """Return the bytes of the smallest disk, and the level in percent of the fullest.
 
-    :return: None for what can't be measured.
+    :return: None where nothing can be measured.
     """
     known = tuple(disks)
     sizes = [disk.total_bytes for disk in known if disk.total_bytes is not None]
@@ -335,13 +335,13 @@ class StoreSnapshot:
         return tuple({disk.path: disk for disk in (*self.log_disks, self.dependents_disk)}.values())
 
 
-WENT: Final = "files of it went away while it was looked at: the next look knows"
-"""Why a broker keeps a log out of the lake of which it deletes just now."""
+WENT: Final = "files of it vanished while it was looked at: the next look knows"
+"""The reason why a broker keeps a log out of the lake that it deletes from just now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archivable:
-    """What of a store may be archived by now.
+    """Segments of a store that may be archived by now.
 
     :param segments: sealed ones, oldest first in each log.
     :param kept_out: why other sealed segments of a log stay out, for now or for good, by the log's name.
@@ -379,7 +379,8 @@ def fills_in_ms(
 ) -> int | None:
     """Return in how long a room has no byte left, as fast as bytes came lately; None: never.
 
-    :param grown_bytes: that came within ``within_ms``, less what went meanwhile and isn't in ``leaving``.
+    :param grown_bytes: bytes written within ``within_ms``, less those deleted meanwhile that aren't in
+        ``leaving``.
     :param leaving: in how many ms how many bytes are known to go, by time.
     :param goes_after_ms: what comes goes so long after it came: where there is room until then, there always
         is. None: it stays.
@@ -460,7 +461,7 @@ _SEPARATORS = frozenset("/\\")
 
 
 def log_name_fault(name: object) -> str:
-    """Return what is wrong with a log's name, in words; "" where it may be stored and printed."""
+    """Return the fault of a log's name, in words; "" where it may be stored and printed."""
     if type(name) is not str:
         return f"text, found {type(name).__name__}"
     if not name or name.isspace():
@@ -494,7 +495,7 @@ def in_file_name(log: str, max_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """Which log it is, whatever has its name.
+    """A log's identity, whatever log has its name.
 
     :param log_id: as receipts have it; "": it can't be told.
     :param told_at: how far the broker's own knowledge of its logs reached; an earlier state tells nothing.
@@ -509,17 +510,17 @@ NAMED: Final = "named:"
 
 
 def is_unique(log_id: str) -> bool:
-    """Return whether an identity is of one log alone, for good."""
+    """Return whether an identity belongs to one log alone, for good."""
     return bool(log_id) and not log_id.startswith(NAMED)
 
 
 def may_be_one(log_id: str, other_id: str) -> bool:
-    """Return whether two identities may be of one log; "" is of any."""
+    """Return whether two identities may belong to one log; "" may belong to any."""
     return log_id == other_id or not (is_unique(log_id) and is_unique(other_id))
 
 
 def log_label(log: str, log_id: str) -> str:
-    """Return what a log is called once another one has its name."""
+    """Return a log's label once another log has its name."""
     return f"{log} ({log_id})"
 
 
@@ -541,7 +542,7 @@ class IdentifiedRange(Protocol):
 
     @property
     def log_id(self) -> str | None:
-        """Return which log it is, as receipts have it; None or "": it isn't known."""
+        """Return the log's identity, as receipts have it; None or "": it is unknown."""
 
 
 _NO_LOG = "none"
@@ -550,14 +551,14 @@ _NO_LOG = "none"
 
 @dataclass(frozen=True, slots=True)
 class LogNames:
-    """What each log is called where several have had one name: the present one by it, others by a label.
+    """Names of logs where several have had one name: the present log keeps it, others have a label.
 
     Two identities are matched here and nowhere else. What has none is of the log that its lineage's receipts
     are of, else of whatever has its name.
 
     :param present: by name, the identity of the log that has it, or had it last; "": it can't be told.
-    :param of_lineages: by name and lineage, the identity of what was archived in it.
-    :param ids: by what a log is called, its identity.
+    :param of_lineages: by name and lineage, the identity of the log that was archived in it.
+    :param ids: identities by the logs' names and labels.
     """
 
     present: Mapping[str, str] = field(default_factory=dict)
@@ -577,8 +578,8 @@ class LogNames:
         :param present: by name, identities of the logs on disk. A name that none of them has is that of the
             log that went last, else of the one that was archived last.
         :param archived: oldest first.
-        :param gone: what went of logs, oldest first.
-        :param others: what went of logs whose names others have by now.
+        :param gone: deleted ranges of logs, oldest first.
+        :param others: deleted ranges of logs whose names others have by now.
         """
         rows, went, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
         not_present = {(row.log, row.log_id) for row in replaced}
@@ -595,11 +596,11 @@ class LogNames:
         return cls(last, of_lineages, labels | told)
 
     def is_label(self, called: str) -> bool:
-        """Return whether a log is called by a label, as another one has its name."""
+        """Return whether a log goes by a label, since another one has its name."""
         return called in self.ids and called not in self.present
 
     def name_of(self, one: IdentifiedRange) -> str:
-        """Return what the log is called that something belongs to."""
+        """Return the name of the log that an item belongs to."""
         log_id = one.log_id or self.of_lineages.get((one.log, one.lineage), "")
         if may_be_one(log_id, self.present.get(one.log, "")):
             return one.log
@@ -608,11 +609,11 @@ class LogNames:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why a log isn't here.
+    """The reason why a log isn't here.
 
     :param is_right: it was deleted, or belongs elsewhere by now.
     :param why: a clause.
-    :param is_unknown: nobody can tell whether it should be here, or it may lie where it isn't served from.
+    :param is_unknown: it is unknown whether it should be here, or it may lie where it isn't served from.
     """
 
     is_right: bool

@@ -34,8 +34,8 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
 
     :param assigned_users: who may answer, each with the ``id`` and ``name`` that the auth manager has; None:
         whoever may answer tasks of the DAG.
-    :param subject: of the question (templated); "": the store and what goes.
-    :param body: likewise; None: what goes and why, what consumers lose, and what proves it.
+    :param subject: of the question (templated); "": the store and what is deleted.
+    :param body: likewise; None: what is deleted and why, what consumers lose, and what proves it.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id", "subject", "body")
@@ -122,7 +122,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             return "nobody answered"
         everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
         if everybody or person.name.casefold() == _ANONYMOUS:
-            return "all users of this Airflow are one admin, so nobody is certainly a second person"
+            return "all users of this Airflow are one admin, so no user is certainly a second person"
         # Of this moment: who has left the list since the question was asked isn't on it.
         if self.assigned_users and person.user_id not in {str(user["id"]) for user in self.assigned_users}:
             return f"{person.name} isn't on the list of the store's approvers"

@@ -1,4 +1,4 @@
-"""What every operator of a store has in common: its connection, and the key that its run goes by."""
+"""The base of every operator of a store: its connection, and the key of its run."""
 
 from __future__ import annotations
 
@@ -78,27 +78,27 @@ class StoreOperator(BaseOperator):
 
     @abstractmethod
     def do_step(self, context: Context) -> Any:
-        """Do what this operator is for; returns the task's XCom."""
+        """Run this operator's step; returns the task's XCom."""
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage | None:
-        """Return what a step that fails has read and written before, of all its attempts; None: nothing."""
+        """Return the tables that a failing step's attempts have read and written; None: there are none."""
         return None
 
     def keep_lineage(self, make: Callable[[], Lineage | None]) -> None:
-        """Keep what the task read and wrote, where somebody asks for it. What fails there ends no task."""
+        """Keep a record of the task's tables, where lineage is wanted. A failure here ends no task."""
         if not is_wanted():
             return
         try:
             self._lineage = make()
         except Exception as error:
-            self.log.warning("what was read and written is told nobody: %s", error)
+            self.log.warning("could not report what was read and written: %s", error)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return what the task kept; opens neither journal nor lake."""
+        """Return the task's lineage; opens neither journal nor lake."""
         return operator_lineage(self._lineage)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return what it kept before it failed."""
+        """Return the lineage that the task kept before it failed."""
         return operator_lineage(self._lineage)
 
     @contextmanager
@@ -107,7 +107,7 @@ class StoreOperator(BaseOperator):
     ) -> Iterator[cycle.Cleanup]:
         """Open the store for this task's step of a run.
 
-        :param request: what is asked beyond the store's own settings.
+        :param request: the request beyond the store's own settings.
         :param means: how heavy work is done, where this process doesn't do it.
         """
         from storage_engine.retention.store.context import opened
@@ -134,12 +134,12 @@ class StoreOperator(BaseOperator):
         return any(isinstance(outlet, AssetAlias) for outlet in self.outlets)
 
     def say(self, lines: Iterable[str]) -> None:
-        """Log what the task did, a line each."""
+        """Log the task's result, a line each."""
         for line in lines:
             self.log.info("%s", line)
 
     def warn(self, *notices: str) -> None:
-        """Log what a person should know, in one line, with the commands that help as they are to be typed."""
+        """Log a notice for a person, in one line, with the commands that help as they are to be typed."""
         if line := together(notice for notice in notices if notice):
             self.log.warning("%s", with_connection(line, self.storage_engine_conn_id))
 
@@ -194,7 +194,7 @@ def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
 
 
 def starter(context: Context) -> Starter:
-    """Return who began a DAG run, by what Airflow tells of it.
+    """Return the starter of a DAG run, by Airflow's record of it.
 
     Where an older Airflow doesn't say it of a run by hand, nobody is certainly another person.
     """

@@ -1,4 +1,4 @@
-"""What a task read and wrote, as OpenLineage's events have it.
+"""Data that a task read and wrote, as OpenLineage's events describe it.
 
 A task keeps it while it works; the facets come from what it kept. OpenLineage asks for them in a forked
 process, where no journal and no lake may be opened.
@@ -52,7 +52,7 @@ class LakeTable:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What one task read and wrote.
+    """Data that one task read and wrote.
 
     :param logs: of the store, by name, the offsets that it read.
     :param truncated: likewise, those that it deleted.
@@ -141,7 +141,7 @@ def _by_log(ranges: Iterable[tuple[str, LogSpan]]) -> Mapping[str, Sequence[LogS
 
 
 def operator_lineage(lineage: Lineage | None) -> OperatorLineage[Any, Any]:
-    """Return what a task kept as OpenLineage's classes; empty where it kept nothing."""
+    """Return a task's lineage as OpenLineage's classes; empty where it kept none."""
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.event_v2 import InputDataset, OutputDataset
     from openlineage.client.facet_v2 import lifecycle_state_change_dataset as lifecycle

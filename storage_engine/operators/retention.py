@@ -33,7 +33,7 @@ Result = dict[str, Any]
 
 
 class StorageEnginePlanOperator(StoreOperator, SkipMixin):
-    """Decides what goes and what stays, each segment with its reason, and records it.
+    """Decides what is deleted and what stays, each segment with its reason, and records it.
 
     When nothing is to be deleted, the tasks directly downstream are skipped; a report with trigger rule
     ``all_done`` is written all the same. A dry run goes on with consumer lag, whose task skips the rest.

@@ -246,7 +246,7 @@ class _ArchivingOperator(StoreSparkOperator):
         return {"archive_with": archive, "where": lambda jobs: self._place(jobs).text}
 
     def _tell(self, done: ArchiveDone) -> dict[str, Any]:
-        """Log what was archived; returns it in short."""
+        """Log the archived segments; returns a summary."""
         from storage_engine.retention.archive.archivable import kept_out_notices
 
         self.keep_lineage(lambda: archived(self.store, done.receipts, done.lake))
@@ -277,7 +277,7 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
             except LakeUnavailableError as error:
                 if done.waiver is None:
                     raise
-                self.warn(Text("what was archived is told nobody: ", error))
+                self.warn(Text("could not report what was archived: ", error))
         told = self._tell(done)
         if done.waiver is not None:
             who, why = done.waiver.person, done.waiver.reason

@@ -57,7 +57,7 @@ FORCED_REQUEST = """{{ {
     "reason": params.reason,
     "dry_run": params.dry_run,
 } | tojson }}"""
-"""What a person asks for by a forced cleanup's params, as :func:`cleanup` takes it."""
+"""A person's request by a forced cleanup's params, as :func:`cleanup` takes it."""
 
 REQUEST = """{{ {"manual": params.manual, "dry_run": params.dry_run} | tojson }}"""
 """Likewise, by a retention run's params."""

@@ -1,4 +1,4 @@
-"""What to do about all that a report may find wrong, in words: errors, checks, reasons to keep. Pure."""
+"""Advice on each finding of a report, in words: errors, checks, reasons to keep. Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ ERRORS: Mapping[str, str] = {
     ),
     "QuarantineError": "Leave the quarantine as it is, and look at the files that the error names.",
     "GateRefusedError": Text(
-        "Nothing went that was not proven. Mend what the error names, then run again; or a person "
+        "Nothing was deleted that was not proven. Mend what the error names, then run again; or a person "
         "decides by ",
         Command("waive"),
         ".",
@@ -119,9 +119,7 @@ ERRORS: Mapping[str, str] = {
 """By the name of an error's class, what to do when a step ends with it."""
 
 _REPLICA = "Compare the named files with a replica or a backup before anything else is deleted."
-_QUEUES = (
-    "The log itself is whole. Find out how its broker makes what finds messages again, and let it do so."
-)
+_QUEUES = "The log itself is whole. Find out how its broker rebuilds its queues and index, and let it do so."
 _LAKE = Text(
     "Restore the lake's files from a backup or the second lake, then check: ",
     Command("verify", "--lake LAKE STORE"),
@@ -136,7 +134,7 @@ CHECKS: Mapping[str, str] = {
     ),
     "ExpectFramesToBeWhole": f"Bytes of the log are damaged. {_REPLICA}",
     "ExpectOffsetsToBeContiguous": f"A queue has a hole. {_QUEUES}",
-    "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A queue points at what is gone. {_QUEUES}",
+    "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A queue points at deleted segments. {_QUEUES}",
     "ExpectEntriesToPointIntoTheLog": f"A queue or index points behind the log's end. {_QUEUES}",
     "ExpectFirstLiveEntryToNameItsMessage": f"A queue points at another message. {_QUEUES}",
     "ExpectDependentsToFollowTheLog": (
@@ -148,8 +146,12 @@ CHECKS: Mapping[str, str] = {
     "ExpectCheckpointInRange": Text(
         "A broker trusts this value when it starts. Stop it, and run ", Command("doctor"), ", before it does."
     ),
-    "ExpectReceiptsToFormAChain": Text("Somebody changed or removed receipts. Find out who. ", _LAKE),
-    "ExpectReceiptsToBeSound": Text("A receipt proves nothing as it is, so nothing goes by it. ", _LAKE),
+    "ExpectReceiptsToFormAChain": Text(
+        "Another program changed or removed receipts. Find out which. ", _LAKE
+    ),
+    "ExpectReceiptsToBeSound": Text(
+        "A receipt proves nothing as it is, so nothing is deleted on it. ", _LAKE
+    ),
     "ExpectRowsToBeWhereTheyWereProven": Text(
         "Another engine rewrote the lake's files. Prove them again: ",
         Command("verify", "--lake LAKE --level bytes --renew"),
@@ -198,11 +200,11 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "no-cause": ("no cause to delete held", ""),
     "active": ("the broker writes to it", ""),
     "not-expired": ("not old enough yet", ""),
-    "behind-kept": ("behind a segment that stays; only a prefix goes", ""),
+    "behind-kept": ("behind a segment that stays; only a prefix is deleted", ""),
     "batch-full": ("the next run's turn; a run deletes so many at most", ""),
-    "target-reached": ("enough went to reach the level that was asked for", ""),
+    "target-reached": ("enough was deleted to reach the level that was asked for", ""),
     "not-dispatched": (
-        "the broker has not made what finds its messages yet",
+        "the broker has not made its queue and index entries yet",
         "Wait for the broker to make it, then run again.",
     ),
     "store-crashed": (
@@ -219,7 +221,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     ),
     "minimum-retention": ("younger than the minimum retention", ""),
     "refused": ("its log was refused", "Mend what is named of the log; the next run plans it again."),
-    "unknown": ("what decides on it isn't known, so it stays", "Make known what is named."),
+    "unknown": ("a fact that decides is unknown, so it stays", "Make the named fact known."),
     "unlimited": ("no bound of age or size applies to its log", ""),
     "size-not-reached": ("its log is smaller than its bound", ""),
     "future-timestamp": (
@@ -237,7 +239,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "compacted": ("the broker's cleaner alone takes records from its log", ""),
     "not-archivable": ("it has expired, and may not be archived yet: the line says why", ""),
     "not-held": (
-        "its log isn't held at this moment, or nobody leads it: the line says which",
+        "its log isn't held at this moment, or it has no leader: the line says which",
         "Run again when the line says; find out who sets its settings, or bring its leader back.",
     ),
     "remote-storage": ("its broker deletes it by what remote storage has", ""),
@@ -253,7 +255,7 @@ CAUSES: Mapping[str, str] = {
 
 
 def error_advice(error: str, words: BrokerWords) -> str:
-    """Return what to do about an error.
+    """Return the remedy for an error.
 
     :param error: the name of its class.
     :param words: of the store's broker.
@@ -262,7 +264,7 @@ def error_advice(error: str, words: BrokerWords) -> str:
 
 
 def check_advice(expectation: str, words: BrokerWords) -> str:
-    """Return what to do about an expectation that rows break.
+    """Return the remedy for an expectation that rows break.
 
     :param expectation: the name of its class.
     :param words: of the store's broker.
@@ -284,5 +286,5 @@ def reason_words(reason: str) -> str:
 
 
 def reason_advice(reason: str) -> str:
-    """Return what to do about a reason to keep; "" where nothing is."""
+    """Return the remedy for a reason to keep; "" where there is none."""
     return REASONS.get(reason, ("", ""))[1]

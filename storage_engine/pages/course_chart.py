@@ -95,7 +95,7 @@ class _Drawn:
 def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone: tzinfo) -> str:
     """Return a picture of today's course, and of the changed one in front of it.
 
-    :param title: what is simulated.
+    :param title: the subject of the simulation.
     :param zone: in which days begin; its name stands below the axis.
     """
     shown = changed or today

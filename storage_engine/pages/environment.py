@@ -1,4 +1,4 @@
-"""How templates become pages: what comes from a store or a lake is escaped, and nothing missing is blank."""
+"""Rendering of templates: text from a store or a lake is escaped, and a missing variable is an error."""
 
 from __future__ import annotations
 

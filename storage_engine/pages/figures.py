@@ -20,17 +20,17 @@ STEPS: Mapping[str, str] = {
     "hold": "hold the store",
     "stamp": "stamp the store",
     "release": "delete",
-    "dependents": "delete what pointed into it",
+    "dependents": "delete the files that pointed into it",
     "checkpoint": "flush to disk",
     "validate": "check store and lake",
-    "retention-report": "count what the lake has",
+    "retention-report": "count the lake's rows",
     "report": "write the report",
 }
 """By the step's stored word, what it does."""
 
 
 def is_dry_run(report: Mapping[str, Any]) -> bool:
-    """Return whether the run was only asked what would go."""
+    """Return whether the run was a dry run."""
     return bool(report["outcome"] == "dry-run")
 
 
@@ -66,7 +66,7 @@ def worst_status(validation: Mapping[str, Any] | None) -> str:
 
 
 def gone_by_rules(places: Collection[str]) -> str:
-    """Return what rules kept out of the lake or took out of it, of ranges in these places; "": nothing."""
+    """Return the bytes in these ranges that rules kept out of the lake or took out of it; "": none."""
     said = {Where.EXPIRED: "what expired", Where.NOT_ARCHIVED: "what isn't archived by rule"}
     return " and ".join(text for where, text in said.items() if where in places)
 
@@ -78,7 +78,7 @@ def amount(segments: Sequence[Mapping[str, Any]]) -> str:
 
 
 def is_set_aside(report: Mapping[str, Any]) -> bool:
-    """Return whether what went lies in a quarantine."""
+    """Return whether the deleted files lie in a quarantine."""
     aside = report["quarantine"]
     return aside is not None and aside["state"] not in ("emptied", "undone")
 
@@ -94,7 +94,7 @@ def freed_bytes(report: Mapping[str, Any]) -> int:
 def unread_count(unread: Mapping[str, Any]) -> str:
     """Return how many messages some group has not read, as far as that is known.
 
-    :param unread: what consumers lose, as JSON, with at least one row.
+    :param unread: consumers' losses, as JSON, with at least one row.
     """
     known = sum(row["messages"] or 0 for row in unread["rows"])
     if not known:
@@ -115,7 +115,7 @@ def words_of(broker: str) -> BrokerWords:
 
 
 def sets_aside_until_start(broker: str) -> bool:
-    """Return whether an undo of what was deleted fits only before the store's broker starts."""
+    """Return whether an undo of the deletion works only before the store's broker starts."""
     try:
         return find_broker(broker).aside is Aside.OUTSIDE
     except BadInputError:

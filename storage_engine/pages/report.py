@@ -112,9 +112,9 @@ READS_VERSION = 1
 _PLACES = {
     Where.ARCHIVED: "in the lake",
     Where.BOTH: "on disk and in the lake",
-    Where.PENDING: "planned to go, not archived yet",
+    Where.PENDING: "planned for deletion, not archived yet",
     Where.LOCAL: "on disk",
-    Where.SHIELDED: "gone, in the shield, not archived yet",
+    Where.SHIELDED: "deleted, in the shield, not archived yet",
     Where.EXPIRED: "expired",
     Where.NOT_ARCHIVED: "not archived, by rule",
     Where.LOST: "lost",
@@ -133,7 +133,7 @@ def report_html(
     """Return the page of a run's report as a journal or ``report.json`` has it.
 
     :param version: of the report's fields; one of an older release is shown as far as it goes.
-    :param links: title → address of what belongs to the report, such as its Data Docs.
+    :param links: title → address of pages that belong to the report, such as its Data Docs.
     :raises BadInputError: a newer release wrote the report.
     """
     if version > READS_VERSION:
@@ -156,7 +156,7 @@ def render_page(
 
     :param report: the report's JSON form; None where no run asked for the validation.
     :param validation: None where the run has none (yet).
-    :param links: title → relative address of what lies beside the page.
+    :param links: title → relative address of pages beside this one.
     :param broker: of the store that was validated, where there is no report, which has it.
     """
     if report is not None:

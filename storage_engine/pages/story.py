@@ -1,4 +1,4 @@
-"""What a report says first, in words: what became of the run, what went, why, where it is now. Pure.
+"""The first lines of a report, in words: the run's outcome, what was deleted, why, and where it is now. Pure.
 
 Its input is the report's JSON, of this release or an older one. The page and what is sent by mail say the
 same.
@@ -72,7 +72,7 @@ class Story:
     :param word: the outcome in a word or two.
     :param tone: how it is shown: ok, warn, bad or dim.
     :param headline: the outcome as a sentence.
-    :param loss: what consumers lose, as a sentence; "" where they lose nothing.
+    :param loss: consumers' losses, as a sentence; "" where they lose nothing.
     """
 
     word: str
@@ -89,7 +89,7 @@ def of_any_release(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tell(report: Mapping[str, Any]) -> Story:
-    """Say what a report says.
+    """Return the report's text.
 
     :param report: with every field; see :func:`of_any_release`.
     """
@@ -138,7 +138,7 @@ def _headline(report: Mapping[str, Any]) -> str:
     if outcome == "undone":
         return "What this run deleted was brought back, all of it."
     if outcome == "blocked":
-        return "Something is due to go, but nothing may be deleted now."
+        return "Segments are due for deletion, but none may be deleted now."
     if outcome == "unfinished":
         return f"The run is not finished. {_meanwhile(deleted)}"
     if outcome == "nothing-to-do":
@@ -192,10 +192,7 @@ def _loss(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A sentence of an answer.
-
-    :param command: what to type for it; "" for nothing.
-    """
+    """:param command: the command for it; "" for none."""
 
     text: str
     command: str = ""
@@ -215,7 +212,7 @@ class Answer:
 
 
 def answers(report: Mapping[str, Any]) -> tuple[Answer, ...]:
-    """Answer what a reader asks of a run; what doesn't arise is left out.
+    """Answer a reader's questions about a run; questions that don't arise are left out.
 
     :param report: with every field, as JSON.
     """
@@ -243,7 +240,7 @@ def _went(report: Mapping[str, Any]) -> Answer | None:
         short = short if deleted else amount(pending) if is_dry_run(report) else "nothing yet"
         lines.append(Line(amount(pending) if is_dry_run(report) else f"{amount(pending)} still to go"))
     if proven:
-        lines.append(Line(f"{amount(proven)} went by none of our runs, and a lake has {_it(proven)}"))
+        lines.append(Line(f"{amount(proven)} were deleted by none of our runs, and a lake has {_it(proven)}"))
     if missing:
         lines.append(
             Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: no run deleted it")
@@ -292,7 +289,7 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
     if reason := report["request"].get("reason"):
         lines.append(Line(f"The reason given: {reason}"))
     if (waiver := report["waiver"]) is not None:
-        said = f"{waiver['person']} let the plan go without proof ({time_text(waiver['at_ms'])})"
+        said = f"{waiver['person']} let the plan run without proof ({time_text(waiver['at_ms'])})"
         lines.append(Line(f"{said}: {waiver['reason']}"))
     if report["approval"]:
         lines.append(Line(report["approval"]))
@@ -301,7 +298,7 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
-    """Return for how many segments each reason decided; what went comes first."""
+    """Return for how many segments each reason decided; what was deleted comes first."""
     counts = Counter((row["fate"] == "kept", str(row["reason"])) for row in report["segments"])
     for (kept, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
         goes = "would go" if is_dry_run(report) else "goes" if count == 1 else "go"
@@ -376,7 +373,11 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
             question, tuple(Line(f"Nobody that is known: {one}") for one in said), "nobody known", "warn"
         )
     if not rows and not shielded:
-        nobody = "every group has read what would go" if would else "every group had read what went"
+        nobody = (
+            "every group has read the deleted segments"
+            if would
+            else "every group had read the deleted segments"
+        )
         return Answer(question, (Line(f"Nobody: {nobody}"),), "nobody")
     commands = [line.rpartition(_COMMAND)[2] for line in report["unread_lines"] if _COMMAND in line]
     shown = rows[: max(len(commands), 10)]
@@ -393,9 +394,9 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _loss_text(row: Mapping[str, Any], unit: str) -> str:
-    """Return what one group misses of one topic.
+    """Return the messages of one topic that one group misses.
 
-    :param unit: what its messages are divided into.
+    :param unit: the part of a topic that has its messages.
     """
     group, topic = shortened(str(row["group"]), NAME_WIDTH), shortened(str(row["topic"]), NAME_WIDTH)
     queues = count_text(row["queues"], unit)
@@ -450,8 +451,8 @@ class Problem:
     """Something that needs a person, or a reader's attention.
 
     :param tone: bad or warn.
-    :param what: what was expected and found.
-    :param remedy: what to do; "" where ``what`` says it.
+    :param what: the expected and the found state.
+    :param remedy: the remedy; "" where ``what`` says it.
     """
 
     title: str
@@ -461,12 +462,12 @@ class Problem:
 
 
 def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return what needs a person, the worst first.
+    """Return the problems that need a person, the worst first.
 
     :param report: with every field, as JSON.
     """
     words = words_of(report["broker"])
-    found = [Problem("A lake isn't what it should be", "bad", why, "") for why in report["wrong_lakes"]]
+    found = [Problem("A lake is unusable as it is", "bad", why, "") for why in report["wrong_lakes"]]
     found += [*_refused(report, words), *_errors(report, words)]
     found += [*broken_checks(report["validation"], words), *_open(report)]
     found += (Problem("Alarm", "warn", alarm, "") for alarm in report["alarms"])

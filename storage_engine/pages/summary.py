@@ -93,7 +93,7 @@ class LakeForecast(NamedTuple):
 def keep_page(store: str, lakes: tuple[LakeForecast, ...], price: float | None = None) -> str:
     """Return the page of what lakes keep as text.
 
-    :param store: what people call it.
+    :param store: the store's name for people.
     :param price: of 10⁹ bytes for a month.
     """
     page = template("keep.html.j2")
@@ -111,6 +111,6 @@ def _days(forecast: KeepForecast) -> list[tuple[int, int, int]]:
 def usage_page(store: str, report: RetentionReport) -> str:
     """Return the page of a retention report as text.
 
-    :param store: what people call it.
+    :param store: the store's name for people.
     """
     return template("usage.html.j2").render(store=store, report=report)

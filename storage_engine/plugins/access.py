@@ -18,7 +18,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.configured_stores import SECTION, ConfiguredStore, configured_stores
 
 PURPOSES = ("retention", "forced_cleanup", "archive", "monitor", "flush_checkpoint", "kafka_log_manager")
-"""Of a store's DAGs, as their ids begin."""
+"""Beginnings of the ids of a store's DAGs."""
 
 
 _BAD_OPTION = (
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def not_found() -> HTTPException:
-    """Return what is said of anything that isn't there, or that somebody may not read: the same."""
+    """Return the same answer for a thing that doesn't exist and for one that the user may not read."""
     return HTTPException(404, "Not found")
 
 
@@ -80,7 +80,7 @@ def dag_id(store: ConfiguredStore, purpose: str) -> str:
 
 
 def is_own_dag(stores: Iterable[ConfiguredStore], conn_id: str, dag: str) -> bool:
-    """Return whether a DAG is one of those by which a store is managed.
+    """Return whether a DAG is one of those that manage a store.
 
     :param stores: that the user may read.
     """

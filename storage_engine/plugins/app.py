@@ -73,7 +73,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "private, no-store",
 }
-"""Of each answer that has none of its own."""
+"""Headers of each answer that has none of its own."""
 _LONGEST_ID = 250
 """Characters of an Airflow id."""
 _WRONG = "Something went wrong; the API server's log says what."
@@ -227,8 +227,7 @@ _CACHE_HEADERS = {"Cache-Control": "private, no-cache"}
 def answer(request: Request, kind: str, data: Any) -> Response:
     """Return data as JSON, or that it is what the browser has already.
 
-    :param kind: tells programs what the data is.
-    :param data: a dataclass or a mapping.
+    :param data: dataclasses and other values that :func:`to_jsonable` takes.
     """
     shown = {"kind": kind, "version": _VERSION, **to_jsonable(data)}
     body = json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
@@ -270,18 +269,18 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""Of the page: no script and no style but its own files', and no address but Airflow's."""
+"""Policy of the page: no script and no style but its own files', and no address but Airflow's."""
 _KEPT = {"Cache-Control": "private, max-age=31536000, immutable"}
-"""Of a file whose address changes when it does."""
+"""Caching of a file whose address changes when it does."""
 
 console = APIRouter()
 
 LONGEST_CHART_MS = 400 * DAY_MS
 """A browser shows 90 days; each day costs some work for the hours at which a broker deletes."""
 Moment = Annotated[int, Query(ge=0, lt=253_370_764_800_000)]
-"""Up to the year 9998."""
+"""A time up to the year 9998."""
 Number = Annotated[int, Query(ge=0, lt=1 << 53)]
-"""Of a row: what a browser can count."""
+"""A row's number, as far as a browser can count."""
 Year = Annotated[int, Query(ge=1970, lt=9999)]
 
 
@@ -324,7 +323,7 @@ def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Resp
 @console.get("/api/stores/{store:path}/run")
 @in_own_threads
 def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
-    """Return what a run came to, such as a dry run that the page has started."""
+    """Return the result of a run, such as a dry run that the page has started."""
     if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
         raise not_found()
     return answer(request, "run", run_in_short(store.conn_id, f"{dag}/{run}"))
@@ -394,7 +393,7 @@ def _tried(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
 @console.get("/api/stores/{store:path}")
 @in_own_threads
 def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:
-    """Return what the page of a store shows, and which of its DAGs the user may run."""
+    """Return the contents of a store's page, and which of its DAGs the user may run."""
     found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
     (row,) = with_monitors([found.row], [store], dags)
     shown = {**to_jsonable(replace(found, row=row)), "dags": dags_of(store, user, dags)}
@@ -416,7 +415,7 @@ class StaticFile:
 class StaticFiles:
     """All files by name, such as ``app.js`` or ``words/en.js``.
 
-    :param digest: of all of them; in an address it lets a browser keep what it has.
+    :param digest: of all of them; in an address it lets a browser reuse its copy.
     """
 
     files: Mapping[str, StaticFile]

@@ -34,7 +34,7 @@ from storage_engine.journal.reading.queries import JournalReader
 T = TypeVar("T")
 
 ANSWER_SECONDS = 5
-"""So long a server may take to take a connection, and then for one question."""
+"""Seconds that a server may take for a connection, and then for one question."""
 _SLOW_SECONDS = 1.0
 """An error that takes longer may come again: it isn't waited for once more."""
 _PAUSE_SECONDS = 30.0
@@ -99,7 +99,9 @@ class WebJournal(JournalReader):
         )
 
     def _refuse_silent(self) -> None:
-        """Raise what a journal said that did not answer a moment ago; after a pause one question is asked."""
+        """Raise the error of a journal that did not answer a moment ago; after a pause one request is
+        tried.
+        """
         with self._lock:
             if self._why is None:
                 return
@@ -112,15 +114,14 @@ _REMEMBERED_SECONDS = 60.0
 """Looking connections up takes longer than asking their journal, and one page asks again and again."""
 _LONGEST_SECONDS = 900.0
 _LOOKED_UP_AT_ONCE = 20
-"""So many connections that are due the page of all stores looks up; the others it believes once more.
-
-Of those that were never looked up so many, too: the more Airflow has looked up, the longer it takes for one.
+"""Number of due connections that the page of all stores looks up; the others it believes once more. It looks
+up as many of those never looked up before: the more Airflow has looked up, the longer it takes for one.
 """
 _LOOKING_SECONDS = 0.1
-"""After so long, no more of those are looked up that never were."""
+"""Seconds after which no more connections are looked up that never were."""
 _NOT_YET = "Its connection was not looked up yet, as many were at once. Ask again in a moment."
 _OF_ANOTHER = (ProblemKind.NO_STORE, ProblemKind.JOURNAL)
-"""What a journal says where a store whose connection was not looked up may be in another one."""
+"""Answer for a store whose connection was not looked up: it may be in another journal."""
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
 """For all journals together, which are asked at the same time: one to take a connection, one to answer."""
@@ -238,7 +239,7 @@ def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 
 
 def all_at_once(works: list[Callable[[], T]], limit_seconds: float) -> list[T | None]:
-    """Return what each of them returns, in their order; None of those that are not done in time."""
+    """Return the results of all calls in their order; None for those that are not done in time."""
     if len(works) == 1:
         return [works[0]()]
     futures: list[Future[T]] = [_of_journals.submit(work) for work in works]

@@ -71,7 +71,7 @@ def keep_of_store(conn_id: str, price: float | None) -> str:
 
 
 def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
-    """Return what a run came to, in the words of its report's first screen.
+    """Return a run's outcome, in the words of its report's first screen.
 
     :return: as JSON; without a report, outcome and story are None.
     :raises JournalUnavailableError: the journal can't be read.

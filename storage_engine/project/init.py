@@ -42,7 +42,7 @@ class SparkProposal:
 
     :param conn_id: that the store's connection names; None: none.
     :param is_new: the connection has to be made.
-    :param text: what runs where, or why there is no Spark.
+    :param text: where each kind of work runs, or why there is no Spark.
     """
 
     conn_id: str | None
@@ -54,7 +54,7 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
     """Propose a Spark connection.
 
     :param named: by a person; "": none is wanted; None: nothing was said.
-    :param usable: ids of connections of the type spark, without Airflow's own that nobody has touched.
+    :param usable: ids of connections of the type spark, without Airflow's own that no person has changed.
     :param taken: ids of all connections that were looked for and are there.
     """
     if named == "":
@@ -118,7 +118,7 @@ _WORKERS = 10
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Where things are in a project directory, which is also its AIRFLOW_HOME."""
+    """Places in a project directory, which is also its AIRFLOW_HOME."""
 
     home: Path
 
@@ -229,7 +229,7 @@ def init_project(
 
 
 def next_steps(project: Project, *, store_is_known: bool) -> str:
-    """Return what a person does with a new project."""
+    """Return the next steps in a new project."""
     edit = (
         ""
         if store_is_known

@@ -27,7 +27,7 @@ SECTION, STORES = "storage_engine", "stores"
 EDGE_EXECUTOR = "airflow.providers.edge3.executors.EdgeExecutor"
 TEST_VARIABLE = "AIRFLOW__CORE__TEST_CONNECTION"
 TEST_IS_OFF = "Testing connections is disabled in Airflow configuration."
-"""What Airflow says where it is."""
+"""Airflow's answer to where it is."""
 
 _READABLE = 0o644
 """Of a new DAG file: Airflow's processes may run as another user than who sets it up."""
@@ -37,18 +37,19 @@ _OURS = re.compile(rb"# Written by storage-engine init [^\n]*; sha256 ([0-9a-f]{
 
 @dataclass(frozen=True, slots=True)
 class OwnAirflow:
-    """What an Airflow says of itself.
+    """An Airflow's description of itself.
 
     :param dags_folder: where it reads DAG files from.
     :param stores: the option that lists the stores, as it is in effect.
     :param by_environment: variables by which the environment sets options, whatever the file has.
     :param executor: the option ``executor``, as it is in effect.
-    :param has_edge: what edge workers need is installed.
+    :param has_edge: the packages that edge workers need are installed.
     :param serves_edge: its API server serves edge workers.
     :param address: of its API server, as other hosts know it; "": it names none.
     :param may_test: whether it tests connections.
     :param connections: ids of those that were asked for, and are there.
-    :param spark_connections: ids of those of the type spark, without Airflow's own that nobody has touched.
+    :param spark_connections: ids of those of the type spark, without Airflow's own that no person has
+        changed.
     """
 
     home: Path
@@ -81,9 +82,9 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What becomes of one file.
+    """Change of one file.
 
-    :param before: what it has now; None: there is no such file.
+    :param before: its present content; None: there is no such file.
     """
 
     path: Path
@@ -130,7 +131,7 @@ def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, 
 def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | None = None) -> str:
     """Return the option that lists the stores with one more.
 
-    :param default: what it has where nobody said anything; it goes where no such connection is.
+    :param default: its default; used where there is no such connection.
     :param queue: of the edge worker that sees its disk; None: another worker does.
     """
     without = default if default not in airflow.connections and default != conn_id else ""
@@ -139,7 +140,7 @@ def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | No
 
 
 def edge_options(airflow: OwnAirflow) -> tuple[Option, ...]:
-    """Return what an Airflow's settings have to say, so that edge workers get the tasks made for them."""
+    """Return the settings that an Airflow needs so that edge workers get their tasks."""
     # Those of teams stand behind, each team's with a name.
     common, *of_teams = airflow.executor.split(";")
     listed = [name.strip() for name in common.split(",")]
@@ -178,7 +179,7 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
 def make(changes: Sequence[FileChange]) -> tuple[Path, ...]:
     """Make changes; each file is replaced at once, and what a person had in it is kept beside it.
 
-    :return: the copies of what was there.
+    :return: the copies of the earlier files.
     :raises BadInputError: a file isn't as it was looked at.
     """
     for change in changes:
@@ -243,8 +244,8 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         os.fchmod(file.fileno(), mode)
 
 
-PAGE = "own-airflow"
-"""Of the documentation, about all that is set up in an Airflow."""
+PAGE = "airflow"
+"""Page of the documentation on setting up an Airflow."""
 
 
 def parsed(text: str, path: Path) -> configparser.ConfigParser:
@@ -299,8 +300,9 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
     """Return the option ``stores`` with one more store, unless it is there.
 
     :param listed: as :func:`~storage_engine.hooks.configured_stores.configured_stores` reads it.
-    :param without: what the option has where nobody said anything, and no connection is; "": nothing.
-    :param places: what the store's entry says of where its tasks run, such as ``queue``; it says that then.
+    :param without: its default where there is no connection; "": nothing.
+    :param places: the parts of the store's entry on where its tasks run, such as ``queue``; it gets these
+        values.
     :raises BadInputError: it is no list of stores.
     """
     if listed.lstrip().startswith("["):

@@ -406,7 +406,7 @@ MARK = "STORAGE_ENGINE_PROCESS_TREE"
 _KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 
 _ASK_SECONDS = 8.0
-"""How long a component may take to end by itself; a scheduler would wait for its running tasks."""
+"""Time that a component has to end by itself; a scheduler would wait for its running tasks."""
 _KILL_SECONDS = 10.0
 
 

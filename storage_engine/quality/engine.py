@@ -95,7 +95,7 @@ _COMPILED = _CompiledTemplates()
 
 
 class _EscapingView:
-    """Escapes what the renderers pass on as markup, whoever wrote it."""
+    """Escapes the markup that renderers pass on, whoever wrote it."""
 
     def __init__(self, **directories: Any) -> None:
         super().__init__(**directories)
@@ -426,7 +426,7 @@ def _example(row: Mapping[str, Any]) -> str:
 
 
 def _raised(info: Mapping[str, Any]) -> str:
-    """Return what made an expectation impossible to evaluate; GX nests it by metric, or not."""
+    """Return the error that made an expectation impossible to evaluate; GX nests it by metric, or not."""
     if info.get("raised_exception"):
         return f"could not be evaluated: {info.get('exception_message')}"
     nested = (value for value in info.values() if isinstance(value, Mapping))

@@ -121,7 +121,7 @@ class RowsFact:
     :param first_row_offset: smallest of a row; -1 without rows.
     :param last_row_end: largest end of a row; -1 without rows.
     :param gaps: number of places where no row covers the next byte.
-    :param duplicates: number of rows that begin below the end of what came before.
+    :param duplicates: number of rows that begin below the end of an earlier row.
     """
 
     subject: str
@@ -153,7 +153,7 @@ class LakeFacts:
     ended: tuple[Receipt, ...] = ()
     """Receipts of segments that expired."""
     expiries: Mapping[str, str] = field(default_factory=dict)
-    """By which policy and since when, by the act's SHA-256."""
+    """The policy's act and its time, by the act's SHA-256."""
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
@@ -314,7 +314,7 @@ def _chain(
 
 
 def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
-    """Of every file that a receipt's proof rests on: several, where another engine has moved its rows."""
+    """Return every file that a receipt's proof rests on: several, where another engine has moved its rows."""
     files = [reader.file(file.stored, depth) for file in look.seen.files]
     named = {file.stored.location for file in files}
     deletes = {name for file in files for entry in file.listed for name in entry.delete_files}
@@ -425,7 +425,7 @@ def explained(
 def other_logs(
     store: ManagedStore, record: StoreRecord | None, receipts: Sequence[Receipt]
 ) -> dict[str, str]:
-    """Return what shows that logs on disk aren't those of their receipts, by name.
+    """Return contradictions between logs on disk and their receipts, by name.
 
     Only of logs with an identity of their own, by the store's files alone.
 
@@ -452,7 +452,7 @@ def other_logs(
 
 @dataclass(frozen=True, slots=True)
 class RunScope:
-    """What a run touched.
+    """Segments that a run touched.
 
     :param segments: that it archived, wanted to archive or deleted.
     :param pending: that its plan deletes and that are still there.
@@ -467,7 +467,7 @@ class RunScope:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """:param tables: by suite name.
-    :param store_id: None when nobody knows the store yet.
+    :param store_id: None when the store is unknown yet.
     :param without_suites: suites that never find anything to check in such a store.
     """
 
@@ -481,7 +481,7 @@ class Facts:
 def collect_facts(store: AnyStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
     """Look at a store, its lake and its journal. Changes none of them.
 
-    :param run_key: look at what this run touched; None: at the boundaries of everything.
+    :param run_key: look at segments that this run touched; None: at the boundaries of everything.
     :param full: every frame, every queue, every archived row.
     :param with_lake: without it the store is looked at alone.
     :raises StoreNotFoundError: there is no such store.
@@ -637,7 +637,7 @@ def known_store(
 def _missing(
     store: ManagedStore, journal: Journal, record: StoreRecord | None
 ) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
-    """Return what was seen of logs before and should be on disk, and which logs are there."""
+    """Return logs that were seen before and should be on disk, and the logs that are there."""
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
         if broker.identities is None:
             return (), {}

@@ -34,7 +34,7 @@ def run_suites(tables: Mapping[str, FactTable], suites: Path) -> tuple[CheckResu
     :param suites: directory with the suites' JSON.
     :return: one row an expectation, in the order of :data:`SUITES`.
     :raises BadInputError: a suite can't be read.
-    :raises MissingExtraError: a suite expects what only Great Expectations can tell.
+    :raises MissingExtraError: a suite has an expectation that only Great Expectations can check.
     """
     return tuple(
         _check(suites / f"{name}.json", item, tables[name])

@@ -69,7 +69,7 @@ def back_to_back(rows: Rows) -> Verdicts:
 
 
 def _follow(group: Iterable[object], start: Any, end: Any, counts: Iterable[bool]) -> Verdicts:
-    """Judge whether each row begins where the one before it in its group ends that counts."""
+    """Judge whether each row begins where the last row before it that counts, in its group, ends."""
     ends: dict[object, int] = {}
     previous_end = []
     for name, its_end, is_counted in zip(group, end, counts, strict=True):
@@ -152,7 +152,7 @@ def not_let_go(rows: Rows) -> Verdicts:
 
 
 def same_bytes(rows: Rows) -> Verdicts:
-    """Judge whether hashes agree where store and lake overlap; an unchanged file needs no new one.
+    """Judge whether hashes agree where store and lake overlap; an unchanged file isn't hashed again.
 
     :param rows: archived_sha256, local_sha256 ("" when not read), unchanged.
     """
@@ -173,7 +173,7 @@ def chained(rows: Rows) -> Verdicts:
 def blank(rows: Rows) -> Verdicts:
     """Nothing is said against a row: its text is empty.
 
-    :param rows: the text, then what a reader wants to see beside it.
+    :param rows: the text, then further values for a reader.
     """
     return rows[rows.columns[0]] == ""
 
@@ -208,13 +208,13 @@ def unique(rows: Rows) -> Verdicts:
 def none(rows: Rows) -> Verdicts:
     """A count is zero.
 
-    :param rows: the count, then what a reader wants to see beside it.
+    :param rows: the count, then further values for a reader.
     """
     return rows[rows.columns[0]] == 0
 
 
 def counted(rows: Rows) -> Verdicts:
-    """As many messages are there as the receipt says.
+    """Check that there are as many messages as the receipt says.
 
     :param rows: expected_messages, found_messages.
     """

@@ -1,4 +1,4 @@
-"""Which rule each expectation is, and the suites of ``expectations/``, which name the columns that it reads.
+"""The rule of each expectation, and the suites of ``expectations/``, which name the columns that it reads.
 
 The JSON there is all that says what is expected of a fact table; a user may read and tighten it. Free of
 Great Expectations, since the rules judge without it as well: ``engine`` makes its classes of these.
@@ -18,12 +18,12 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.quality import rules
 
 WARNING = "warning"
-"""For what does no harm (a broker cleans it up itself), what a person decided, what is proven and has to be
-renewed (rows that another engine moved), and what the files alone can't tell from a fault (a topic that was
-deleted and made again counts its queue offsets from 0 again)."""
+"""Severity of findings that do no harm (a broker cleans it up itself), that a person decided, that are proven
+and have to be renewed (rows that another engine moved), and that the files alone can't tell from a fault (a
+topic that was deleted and made again counts its queue offsets from 0 again)."""
 
 EXAMPLES = 10
-"""How many of the rows that break a rule a check names."""
+"""Number of rows that a check names of those that break its rule."""
 
 SUBJECT = "subject"
 """Column of every fact table that names what the row is about."""
@@ -117,10 +117,10 @@ _NOTHING = {"found_bytes": "none (no such file)", "found_sha256": "none (not rea
 
 
 def example_text(subject: object, values: Iterable[tuple[str, object]]) -> str:
-    """Return what a row is about, and what was found there.
+    """Return the subject of a row, and the value found there.
 
-    :param values: the columns that the rule looks at, each with its value; -1, "", None and what is no number
-        say nothing.
+    :param values: the columns that the rule looks at, each with its value; -1, "", None and non-numbers say
+        nothing.
     """
     said = ", ".join(f"{name.replace('_', ' ')} {_said(name, value)}" for name, value in values)
     return f"{subject}: {said}"

@@ -47,8 +47,8 @@ def validate_store(
     Great Expectations is installed, Data Docs under ``output_dir``; what an earlier validation left there is
     replaced.
 
-    :param run_key: check what this run touched, and record the result in its journal; None: check the
-        boundaries of everything.
+    :param run_key: check segments that this run touched, and record the result in its journal; None: check
+        the boundaries of everything.
     :param full: every frame, every queue, every archived row.
     :param with_lake: without it the store is checked alone, and neither lake nor journal is opened.
     :param output_dir: None: :func:`validation_directory`.
@@ -106,7 +106,7 @@ def save_validation(store: AnyStore, run_key: str | None, result: ValidationResu
 def _judge(facts: Facts, output_dir: Path) -> tuple[tuple[CheckResult, ...], tuple[str, ...]]:
     """Run the suites, with Great Expectations and its Data Docs where it is installed.
 
-    :return: the checks, and what there is to say about how they were made.
+    :return: the checks, and notes on how they were made.
     """
     suites, docs = project_path("expectations"), output_dir / DATA_DOCS_DIRECTORY
     if QUALITY.is_installed:
@@ -133,7 +133,7 @@ def write_page(
 ) -> Path:
     """Write the run's page from what journal and lake know now; again once the run has gone on.
 
-    :param validation: what to show of it; None: the one that the run's journal has.
+    :param validation: the result to show of it; None: the one that the run's journal has.
     :return: path of the page.
     :raises RunStateError: no such run.
     """
@@ -152,7 +152,7 @@ def write_page(
 
 
 def _is_of_earlier_release(directory: Path) -> bool:
-    """Return whether a validation made this project of Great Expectations before they were marked."""
+    """Return whether a validation of a release without marks made this project of Great Expectations."""
     if directory.is_symlink() or not (directory / "gx" / "great_expectations.yml").is_file():
         return False
     return {path.name for path in directory.iterdir()} <= {"gx", "checks.json"}

@@ -95,13 +95,13 @@ def accept_loss(
 
     From then on validation warns of them, and doesn't fail.
 
-    :param start_offset: with ``end_offset`` a range of which every byte is LOST or UNKNOWN, by what the
-        journal has of segments that others deleted and of logs that are missing, and by the lakes. A gap
-        between store and lakes is one, too.
+    :param start_offset: with ``end_offset`` a range of which every byte is LOST or UNKNOWN, by the journal's
+        record of segments that others deleted and of missing logs, and by the lakes. A gap between store and
+        lakes is one, too.
     :param log: that it is of; None: the first in which all of it is.
-    :raises BadInputError: a part of the range is in a known place, or nobody says why.
-    :raises LakeUnavailableError: a lake can't be asked, or lacks what it is known to have had: what seems to
-        be lost may come back with it.
+    :raises BadInputError: a part of the range is in a known place, or no reason is given.
+    :raises LakeUnavailableError: a lake can't be asked, or lacks receipts that it is known to have had: the
+        bytes that seem lost may come back with it.
     """
     _check_decision("accept-loss", person, reason, "fails over these messages")
     with opened(store) as context:
@@ -160,7 +160,7 @@ def _ask_every_lake(context: Context) -> None:
 class _Lost:
     """A range that is in no place that is known.
 
-    :param gap: what is known of it, where nothing but a gap between store and lake tells that it is gone.
+    :param gap: the known facts of it, where only a gap between store and lake shows the loss.
     :param log_id: which log it is of; "": it isn't known.
     :param is_other: another log has the name of that one by now.
     :param is_accepted: a person has accepted it before.
@@ -180,7 +180,7 @@ class _Lost:
 
 
 def _told(context: Context) -> list[_Lost]:
-    """Return what journal and memory tell of, as far as no lake has it."""
+    """Return the ranges that journal and memory tell of and no lake has."""
     record = context.record
     recorded = recorded_gone(context.journal, record)
     gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
@@ -214,7 +214,7 @@ def _is_accepted(found: _Lost, loss: AcceptedLoss) -> bool:
 
 
 def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
-    """Return what else store and lakes together don't have, by the decision that the monitor tells.
+    """Return the other ranges that store and lakes together lack, with the decision that the monitor names.
 
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -311,10 +311,10 @@ def adopt(
     What is archived stays, under the old lineage.
 
     :param log: of this log alone, so that nothing changes for the others; None: of all.
-    :param force: also where nothing on disk contradicts what is archived: then everything that is still
-        there is archived once more, and queries see each of its rows twice.
-    :raises BadInputError: nobody says why, no segment contradicts its receipt, or of several logs only some
-        have one that does, and none was named.
+    :param force: also where nothing on disk contradicts the archive: then everything still on disk is
+        archived once more, and queries see each of its rows twice.
+    :raises BadInputError: no reason is given, no segment contradicts its receipt, or of several logs only
+        some have one that does, and none was named.
     """
     _check_decision("adopt", person, reason, "compares the store with what is archived already")
     journal = Journal(store.journal_url)
@@ -352,7 +352,7 @@ def adopt(
 def _contradicted_logs(
     store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]
 ) -> tuple[set[str], set[str]]:
-    """Return which logs aren't what is archived under their names, and which archived ones are."""
+    """Return logs whose bytes contradict the archived ones under their names, and the archived ones."""
     found = {segment.log for segment in contradictions(store, record, logs)}
     lakes = store.archive_lakes
     opened = map(open_lake, lakes)
@@ -374,7 +374,7 @@ def _diverged_logs(
     lakes: Sequence[LakeConfig],
     logs: Collection[str],
 ) -> set[str]:
-    """Return which logs differ from what other replicas archived of them."""
+    """Return logs that differ from what other replicas archived of them."""
     snapshot = take_snapshot(broker, clock_ms(), store.broker)
     there = [one for one in take_archivable(broker, snapshot).segments if one.log in logs]
     return {
@@ -427,7 +427,7 @@ def move(
 def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
     """Return the store that lies here now, by its place or its stamp; its stamp where the journal lacks it.
 
-    :raises StoreIdentityError: nothing proves which it is, or what lies here is a copy.
+    :raises StoreIdentityError: nothing proves which store it is, or it is a copy.
     """
     root = store.real_root
     found = read_stamp(root)
@@ -475,7 +475,7 @@ def _record_of(store: ManagedStore, found: Stamp) -> StoreRecord:
 def stamp(
     store: ManagedStore, person: str, reason: str, *, store_id: str | None = None, new: bool = False
 ) -> Stamp:
-    """Say which store a directory is, and write its stamp again.
+    """Decide which store a directory is, and write its stamp again.
 
     What was known before of the lakes given here is over: their present state counts from now on. What is
     known of other lakes stays. The lakes are read before anything is changed.
@@ -483,12 +483,12 @@ def stamp(
     :param store_id: the store that lies here, or that the lake knows by several ids; None: the one that
         the stamp, the journal or the lake knows.
     :param new: the directory is a store of its own, with a new identity: it was copied from another.
-    :raises BadInputError: nobody says why, or journal and lakes don't know the store.
+    :raises BadInputError: no reason is given, or journal and lakes don't know the store.
     :raises StoreIdentityError: the journal has another store at this place, the directory is a copy, or a new
         store has another one's name.
     :raises LakeUnavailableError: a lake can't be read.
     """
-    _check_decision("stamp", person, reason, "holds the store against what was known of its lakes")
+    _check_decision("stamp", person, reason, "compares the store with what was known of its lakes")
     journal = Journal(store.journal_url)
     if not new:
         _finish_killed(store, journal)
@@ -581,7 +581,7 @@ def _asked(lake: Lake, store_id: str) -> _AskedLake:
 
 
 def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
-    """Return whether what is known is of a lake that wasn't asked, neither by its id nor at its place."""
+    """Return whether a known receipt is of a lake that wasn't asked, neither by its id nor at its place."""
     return not any(
         head.lake_id in lake.lake_ids
         or (head.place == lake.place if head.place else head.location == lake.location)
@@ -590,7 +590,7 @@ def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
 
 
 def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
-    """Return what journal and stamp know of the store's lakes: of each the longest chain."""
+    """Return the store's last receipts in each lake, as journal and stamp know them: the longest chain."""
     found = read_stamp(store.real_root)
     of_others = found.lakes if found is not None and found.store_id != record.store_id else ()
     longest: dict[tuple[str, str], LakeHead] = {}
@@ -620,7 +620,7 @@ def _check_unknown(store: ManagedStore, journal: Journal) -> None:
 
 
 def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
-    """Return which store the directory is; nothing is written.
+    """Return the store that the directory is; nothing is written.
 
     :raises BadInputError: nothing tells.
     :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.

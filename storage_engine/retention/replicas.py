@@ -1,4 +1,4 @@
-"""What other nodes have archived of logs that this store has replicas of.
+"""Segments that other nodes have archived of logs that this store has replicas of.
 
 It isn't archived again. Only a log with an identity of its own, which all replicas share, is looked
 for. That the bytes are the same was seen once, and is recorded; that the receipts are still there is
@@ -65,7 +65,7 @@ class ComparedLog:
     """A log beside what other replicas have archived of it.
 
     :param log_id: the broker's own identity of the log.
-    :param divergence: what shows that it isn't theirs; "": nothing does, or it may differ.
+    :param divergence: sign that it isn't theirs; "": there is none, or it may differ.
     """
 
     log: str
@@ -147,7 +147,7 @@ def _compare(
 
 
 def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequence[Receipt]) -> str:
-    """Return what else than bytes shows that a log isn't the one that other replicas archived.
+    """Return signs other than bytes that a log isn't the one that other replicas archived.
 
     :param rows: their receipts of bytes that this log has, too.
     :return: "": nothing does, or the log may differ, as a person adopted it.
@@ -188,7 +188,7 @@ def without_replicas_work(
 ) -> list[Segment]:
     """Return the segments that no other replica has archived either, and record which receipts cover others.
 
-    :param unproven: what no receipt of this store proves.
+    :param unproven: segments that no receipt of this store proves.
     :param there: all archivable segments of the store, by which bytes are compared.
     :param depth: to which the other replicas' files in the lake are read.
     :raises LakeUnavailableError: a lake can't be read.
@@ -260,7 +260,7 @@ class _Covered:
 def archived_by_replicas(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> dict[SegmentId, tuple[Receipt, ...]]:
-    """Return which segments other replicas' receipts cover, as was recorded and still holds, with these.
+    """Return segments that other replicas' receipts cover: those recorded that still hold, and these.
 
     Of a lake that can't be asked the journal's word counts: enough not to archive again, never to delete.
 
@@ -319,9 +319,9 @@ def with_replicas(
 ) -> Proofs:
     """Return proofs with other nodes' receipts, which cover segments that none of the store's own proves.
 
-    :param going: segments that are about to go, as they are now.
+    :param going: segments about to be deleted, as they are now.
     :param snapshot: of the store, which is ours.
-    :param reading: how fast files may be read, and what keeps the store ours meanwhile.
+    :param reading: how fast files may be read, and the check that the store stays ours meanwhile.
     :raises LakeUnavailableError: a lake can't be read.
     """
     if broker.replicas is None or not proofs.asked:
@@ -343,7 +343,7 @@ def with_replicas(
 def has_archived_replicas(
     broker: BrokerStore, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> bool:
-    """Return whether a lake has receipts of another store with a log of the same identity, or name.
+    """Return whether a lake has receipts of another store for a log of the same identity, or name.
 
     :param segments: of one log.
     :raises LakeUnavailableError: a lake can't be read.
@@ -369,7 +369,7 @@ class _Compared:
     def covers_of_each_log(
         self, segments: Sequence[Segment], there: Sequence[Segment]
     ) -> dict[SegmentId, OtherNodesProof]:
-        """Return which segments sound receipts cover; a log that can't be compared keeps no other from it."""
+        """Return segments that sound receipts cover; a log that can't be compared doesn't exclude others."""
         logs = by_log(segments)
         try:
             return dict(self._covers(segments, there))
@@ -385,7 +385,7 @@ class _Compared:
     def _covers(
         self, segments: Sequence[Segment], there: Sequence[Segment]
     ) -> Iterator[tuple[SegmentId, OtherNodesProof]]:
-        """Yield which segments sound receipts cover, where nobody wrote to them meanwhile."""
+        """Yield segments that sound receipts cover and that were not written to meanwhile."""
         settled = [one for one in segments if all(map(_is_settled, one.files))]
         before = {one.id: self._digest(one) for one in settled}
         compared: list[ReplicaCover] = []
@@ -408,7 +408,7 @@ class _Compared:
 
 
 def _is_settled(file: FileFacts) -> bool:
-    """Return whether a file is as it was listed, so that each later write to it shows."""
+    """Return whether a file is unchanged since it was listed, so that each later write to it shows."""
     try:
         return settle(file.path) == file
     except (ChangedUnderUsError, OSError):
@@ -416,7 +416,7 @@ def _is_settled(file: FileFacts) -> bool:
 
 
 def _sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> set[str]:
-    """Return which of other nodes' receipts hold, by row hash: by their chains, and files read once more."""
+    """Return other nodes' receipts that are sound, by row hash: by their chains, and files read once more."""
     segments, whole = lake.segments(), set()
     for store_id in {row.store_id for row in rows}:
         try:
@@ -432,7 +432,7 @@ def _sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> s
 def replicas_prove(
     asked: Iterable[LakeProofs], store_id: str, release: SegmentRelease, looked: Callable[[], None]
 ) -> bool:
-    """Return whether receipts of other nodes, on which a deletion rested, hold still.
+    """Return whether receipts of other nodes, on which a deletion rested, are still sound.
 
     :param looked: called after each receipt whose files were read.
     :raises LakeUnavailableError: a lake can't be read.

@@ -150,7 +150,7 @@ def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
     return Text(
         f"{seen.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
         f"proves, found other bytes, {sha256 or seen.link.sha256}: the broker wrote these offsets again, or "
-        "somebody changed the file. It is kept, and not archived. If the broker did, run ",
+        "another program changed the file. It is kept, and not archived. If the broker did, run ",
         Command("adopt"),
         f" for what is in the log. {WAY_OUT}",
     )
@@ -181,17 +181,17 @@ def ask_of_gone(context: Context, shield: Shield) -> AskedGone:
 
 
 def _is_told_proven(seen: SeenLink, row: Receipt | None) -> bool:
-    """Return whether a receipt is of a link's bytes, as far as can be told without reading them."""
+    """Return whether a receipt has a link's bytes, as far as can be told without reading them."""
     if row is None:
         return False
     return seen.link.sha256 == row.sha256 if seen.link.sha256 else seen.is_same
 
 
 def asked_notices(context: Context, going: Sequence[Segment] = ()) -> tuple[str, ...]:
-    """Say what a person should know of a shield, once lakes and journal were asked.
+    """Return notices about a shield, once lakes and journal were asked.
 
     :param going: segments that are to be deleted.
-    :raises ShieldError: what is kept there is unknown.
+    :raises ShieldError: its content is unknown.
     """
     return shield_notices(context.store.real_root, going, partial(ask_of_gone, context))
 
@@ -226,9 +226,9 @@ class ShieldedLog:
 
 
 def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
-    """Return a log's sealed segments, even where somebody removed some from the middle of it.
+    """Return a log's sealed segments, even where another program removed some from the middle of it.
 
-    :param notices: what a person should know is added.
+    :param notices: receives notices for a person.
     """
     try:
         try:
@@ -255,7 +255,7 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
 
     :param reasons: by name of a link that the caller has just tried to bring into a lake: why it is in none.
         Another link was deleted from the log since, and is tried first.
-    :param notices: what was given up is added.
+    :param notices: receives what was given up.
     :return: base offsets.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
@@ -275,8 +275,8 @@ def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Drift
     return Drift(
         DriftKind.GIVEN_UP,
         Text(
-            f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which somebody "
-            f"else deleted and only the shield had, found the disk {used_percent} % full, above "
+            f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which another "
+            f"program deleted and only the shield had, found the disk {used_percent} % full, above "
             f"shield_give_up_percent {percent}: they were given up for space. Not archived before: ",
             why,
             ".",
@@ -301,12 +301,12 @@ SHIELD_RUN = "shield"
 """Run of a store under which its shield is recorded."""
 
 _TOGETHER = 2
-"""So many segments are archived by one commit: two threads work, and what is proven is soon off the disk."""
+"""Segments archived by one commit: two threads work, and proven ones soon leave the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShieldResult:
-    """What a look after a shield did, and what the shield has now.
+    """Changes of one look after a shield, and the shield's present content.
 
     :param links: that there are now.
     :param gone: base offsets of segments that only the shield has, and no lake provably; another file may
@@ -318,7 +318,7 @@ class ShieldResult:
     :param room_bytes: for these; None: no limit.
     :param lineage: the store's.
     :param log_lineages: by name, of logs that have one of their own.
-    :param notices: what a person should know.
+    :param notices: notices for a person.
     :param is_log_known: the log could be looked at.
     """
 
@@ -386,7 +386,8 @@ def _need(context: Context) -> ShieldNeed:
 
 
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
-    """Link what isn't proven, archive what is gone, drop what is proven, and give up what has to be.
+    """Link unproven segments, archive deleted ones, drop links of proven ones, and give links up where space
+    requires it.
 
     Beside a running broker whose watch is alive only that watch does it.
 
@@ -447,7 +448,7 @@ def _link(
     unproven: Sequence[Segment],
     tends: bool,
 ) -> Wanted:
-    """Link what shall have a link, and drop the links that have no use any more."""
+    """Make the links that are wanted, and drop those that have no use any more."""
     context, root = tending.context, tending.root
     judged, proofs = known
     policy = context.store.policy
@@ -488,7 +489,7 @@ def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tupl
 
 
 def _is_current(context: Context, seen: SeenLink) -> bool:
-    """Return whether a link is of the lineage that its log has now."""
+    """Return whether a link belongs to its log's present lineage."""
     return seen.link.lineage == context.record.lineage_of(seen.link.log)
 
 
@@ -510,7 +511,8 @@ def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: 
 
 
 def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
-    """Bring what is gone from the log into a lake, and drop the links of what is there.
+    """Archive segments that are gone from the log and only in the shield, and drop links of segments still in
+    the log.
 
     A link is archived under the lineage that its segment was of, whatever file has its name by now.
     """
@@ -529,7 +531,7 @@ def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
         try:
             _archive(tending, batch)
         except LakeUnavailableError as error:
-            tending.notices.append(Text("what only the shield has can't be archived now: ", error))
+            tending.notices.append(Text("segments that only the shield has can't be archived now: ", error))
             for one in batch:
                 tending.fail(one.seen, Text(error))
             return
@@ -610,7 +612,7 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
 def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
     """Drop the links of segments that a run has just deleted on these proofs: only then is their space free.
 
-    :return: what a person should know.
+    :return: notices for a person.
     """
     root = context.store.real_root
     judged = [

@@ -62,7 +62,7 @@ WORDS: Final = BrokerWords(
             "Check mappedFileSizeCommitLog in broker.conf: it has to be what the store was written with."
         ),
         "ExpectOffsetsToBeContiguous": f"A consume queue has a hole. {_QUEUES}",
-        "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A consume queue points at what is gone. {_QUEUES}",
+        "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A consume queue points at deleted segments. {_QUEUES}",
         "ExpectEntriesToPointIntoTheLog": f"A consume queue or index points behind the log's end. {_QUEUES}",
         "ExpectFirstLiveEntryToNameItsMessage": f"A consume queue points at another message. {_QUEUES}",
         "ExpectMessagesToBeInTheirQueues": (
@@ -179,7 +179,9 @@ class RocketMQInspection(Inspecting):
 
 class RocketMQTopics(Topics):
     def is_system(self, topic: str) -> bool:
-        """As TopicValidator#isSystemTopic says, and in capital letters, as the names of newer ones are."""
+        """Return whether a topic is the broker's own, as TopicValidator#isSystemTopic says, also in capital
+        letters, as newer ones are.
+        """
         from storage_engine.rocketmq.codec.frame import SYSTEM_PREFIX, SYSTEM_TOPICS
 
         return topic in SYSTEM_TOPICS or topic.lower().startswith(SYSTEM_PREFIX)

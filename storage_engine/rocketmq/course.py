@@ -1,4 +1,5 @@
-"""How a store fills and what its broker deletes over days, pass by pass (CleanCommitLogService). Pure.
+"""The course of a store over days: how it fills and what its broker deletes, pass by pass
+(CleanCommitLogService). Pure.
 
 Only the passes are computed at which something could be decided otherwise: the level reaches another whole
 percent; a window opens or closes; a segment expires; the batch was full; or a segment was rolled that may go.
@@ -90,7 +91,7 @@ SHARE_UNIT = 1_000_000
 _PATH = "the disk"
 _NEVER = 1 << 62
 _STEPS_A_LOOK = 2_048
-"""So often the clock is looked at."""
+"""Steps between two looks at the clock."""
 _INTERVAL = "cleanResourceInterval"
 _MOST_INTERVAL_MS = DAY_MS
 
@@ -106,12 +107,12 @@ SETTINGS = (
     RuleSetting(
         "deleteWhen",
         SettingType.HOURS,
-        "At these hours of the day what has expired goes, such as 04 or 02;14.",
+        "Hours of the day at which expired segments are deleted, such as 04 or 02;14.",
     ),
     RuleSetting(
         "diskMaxUsedSpaceRatio",
         SettingType.PERCENT,
-        "Above this level what has expired goes at any hour.",
+        "Above this level expired segments are deleted at any hour.",
         10,
         95,
         "%",
@@ -119,7 +120,7 @@ SETTINGS = (
     RuleSetting(
         "diskSpaceCleanForciblyRatio",
         SettingType.PERCENT,
-        "Above this level the oldest segments go whatever their age.",
+        "Above this level the oldest segments are deleted, whatever their age.",
         30,
         85,
         "%",
@@ -135,9 +136,9 @@ SETTINGS = (
     RuleSetting(
         "cleanFileForciblyEnable",
         SettingType.BOOL,
-        "Whether segments may go before their time when the disk is too full.",
+        "Whether segments may be deleted before their time when the disk is too full.",
     ),
-    RuleSetting("deleteFileBatchMax", SettingType.INT, "Segments that go in one pass at most.", 1, 100_000),
+    RuleSetting("deleteFileBatchMax", SettingType.INT, "Segments deleted in one pass at most.", 1, 100_000),
     RuleSetting(
         "deleteCommitLogFilesInterval",
         SettingType.INT,
@@ -153,7 +154,7 @@ SETTINGS = (
 _NAMES = frozenset(setting.name for setting in SETTINGS)
 _READ = _NAMES | {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY}
 _INGEST_MS = 7 * DAY_MS
-"""Of so long the ingest is told by the segments' last writes."""
+"""Span of the segments' last writes that tells the ingest."""
 _BLOCK_BYTES = 512
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _LONGEST_HOURS = LONGEST_HORIZON_MS // HOUR_MS
@@ -420,7 +421,7 @@ def course_start(
     zone: ZoneInfo,
     oldest_message_ms: int | None,
 ) -> CourseStart | None:
-    """Return what a simulation starts from; None where the disk's level, or its log, isn't known.
+    """Return the start of a simulation; None where the disk's level, or its log, is unknown.
 
     Its ingest is as the last writes of the last seven days tell it; 0 bytes where they tell nothing.
     """
@@ -472,9 +473,9 @@ def _allocated(layout: StoreLayout) -> Iterator[int]:
 
 
 def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
-    """Return what follows for a store; nothing where nothing comes.
+    """Return advice for a store; empty where there is none.
 
-    :param wished_hours: how long messages should stay; None: nobody says.
+    :param wished_hours: how long messages should stay; None: not given.
     """
     if start.ingest.day_bytes == 0:
         return ()
@@ -510,7 +511,8 @@ def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -
 
 
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most that a disk is used at this ingest while each segment goes as soon as it has expired.
+    """Return the most that a disk is used at this ingest while each segment is deleted as soon as it has
+    expired.
 
     :param hours: instead of fileReservedTime.
     """

@@ -1,4 +1,4 @@
-"""What a RocketMQ store is and what is wrong with it, as far as names, sizes, heads and tails of files tell.
+"""Description of a RocketMQ store and its faults, from names, sizes, heads and tails of files alone.
 
 Nothing is opened for writing, and a store that no command works with is told of as well.
 
@@ -123,7 +123,7 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
 def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig, list[Finding]]:
     """Return the settings in effect, without those of broker.conf that its broker doesn't work with.
 
-    :raises BrokerConfigError: it can't be read, or what was given beside it is wrong.
+    :raises BrokerConfigError: it can't be read, or settings given beside it are wrong.
     """
     usable, errors = usable_broker_config(here.broker_conf, root=here.root)
     found = [Finding(Severity.URGENT, "setting", *_what_and_advice(error)) for error in errors]
@@ -171,7 +171,7 @@ def _running(layout: StoreLayout, config: BrokerConfig) -> _Running:
 
 
 def _damage(layout: StoreLayout) -> Iterator[Finding]:
-    """Yield what is wrong with the files of the log."""
+    """Yield faults of the log's files."""
     try:
         files = list_raw_files(layout.log_paths)
     except StoreLayoutError as error:
@@ -191,7 +191,7 @@ def _damage(layout: StoreLayout) -> Iterator[Finding]:
 
 
 def _state(layout: StoreLayout, running: _Running) -> Iterator[Finding]:
-    """Yield what the store's own marks say of its broker, which isn't asked."""
+    """Yield findings on the broker from the store's own marks; the broker isn't asked."""
     if running.known:
         yield Finding(
             Severity.WARNING,
@@ -338,7 +338,7 @@ def _urgent(kind: str, what: str, advice: str) -> Finding:
 def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator[Finding]:
     """Look for what is left of holds.
 
-    :param memory: the journal's, of the store's hold; None: nobody named a journal.
+    :param memory: the journal's, of the store's hold; None: none was named.
     """
     try:
         marker, local = read_marker(root), read_local(root)
@@ -352,7 +352,7 @@ def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator
         yield Finding(
             Severity.NOTE,
             "no-watch",
-            f"the store is held and {watch}: nobody mends a fence that somebody touches",
+            f"the store is held and {watch}: no watch mends a fence that another program touches",
             Text("run ", Command("watch"), " on this host"),
         )
 
@@ -366,11 +366,11 @@ def judged_hold(
     knows_journal: bool,
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Judge what is left of a hold. Pure.
+    """Judge the rest of a hold. Pure.
 
     :param marker: that says until when it stands.
     :param local: the record of it that lies with the store.
-    :param known: what the journal remembers of it.
+    :param known: the journal's memory of it.
     :param knows_journal: a journal was asked.
     """
     if marker is not None and marker.ends_at_ms <= now_ms:
@@ -417,7 +417,7 @@ _LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _LONG_DESTROY_MS = HOUR_MS
 _ALIKE = 0.9
-"""How like a known key a misspelt one is; 1: the same but for upper and lower case."""
+"""Similarity of a misspelt key to a known one; 1: the same but for upper and lower case."""
 
 
 def _percent(value: int) -> str:
@@ -493,10 +493,10 @@ _REVIEWED = (
 def settings_in_effect(
     config: BrokerConfig, overrides: Mapping[str, str], *, by_broker: bool
 ) -> tuple[SettingInEffect, ...]:
-    """Return the settings that decide when a segment goes, with the broker's limits applied.
+    """Return the settings that decide when a segment is deleted, with the broker's limits applied.
 
-    :param overrides: what was given beside the broker's own settings.
-    :param by_broker: those are what a running broker says, none of a file.
+    :param overrides: settings given beside the broker's own.
+    :param by_broker: those are the running broker's own answers, none of a file.
     """
     return tuple(_in_effect(config, one, overrides, by_broker) for one in _REVIEWED)
 
@@ -543,7 +543,8 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "settings",
-            f"cleanFileForciblyEnable=false: above {forced} % only what has expired goes; if nothing has, "
+            f"cleanFileForciblyEnable=false: above {forced} % only expired segments are deleted; if "
+            "nothing has, "
             f"the broker refuses messages above {full} %",
             "keep an alarm on the disk's level",
         )
@@ -561,14 +562,14 @@ def unread_settings(keys: Iterable[str]) -> Iterator[Finding]:
     ]
     for key in misspelt:
         yield _warning(
-            f"{key}: no broker reads this key; what it sets keeps its default", f"write {meant[key]}"
+            f"{key}: no broker reads this key; its setting keeps the default", f"write {meant[key]}"
         )
     if others := [key for key in unread if key not in misspelt]:
         yield Finding(
             Severity.NOTE,
             "settings",
-            f"no broker reads {', '.join(others)}: what these lines set keeps its default",
-            "take them out, or look their names up",
+            f"no broker reads {', '.join(others)}: their settings keep the default",
+            "remove them, or look up their names",
         )
 
 
@@ -624,7 +625,8 @@ def _destroy(interval_ms: int) -> Iterator[Finding]:
         )
     elif interval_ms > _LONG_DESTROY_MS:
         yield _warning(
-            f"{name} is {duration_text(interval_ms)}: a segment that somebody still reads keeps all younger "
+            f"{name} is {duration_text(interval_ms)}: a segment that a consumer still reads keeps all "
+            "younger "
             "ones for so long, also on a full disk",
             f"set {name}=120000",
         )

@@ -1,4 +1,4 @@
-"""What validation has to know of a RocketMQ store. Reads only, and judges nothing."""
+"""A RocketMQ store as validation needs it. Reads only, and judges nothing."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _LMQ_PREFIX = "%LMQ%"
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogEnd:
-    """Where a running broker's log ends, by its word: what it has written whole.
+    """End of a running broker's log, by the broker: up to there it has written whole messages.
 
     :param dispatched_offset: messages below it are in their consume queues.
     """
@@ -229,9 +229,7 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return what a person should know of a store that no broker stopped: it crashed, and where its log is
-    torn.
-    """
+    """Return notices about a store that no broker stopped: that it crashed, and where its log is torn."""
     if not layout.abort.exists():
         return ()
     crashed = (
@@ -369,7 +367,7 @@ def collect_queues(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What was found of one queue; no fact where it has no file."""
+    """Facts about one queue; none where it has no file."""
 
     files: tuple[QueueFileFact, ...]
     queue: QueueFact | None
@@ -385,7 +383,7 @@ def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
 
 
 def _is_sound(row: _Row) -> bool:
-    """Return whether nothing in it looks like a fault, or like a look at a moment between two changes."""
+    """Return whether it has no sign of a fault, or of a look between two changes."""
     queue = row.queue
     return all(a.end_offset == b.start_offset >= 0 for a, b in pairwise(row.files)) and (
         queue is None
@@ -541,7 +539,7 @@ def _end(entry: Mapping[str, int]) -> int:
 def _messages(
     queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
 ) -> tuple[str, str]:
-    """Return what the first live entry stands for, and what the frame it points at says it is.
+    """Return the message of the first live entry, and the message in the frame that it points at.
 
     An LMQ's entry points at a message of another topic, whose own offset is a property; a batch entry
     names its first message.

@@ -1,4 +1,4 @@
-"""What a store is and holds, for a person to look at, and messages of a topic by their keys.
+"""Contents of a store for a person, and messages of a topic by their keys.
 
 Reads only, and no more than was asked for. The index finds messages by a hash, the log confirms them. Which
 messages the index may lack is told from the headers of its files.
@@ -100,7 +100,7 @@ class StoreInspection:
     :param holder: the process that has the broker's lock.
     :param dispatched_offset: messages below it are in their consume queues; those behind it may be, too.
     :param queue_count: consume queues of both kinds.
-    :param queues: one entry a queue; empty when nobody asked.
+    :param queues: one entry a queue; empty when it was not asked for.
     :param config: settings in effect.
     :param unreadable: why files beside the log can't be read, of which nothing is known then.
     """
@@ -470,7 +470,7 @@ def _message_behind(log: LogListing, offset: int) -> int | None:
 
 
 def _first_message_at(log: LogListing, offset: int) -> int | None:
-    """Return where the first message from the end of another on begins; None: there is none."""
+    """Return the position of the first message behind the end of another; None: there is none."""
     size, magic = _start(log, offset)
     if magic == frame.MAGIC_BLANK:
         offset += size

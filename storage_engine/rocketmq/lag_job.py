@@ -26,7 +26,7 @@ from storage_engine.rocketmq.store.store import RocketMQStore
 
 @dataclass(frozen=True, slots=True)
 class RocketMQLagJob:
-    """What the tasks measure against, and the groups' positions, queue by queue.
+    """Data that the tasks measure against, and the groups' positions, queue by queue.
 
     :param unknown: what isn't known of who consumes, as a file can't be read.
     """

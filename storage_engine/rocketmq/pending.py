@@ -1,4 +1,4 @@
-"""What is pending in a store: delayed messages, timers, half messages. Computed from files alone.
+"""Pending messages of a store: delayed messages, timers, half messages. Computed from files alone.
 
 The broker does not look at them when it deletes segments, and a deletion loses them nearly silently. What
 can't be read, is missing where something says that it was there, or ends too early, makes its kind unknown.
@@ -143,7 +143,7 @@ def _manifests_and_logs(directory: Path) -> Iterator[Path]:
 
 
 def _has_any(path: Path, keys: tuple[bytes, ...]) -> bool:
-    """Return whether a file has one of these somewhere. Reads nothing into memory."""
+    """Return whether a file has one of these values somewhere. Reads nothing into memory."""
     try:
         with path.open("rb", buffering=0) as file:
             size = path.stat().st_size
@@ -211,7 +211,7 @@ _WHEEL_STOPS = (
 
 
 def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
-    """Return what is pending, one item a kind.
+    """Return pending messages, one item a kind.
 
     Of a kind's files those that say how far the broker is are read first: what it does meanwhile is pending
     still, by them. What comes in while they are read may be missing; it lies behind any segment that was
@@ -331,7 +331,7 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """How far the broker is with its timers.
+    """The broker's progress with its timers.
 
     :param read_time_ms: timers due before it are delivered.
     :param log_position: the timer log is written up to here at least.
@@ -433,7 +433,7 @@ def _timer_due_ms(records: np.ndarray) -> Longs:
 
 
 def _all_due_before(data: memoryview, read_time_ms: int) -> bool:
-    """Return whether a full file's last record, which was written after the others, says that none waits."""
+    """Return whether a full file's last record, which was written after the others, shows that none waits."""
     last = (len(data) - _BLANK.size) // RECORD.itemsize * RECORD.itemsize - RECORD.itemsize
     if last < 0 or not _is_blank(data, last + RECORD.itemsize):
         return False

@@ -1,4 +1,4 @@
-"""What makes restored segments a store that a broker serves whole: its configuration, queues and index.
+"""Files that make restored segments a store that a broker serves whole: configuration, queues and index.
 
 A broker makes queues again from its last segments alone, and how many these are depends on its version. So
 they are made here, of all segments, by the sizes of files that the broker is going to have.
@@ -36,7 +36,7 @@ _TOPICS_IN_FILES = RestoredSetting(
     "lake",
     "With v2 the broker reads no topic of those that were made here, and serves none of them.",
 )
-"""What makes a broker read the configuration that is made (ConfigManagerFactory)."""
+"""Content by which a broker reads the configuration that is made (ConfigManagerFactory)."""
 _MANY_TOPICS = (
     "queues may have messages of several topics, of which some are gone, and those behind would get "
     "other queue offsets"
@@ -113,7 +113,7 @@ class RestoredStore(RestoredConfig):
                 f"receipt of {row.log}/{row.base_offset:020d}: expected whole messages, found "
                 f"{row.damaged_bytes} damaged bytes, which were archived as they were: from there on no "
                 f"queues can be made. {_STILL_POSSIBLE} What lies before it is served: "
-                f"--to-offset {row.base_offset}; what lies behind it: --from-offset {row.end}."
+                f"--to-offset {row.base_offset}; the part behind it: --from-offset {row.end}."
             )
         is_slave, is_filled = (
             config.raw.get(ROLE, "").strip() == SLAVE,
@@ -209,7 +209,7 @@ def _made_by_the_broker(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, .
 
 
 def _values(settings: EngineSettings) -> dict[str, str]:
-    """Return what decides which files of queues and index there are, by the broker's names."""
+    """Return the settings that decide which files of queues and index there are, by the broker's names."""
     flags = {
         "enableConsumeQueueExt": settings.ext_enable,
         "enableLmq": settings.light_queues,

@@ -1,1 +1,1 @@
-"""When is a file the same file, with the same bytes? What a file system's times tell of it, and what not."""
+"""Checks that a file still has the same bytes: what its file system's times tell of that, and what not."""

@@ -39,12 +39,12 @@ class Mount:
 
     @property
     def is_memory(self) -> bool:
-        """Return whether a power loss takes all that is on it."""
+        """Return whether a power loss deletes everything on it."""
         return self.kind in _MEMORY
 
     @property
     def is_volatile(self) -> bool:
-        """Return whether it ignores what has to be durable, and doesn't move the times of written files."""
+        """Return whether it ignores requests for durability, and doesn't move the times of written files."""
         return self.kind == "overlay" and "volatile" in self.options
 
     @property
@@ -85,7 +85,7 @@ def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
 
 
 def mount_line(fd: int) -> str:
-    """Return what the kernel says of the mount of an open file; "": it says nothing.
+    """Return the kernel's line on the mount of an open file; "": there is none.
 
     :raises OSError: this system doesn't say.
     """

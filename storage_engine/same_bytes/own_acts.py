@@ -1,4 +1,4 @@
-"""What we did ourselves to a segment's file: setting its mtime, making or removing another name of it.
+"""Record of our own changes to a segment's file: setting its mtime, making or removing another name of it.
 
 Each of these moves the file's ctime, as a write does. A file is the same as before only where the times that
 it had before and has now are both known here. Whoever does such an act does it so::
@@ -43,7 +43,7 @@ _MAX_BYTES: Final = 16 << 20
 """A longer record is none: it would be files by the thousand, each with all the times that are kept."""
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 _GRANULES_NS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)
-"""How finely file systems keep times."""
+"""Precision of file systems' times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class KnownFile:
     times: tuple[tuple[int, int], ...]
 
     def is_of(self, facts: FileFacts) -> bool:
-        """Return whether these facts are this file's, whatever its times."""
+        """Return whether these facts belong to this file, whatever its times."""
         return _key(facts) == (self.device, self.inode, self.size_bytes)
 
 
@@ -72,7 +72,7 @@ class OwnActs:
     files: tuple[KnownFile, ...] = ()
 
     def same_file(self, found: FileFacts, known: FileFacts) -> bool:
-        """Return whether nobody but us touched the file since: device, inode, size, mtime and ctime agree.
+        """Return whether only we touched the file since: device, inode, size, mtime and ctime agree.
 
         :param found: as the file is now.
         :param known: as it was. Its ctime decides, since every write moves that: a receipt has the mtime that
@@ -123,12 +123,12 @@ class Acting:
 
     @property
     def known(self) -> OwnActs:
-        """Return what is known up to now, also of files that are gone."""
+        """Return all facts known up to now, also those of deleted files."""
         return OwnActs(tuple(self._files))
 
     @property
     def record(self) -> OwnActs:
-        """Return what is to be recorded: files that are gone are forgotten."""
+        """Return the acts to record: those on deleted files are forgotten."""
         left = (replace(file, paths=tuple(_names_left(file))) for file in self._files)
         return OwnActs(tuple(file for file in left if file.paths))
 
@@ -164,7 +164,7 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
 
 
 def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnActs:
-    """Return what is recorded, once no act is on its way; nothing where it can't be read.
+    """Return the recorded acts, once no act is on its way; empty where they can't be read.
 
     :param waits: False: an act that is on its way may be missing, and none waits for who reads.
     """
@@ -219,7 +219,7 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
 
     The directory is flushed before the next, younger segment goes: a power loss must never leave a hole.
 
-    :param remove: by which a file goes.
+    :param remove: the function that removes a file.
     :raises ChangedUnderUsError: somebody else did; nothing was done.
     """
     with _directory_of(segment) as directory:
@@ -228,8 +228,9 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
             if not _is_same(found, facts, root):
                 raise ChangedUnderUsError(
                     f"{facts.path}: expected it as it was a moment ago, {facts}, found {found or 'no file'}: "
-                    "somebody changes the store while we hold it. It was not deleted, older ones of the plan "
-                    "may be. Stop who does.",
+                    "another program changes the store while we hold it. It was not deleted, older ones "
+                    "of the plan "
+                    "may be. Stop the program that does it.",
                     path=facts.path,
                 )
         for facts in segment.files:
@@ -241,7 +242,7 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
 def remove_rest(segment: Segment, root: Path, remove: Remove) -> tuple[str, ...]:
     """Remove the companions that are left of a segment whose own file is gone already, and flush.
 
-    :return: paths of those that stay, since somebody touched them.
+    :return: paths of those that stay, since another process touched them.
     """
     stay = []
     with _directory_of(segment) as directory:

@@ -22,7 +22,7 @@ _ROUNDS: Final = 10
 _FINE_SECONDS: Final = 0.02
 """More than the kernel's clock for files takes from one value to the next, 10 ms at most."""
 _COARSE_SECONDS: Final = 2.0
-"""Where times have no fraction of a second: the coarsest file systems count by two seconds."""
+"""Margin where times have no fraction of a second: the coarsest file systems count by two seconds."""
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -31,7 +31,7 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
 
     A file that nobody writes to and whose pages are clean costs one fsync that has nothing to do.
 
-    :raises ChangedUnderUsError: somebody writes to it again and again.
+    :raises ChangedUnderUsError: another process keeps writing to it.
     :raises OSError: it can't be opened or flushed.
     """
     with opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
@@ -44,7 +44,8 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
             if FileFacts.of_stat(path, os.fstat(fd)) == before:
                 return before
     raise ChangedUnderUsError(
-        f"{os.fspath(path)}: expected a file that nobody writes to any more, found that it was written to in "
+        f"{os.fspath(path)}: expected a file that no process writes to any more, found that it was "
+        "written to in "
         f"each of {_ROUNDS} looks at it. Nothing was committed or deleted. Find out which process writes to "
         "a sealed segment and stop it, then run the same again."
     )

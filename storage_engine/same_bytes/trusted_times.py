@@ -35,7 +35,7 @@ _MAX_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """What mounts have answered since the machine's start.
+    """Answers of mounts since the machine's start.
 
     :param trusted: by mount.
     """
@@ -45,7 +45,7 @@ class _Answers:
 
 
 _answers: dict[tuple[str, str], bool] = {}
-"""What this process knows, by start of the machine and mount: our directory may be read-only."""
+"""Answers that this process knows, by start of the machine and mount: our directory may be read-only."""
 
 
 def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike[str]) -> bool:
@@ -73,7 +73,7 @@ def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike
 
 
 def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str]) -> bool | None:
-    """Return what a mount has answered before; None: it was never asked, or not since the machine's start.
+    """Return a mount's earlier answer; None: it was never asked, or not since the machine's start.
 
     Nothing is tried or written. The arguments are those of :func:`times_are_trusted`.
     """
@@ -86,8 +86,8 @@ def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str])
 
 
 def _mount(fd: int) -> str:
-    """Return what tells the mount of an open file from every other of this start: the kernel's line for it,
-    with its options, and the file system's id.
+    """Return the identity of an open file's mount, which no other mount of this boot has: the kernel's line
+    for it, with its options, and the file system's id.
 
     :raises OSError, ValueError: this system doesn't say.
     """
@@ -97,7 +97,7 @@ def _mount(fd: int) -> str:
 
 
 def _try(directory: int, mount: str, root: str | os.PathLike[str]) -> bool | None:
-    """Return what the mount of a directory answers; None: it can't be asked."""
+    """Return the answer of a directory's mount; None: it can't be asked."""
     with (
         suppress(OSError, ValueError, subprocess.SubprocessError),
         _scratch_file(directory, mount, root) as fd,

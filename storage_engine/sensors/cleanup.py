@@ -97,11 +97,11 @@ class _CauseSensor(BaseSensorOperator):
 
     @abstractmethod
     def holds(self, sensed: SenseResult) -> bool:
-        """Return whether the cause that is waited for holds."""
+        """Return whether the awaited cause holds."""
 
     @abstractmethod
     def trigger(self) -> BaseTrigger:
-        """Return what waits for it in the triggerer."""
+        """Return the trigger that waits for it."""
 
     def poke(self, context: Context) -> PokeReturnValue:
         check_answers(self.hook.managed_store.root)
@@ -123,7 +123,7 @@ class _CauseSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=self.holds(sensed), xcom_value=to_jsonable(sensed))
 
     def tell(self, sensed: SenseResult) -> None:
-        """Log what was seen, in one line, and what a person should know, in another one."""
+        """Log the result of a look, in one line, and a notice for a person, in another one."""
         told = [trigger.detail for trigger in sensed.triggers] or ["no cause holds"]
         self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(told))
         if notices := (*sensed.alarms, *sensed.notices):
@@ -302,7 +302,7 @@ class StorageEngineDueSensor(_CauseSensor):
         raise ended
 
     def _tell_of_sealed(self, context: Context, unmet: list[str]) -> bool:
-        """Tell whether sealed segments wait to be archived ahead.
+        """Report whether sealed segments wait to be archived ahead.
 
         :param unmet: gets why nobody is going to archive them.
         """
@@ -314,7 +314,9 @@ class StorageEngineDueSensor(_CauseSensor):
                 count = segments_to_archive(store)
         except (StorageEngineError, OSError) as error:
             # The monitor fails on that; what is due has to be told all the same.
-            self.log.warning("%s: what is to be archived is unknown: %s", self.storage_engine_conn_id, error)
+            self.log.warning(
+                "%s: it is unknown what is to be archived: %s", self.storage_engine_conn_id, error
+            )
             return False
         if count:
             archive = archive_due(self.storage_engine_conn_id)
@@ -340,8 +342,8 @@ class StorageEngineDueSensor(_CauseSensor):
                 conn_id = self.storage_engine_conn_id
                 return [
                     Text(
-                        f"{conn_id}: {told_dag_id} has something to do and is paused, so that neither a run "
-                        f"that waits gets on nor a new one begins: airflow dags unpause {told_dag_id}. What "
+                        f"{conn_id}: {told_dag_id} has something to do and is paused, so that no run of "
+                        f"it goes on or begins: airflow dags unpause {told_dag_id}. What "
                         "waits: ",
                         Command("doctor", f"--conn-id {quote(conn_id)}"),
                     )

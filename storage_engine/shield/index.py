@@ -1,4 +1,4 @@
-"""What is recorded of a shield, ``.storage-engine/shield/index.json``: each link, and the file that it is of.
+"""The record of a shield, ``.storage-engine/shield/index.json``: each link, and the file that it belongs to.
 
 A link is recorded before it is made. What a killed process left is told by the inode: a link that was only
 meant counts where the segment's own inode has its name.
@@ -37,7 +37,7 @@ _MAX_BYTES: Final = 64 << 20
 
 
 class LinkKind(StrEnum):
-    """How a link shares the segment's bytes."""
+    """The way in which a link shares the segment's bytes."""
 
     MEANT = "meant"
     """It is about to be made."""

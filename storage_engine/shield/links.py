@@ -301,12 +301,12 @@ def _no_link(link: Link, error: OSError) -> NoLinkError:
     }.get(error.errno or 0, "its file system doesn't take links. Use a local one such as ext4 or XFS")
     return NoLinkError(
         f"{link.segment.path}: expected to link it into the shield, found {error.strerror or error}: {why}. "
-        "There is no shield for what has no link."
+        "A segment without a link has no shield."
     )
 
 
 def _record(directory: int, links: Sequence[Link]) -> None:
-    """Write what may as well be written later, as on a full disk: links that are gone, and digests."""
+    """Write the part that may as well be written later, as on a full disk: removed links, and digests."""
     try:
         write_index(directory, links)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a shield keeps, as it is found: a file is ours only where the record has its inode."""
+"""Files of a shield as they are on disk: a file is ours only where the record has its inode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Place(StrEnum):
-    """Where the segment of a link is."""
+    """The place of a link's segment."""
 
     IN_LOG = "in-log"
     GONE = "gone"
@@ -55,12 +55,12 @@ class SeenLink:
 
     @property
     def has_left_log(self) -> bool:
-        """Return whether the segment isn't in the log any more, whatever has its name there."""
+        """Return whether the segment has left the log, even if another file has its name there."""
         return self.place in (Place.GONE, Place.REPLACED)
 
     @property
     def is_last(self) -> bool:
-        """Return whether the space comes back with it, and the bytes go."""
+        """Return whether its removal frees the space, and deletes the last copy of the bytes."""
         return self.has_left_log and self.other_names == 0
 
 
@@ -87,7 +87,7 @@ class Shield:
 
 
 def look_at_shield(root: str | os.PathLike[str]) -> Shield:
-    """Return what a store's shield keeps. Changes nothing.
+    """Return the segments that a store's shield keeps. Changes nothing.
 
     :raises ShieldError: it can't be read, so what it keeps is unknown.
     """
@@ -123,7 +123,7 @@ def digest_of(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> str
 
 
 def look(directory: int, root: str | os.PathLike[str], links: Sequence[Link]) -> Shield:
-    """Compare what is recorded with what is there.
+    """Compare the record with the files.
 
     :param directory: the shield's, by its descriptor.
     :raises OSError: something in it can't be looked at.
@@ -164,7 +164,7 @@ def place_of(link: Link) -> Place:
 
 
 def log_was_written(seen: SeenLink, acts: OwnActs) -> bool:
-    """Return whether a clone's segment is in the log, but may not have the bytes any more that the clone has.
+    """Return whether a clone's segment is in the log, but may no longer have the clone's bytes.
 
     A hard link has what the log has.
 
@@ -180,7 +180,7 @@ def log_was_written(seen: SeenLink, acts: OwnActs) -> bool:
 
 
 def same_bytes(found: FileFacts, known: FileFacts, acts: OwnActs) -> bool:
-    """Return whether nobody wrote to a settled file: a write moves its mtime.
+    """Return whether a settled file was not written to: a write moves its mtime.
 
     Its ctime says nothing: who removes another name of it moves that.
     """

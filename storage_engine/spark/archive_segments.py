@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What every executor has to see.
+    """Paths that every executor has to see.
 
     :param segments: as the driver sees them; one of each directory.
     :param token: a file that the driver has just put into the lake.
@@ -158,7 +158,7 @@ def _check_served(agent: AgentRun, expected: FileFacts) -> None:
 
 
 def _probe(sight: Sight) -> str | StorageEngineError:
-    """Return what this host wrote into the lake, or why it can't work."""
+    """Return the file that this host wrote into the lake, or why it can't work."""
     mine = f"{sight.token.removesuffix(PARTIAL_SUFFIX)}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
     try:
         check_sight(sight)
@@ -185,7 +185,7 @@ def _check_publishable(location: str) -> None:
     except OSError as error:
         writer = user_name(path.stat().st_uid)
         raise LakeUnavailableError(
-            f"{path.parent}: expected to publish here what executors write, found that user "
+            f"{path.parent}: expected to publish here the files that executors write, found that user "
             f"{user_name(os.geteuid())} can't publish a file of user {writer}: {reason_text(error)}. Nothing "
             "was committed or deleted. Run executors as the driver's user; or let the lake's directories be "
             "of a group of both, with mode 2770."
@@ -224,16 +224,16 @@ def _is_same(found: FileFacts, expected: FileFacts, store_roots: tuple[str, ...]
 
 
 TASK_BYTES = 1 << 30
-"""What a task is given at most, unless one segment has more: a commitlog segment of the usual size."""
+"""Bytes that a task is given at most, unless one segment has more: a commitlog segment of the usual size."""
 
 SEGMENT_COST_BYTES = 4 << 20
-"""What opening, naming and syncing a segment's file costs, as bytes that take as long to archive."""
+"""Cost of opening, naming and syncing a segment's file, as bytes that take as long to archive."""
 
 SHARED_COST_BYTES = 256 << 10
 """The same of a segment that shares its file."""
 
 TASKS_PER_CORE = 4
-"""Where there are segments enough: a slower core then takes fewer of them."""
+"""Tasks for each core, where there are segments enough: a slower core then takes fewer of them."""
 
 
 def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob, ...]]:
@@ -257,7 +257,7 @@ def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRequest:
-    """What the job is asked: segments of one lake, usually of one store.
+    """The job's request: segments of one lake, usually of one store.
 
     :param agent: that executors read them from; None: they see the store.
     """
@@ -268,14 +268,14 @@ class ArchiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """One receipt a job, in the order of the request, but for those whose files went away."""
+    """One receipt a job, in the order of the request, but for those whose files vanished."""
 
     receipts: tuple[Receipt, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How a task ended. Our own error is a result: Spark would only retry it and wrap its message."""
+    """The end of a task. Our own error is a result: Spark would only retry it and wrap its message."""
 
     proven: tuple[ProvenSegment, ...]
     error: StorageEngineError | None
@@ -296,7 +296,7 @@ def archive_segments(
     was proven when another task failed is thrown away, as nothing of it has been committed.
 
     :param agent: that executors read the segments from.
-    :return: one receipt a job, in order, but for those whose files went away.
+    :return: one receipt a job, in order, but for those whose files vanished.
     :raises StoreNotFoundError: an executor doesn't see the store that the driver sees.
     :raises AgentError: the agent can't be reached, or what came from it isn't whole.
     :raises StorageEngineError: the first failed task's error, as it was raised there.

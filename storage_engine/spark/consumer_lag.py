@@ -1,4 +1,6 @@
-"""Consumer lag of a whole store as a Spark job: groups' places in the logs, joined with what goes of them."""
+"""Consumer lag of a whole store as a Spark job: groups' places in the logs, joined with the segments to
+delete.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ _PLAIN_PLACES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLagRequest:
-    """What to compute; crosses to the job as JSON.
+    """The request to compute lag; crosses to the job as JSON.
 
     :param settings: of the store, which executors must see under the same path.
     :param plan_segments: those that a plan deletes; empty: ask without a plan.
@@ -88,7 +90,7 @@ class ConsumerLagRequest:
     ) -> ConsumerLagRequest:
         """Ask for a managed store.
 
-        :param going: the segments that are about to go.
+        :param going: the segments about to be deleted.
         """
         return cls(
             settings=settings_of(store),
@@ -245,7 +247,7 @@ class LagInProcess:
 def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> ConsumerLagResult:
     """Compute the lag of a store in this process, and write no table.
 
-    :param going: the segments that are about to go.
+    :param going: the segments about to be deleted.
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
     tables = LagInProcess(*prepare(ConsumerLagRequest.of(store, "", going, now_ms)))
@@ -255,7 +257,7 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
 
 
 def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> ConsumerLagResult | None:
-    """Return what the job computes and writes, computed and written here: no Spark has to start.
+    """Return the job's result, computed and written here: no Spark has to start.
 
     :param spark: that takes what is large; None: there is none.
     :return: None where it is Spark's.
@@ -287,7 +289,7 @@ def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
     now_ms = clock_ms() if request.now_ms is None else request.now_ms
     job = broker.lag(LagRequest(request.settings, request.plan_segments, now_ms))
     if job is None:
-        notice = f"{broker.words.title} doesn't say who consumes, so nobody knows who has not read what goes"
+        notice = f"{broker.words.title} doesn't say who consumes, so consumers' losses are unknown"
         return None, LagSource(PositionsFrom.NOBODY, notices=(notice,))
     return job, replace(job.source, notices=(*job.source.notices, *_shielded(job)))
 
@@ -297,7 +299,7 @@ def _nobody_known(request: ConsumerLagRequest, source: LagSource) -> ConsumerLag
 
 
 def _shielded(job: LagJob) -> Iterator[str]:
-    """Say what groups have not read of the segments that only the shield has."""
+    """Name messages that groups have not read in segments that only the shield has."""
     try:
         found = shielded_unread(map(job.unread, shielded_runs(job.snapshot)))
     except (StorageEngineError, OSError) as error:

@@ -1,4 +1,4 @@
-"""How a Spark job gets its request and gives its result: a JSON file each, named on its command line.
+"""Request and result of a Spark job: a JSON file each, named on its command line.
 
 A job's process tells nothing but what is in its result file and its exit status, and on standard error how
 far it is; standard output is Spark's. The result names the request it answers, so that an older run's result
@@ -71,7 +71,7 @@ def read_request(path: str | os.PathLike[str], kind: type[Request]) -> Request:
 
 
 def write_result(path: str | os.PathLike[str], request_path: str | os.PathLike[str], result: Any) -> None:
-    """Write what a job that ended well gives back."""
+    """Write the result of a job that ended well."""
     _write_answer(path, request_path, {"result": to_jsonable(result)})
 
 
@@ -86,7 +86,7 @@ def write_failure(
 def read_result(
     path: str | os.PathLike[str], request_path: str | os.PathLike[str], kind: type[Result]
 ) -> Result:
-    """Read what the job that was given ``request_path`` gave back.
+    """Read the result of the job that was given ``request_path``.
 
     :raises SparkJobError: when there is no result, it answers another request, or the job failed with
         an error that isn't ours.
@@ -198,7 +198,7 @@ _WITHOUT_PACKAGE = re.compile(
     rf"{_PACKAGE}['.]|"
     r'Cannot run program "(?P<missing>[^"]+)")'
 )
-"""What Spark makes of an executor whose Python lacks this package, or isn't there."""
+"""Spark's error for an executor whose Python lacks this package, or isn't there."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ TASK_MODULE = "storage_engine.lake.archive.archive"
 
 
 def versions() -> str:
-    """Return what driver and executors need equal: what crosses between them is pickled."""
+    """Return versions that must be equal on driver and executors: objects between them are pickled."""
     import pyspark
 
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -67,7 +67,9 @@ def _is_archive_of_installed(entry: Path, path: list[str]) -> bool:
 
 
 def load_task_modules() -> None:
-    """Load what brokers' tasks need. A broker that is no use is an error of its own stores' tasks alone."""
+    """Load modules that brokers' tasks need. A broker that is no use is an error of its own stores' tasks
+    alone.
+    """
     from storage_engine.brokers import broker_names, find_broker
     from storage_engine.exceptions import BadInputError
 

@@ -1,4 +1,4 @@
-"""Where each row of a store is at one moment, in its lake or on its disk: each once, and no hole unnamed.
+"""The place of each row of a store at one moment, lake or disk: each row once, and no hole unnamed.
 
 The store is looked at before the lake. A segment leaves the disk only once the lake has it, so what the first
 look misses is in the lake by the second. A segment that is in both is read from the lake, where nothing
@@ -117,7 +117,7 @@ class StoreFile:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What one query reads of a store.
+    """Parts of a store that one query reads.
 
     :param store_id: "": nothing of it is archived yet, so it has none.
     """
@@ -129,7 +129,7 @@ class ReadPlan:
 
 @dataclass(frozen=True)
 class StoreLook:
-    """What a store had on its disk at a moment.
+    """A store's files on its disk at a moment.
 
     :param store_id: by its stamp, as are ``lineages``; None: it has none.
     :param present: identities of its logs, by name.
@@ -189,7 +189,7 @@ def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[s
 
 
 def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-    """Return what a broker knows of segments beside their files; of those that went nothing is needed."""
+    """Return a broker's facts about segments that their files don't have; deleted segments need none."""
     found: dict[SegmentId, SegmentContext] = {}
     with closing(open_store(store)) as broker:
 
@@ -209,7 +209,7 @@ def plan_read(
     store_id: str | None = None,
     skip_holes: bool = False,
 ) -> ReadPlan:
-    """Decide what a query reads.
+    """Decide which files and segments a query reads.
 
     :param look: taken before the lake's tables are loaded; None: the lake alone is read.
     :param where: which rows are asked for, by the columns of the table of rows.
@@ -387,7 +387,7 @@ def _may_have(
 
 
 def _bounds(schema: Schema, **bounds: tuple[Any, Any]) -> DataFile:
-    """Return what a manifest would say of a file that had these rows."""
+    """Return the bounds that a manifest would have for a file with these rows."""
     fields: list[Any] = [field for field in schema.fields if field.name in bounds]
 
     def packed(at: int) -> dict[int, bytes]:
@@ -451,7 +451,7 @@ def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
             logs[row.log] = LogIdentity(row.log_id or "")
     for log, absence in (look.absences(logs) if logs else {}).items():
         if not absence.is_right:
-            why = f"what came behind it isn't on disk, {absence.why}"
+            why = f"the part behind it isn't on disk, {absence.why}"
             yield RangeStatus(log, ends[log], ends[log], Where.UNKNOWN, Status.FAILURE, (), why)
 
 

@@ -1,4 +1,4 @@
-"""What was written by topic, producer host, hour and size class, over a span of a lake, as a Spark job."""
+"""Counts of messages by topic, producer host, hour and size class, over a span of a lake, as a Spark job."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _NAMES = CELLS.names[:4]
 
 @dataclass(frozen=True, slots=True)
 class RetentionReportRequest:
-    """What to count; crosses to the job as JSON.
+    """The span to count; crosses to the job as JSON.
 
     :param first_ms: when the broker stored the first message that counts; None: the lake's first.
     :param until_ms: when it stored the first one that doesn't; None: none.
@@ -95,7 +95,7 @@ def retention_report_of(
     first_ms: int | None = None,
     until_ms: int | None = None,
 ) -> RetentionReport:
-    """Count what a store's lakes have of a span of time; write its table and page, and record its advice.
+    """Count the messages of a store's lakes in a span of time; write table and page, and record the advice.
 
     :param run_key: of the run, which begins with it.
     :param first_ms: when the first message that counts was stored; None: the first of all.
@@ -227,7 +227,7 @@ def of_segments(rows: pa.Table, wanted: Set[tuple[int, str, int]]) -> pa.Table:
 
 
 def _counts(row: Receipt, request: RetentionReportRequest, counted: Set[SegmentIdentity]) -> bool:
-    """Return whether a segment may have messages of the span, and no lake before this one has it."""
+    """Return whether a segment may have messages of the span that no lake before this one has."""
     first_ms, last_ms = row.first_store_timestamp_ms, row.last_store_timestamp_ms
     if row.identity in counted:
         return False

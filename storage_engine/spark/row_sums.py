@@ -1,4 +1,5 @@
-"""What tasks make of a segment's rows: sums a segment and stream, or single rows where sums disagree.
+"""Results of tasks over a segment's rows: sums for each segment and stream, or single rows where sums
+disagree.
 
 Positions here count from the segment's first byte. Pure Arrow; imports neither Spark nor pandas.
 """
@@ -179,12 +180,12 @@ def _count(mask: Any) -> Any:
 
 
 TASKS_PER_CORE = 4
-"""Where there are files enough: a slower core then takes fewer of them."""
+"""Tasks for each core, where there are files enough: a slower core then takes fewer of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Where rows were read.
+    """The row group that rows were read from.
 
     :param first_row: how many rows of the file come before them.
     """
@@ -214,7 +215,7 @@ class StoreFiles:
 def map_row_groups(
     spark: SparkSession, source: StoreFiles, columns: Sequence[str], fold: Fold, schema: pa.Schema
 ) -> DataFrame:
-    """Return what a function makes of each row group of the files.
+    """Return the results of a function for each row group of the files.
 
     A file of which rows count as deleted is read by the driver, as PyIceberg alone knows which ones.
 

@@ -1,4 +1,4 @@
-"""How each of our Sparks starts: which Java, which Python, quiet, on loopback, gone without a trace."""
+"""Start of our Spark sessions: with which Java and Python, quiet, on loopback, with no files left behind."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class SparkInstallation:
 
     @property
     def java_flags(self) -> tuple[str, ...]:
-        """Return what this Spark starts each Java with, beyond what every Java takes."""
+        """Return the flags that this Spark starts each Java with, beyond those that every Java takes."""
         return (VECTOR_MODULE_FLAG,) if self.line[0] >= 4 else ()
 
 

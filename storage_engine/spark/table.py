@@ -84,7 +84,7 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a query says of what it reads.
+    """Options of a query on the data to read.
 
     :param where: which rows are read, as an expression of PyIceberg.
     :param columns: that are read; none: all.
@@ -170,7 +170,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What tasks do with rows.
+    """The work of tasks on rows.
 
     :param schema: of what they return.
     :param keeps: which rows, as Arrow has it; ``deciding`` are the columns that it needs.
@@ -191,7 +191,7 @@ class Scan:
 
 @dataclass
 class ReadTask(InputPartition):  # type: ignore[misc]
-    """What one task reads; files of one kind."""
+    """The part that one task reads; files of one kind."""
 
     scan: Scan
     lake_files: tuple[LakeFile, ...] = ()
@@ -295,7 +295,7 @@ def _check_kind(lake: Lake, store: ManagedStore | None) -> None:
 
 
 def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[str, ...]]:
-    """Return which rows are read, the same for Arrow, and the columns that decide.
+    """Return the filter of rows to read, the same for Arrow, and the columns that decide.
 
     :raises BadInputError: the text is no expression over these columns.
     """
@@ -364,7 +364,7 @@ def _counting(slots: Sequence[Slot]) -> Any:
 
 
 def _below_end(file: StoreFile, codec: SegmentCodec) -> Any:
-    """Return which rows of a segment were there for good when it was seen, as Arrow has it."""
+    """Return Arrow's filter for a segment's rows that were there for good when the segment was seen."""
     compute: Any = pc
     offset = compute.coalesce(*map(compute.field, _offsets(codec.columns)))
     position, size = compute.field("physical_offset"), compute.field("size")

@@ -61,7 +61,7 @@ _RECEIPTS = (
 
 @dataclass(frozen=True, slots=True)
 class ValidateRowsRequest:
-    """What to look at; crosses to the job as JSON.
+    """The ranges to look at; crosses to the job as JSON.
 
     :param lakes: of the store; each by itself has to be right.
     :param spans: offsets to look at, with the segments right beside them; none: all that the lakes have.
@@ -95,7 +95,7 @@ def validate_rows_of(
     :param run_job: runs :func:`validate_rows`, here or on a cluster.
     :param spans: offsets to look at; none: all.
     :param output_dir: None: the run's directory.
-    :raises BadInputError: nothing of the store is archived, or ``output_dir`` has files of somebody else.
+    :raises BadInputError: nothing of the store is archived, or ``output_dir`` has files of another user.
     :raises LakeUnavailableError: no lake can be read.
     """
     started_ns, checked_at_ms = time.monotonic_ns(), clock_ms()
@@ -204,7 +204,7 @@ def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> lis
 
 
 def _expected(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
-    """Yield what receipts say, a row each; ``run`` counts the unbroken runs of segments of a log.
+    """Yield the receipts' values, a row each; ``run`` counts the unbroken runs of segments of a log.
 
     What expired has no row, and what follows on it begins a run.
     """
@@ -303,7 +303,7 @@ def _is_joined(chain: str, start: Column, end: Column) -> Column:
 
 
 def _within(codec: SegmentCodec, first: str, last: str) -> Column:
-    """Return whether offsets lie in their segment, where a stream is a log, so that both count the same."""
+    """Return whether offsets lie in their segment, where a stream is a log and both have the same unit."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if offsets_count_bytes(codec):

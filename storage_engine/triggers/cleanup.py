@@ -98,7 +98,7 @@ class _CauseTrigger(BaseEventTrigger):
 
     @abstractmethod
     def over(self, seen: Watch) -> bool:
-        """Return whether the cause has certainly ended, so that its next beginning is news."""
+        """Return whether the cause has certainly ended, so that its next beginning is a new event."""
 
     @abstractmethod
     def pause_seconds(self, seen: Watch, *, armed: bool) -> float:

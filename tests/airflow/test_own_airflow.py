@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs.code_blocks import blocks_of, commands_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-airflow.md"
+PAGE = Path(__file__).parents[2] / "docs" / "airflow.md"
 pytestmark = [pytest.mark.integration, pytest.mark.again]
 
 

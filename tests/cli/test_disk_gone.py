@@ -105,7 +105,7 @@ def test_what_was_restored_with_filler_proposes_a_lineage_and_no_old_receipt_pro
         assert refused.exit_code == 1, refused.out
         said = refused.out + refused.err
         assert f"{NAMES[0]}: expected SHA-256" in said
-        assert "or a restore filled what is gone, run storage-engine adopt" in said
+        assert "or a restore filled missing messages, run storage-engine adopt" in said
         assert len(list((store / "commitlog").iterdir())) == 8
 
     assert cli("adopt", *one, "--reason", "its disk was lost").exit_code == 0

@@ -195,7 +195,7 @@ def test_what_another_process_has_locked_is_told_with_what_to_do(
         assert re.search(r"last run +not known\n", shown), shown
         verified = cli("verify", "--lake", lake).out
         assert f"Store {store.name}: WARNING, " in verified
-        assert "WARNING journal: what it knows of deletions was not compared: " in verified
+        assert "WARNING journal: its record of deletions was not compared: " in verified
     with closing(sqlite3.connect(lake / "catalog.db", isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         for words in (("verify", "--lake", lake), ("archive", store, "--lake", lake)):

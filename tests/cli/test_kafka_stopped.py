@@ -71,7 +71,7 @@ def test_a_dry_run_does_not_take_unknown_consumers_for_none(cli: Any, made: Made
     assert notice.startswith("no partition of __consumer_offsets is on this node")
     blocked = cli("clean", node, "--lake", lake, "--dry-run", "--lag-policy", "block").out
     assert "lag-blocked: which messages of log a-0 consumers have not read was not measured" in blocked
-    assert "Nothing would go now." in blocked
+    assert "Nothing would be deleted now." in blocked
 
 
 def test_beside_a_running_broker_a_cleanup_is_refused_also_where_nothing_has_expired(

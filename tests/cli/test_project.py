@@ -57,7 +57,7 @@ def test_init_refuses_an_airflow_that_would_not_start(cli, tmp_path, monkeypatch
     absent = cli("init", "--airflow")
     assert absent.exit_code == 2
     assert f"{tmp_path}/airflow.cfg: expected the settings of an Airflow" in absent.err
-    assert "storage-engine docs own-airflow" in absent.err
+    assert "storage-engine docs airflow" in absent.err
     (tmp_path / "airflow.cfg").write_text("[storage_engine]\nlake = /l\n\n[storage_engine]\n")
     twice = cli("init", "--airflow")
     assert twice.exit_code == 2

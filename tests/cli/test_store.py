@@ -105,7 +105,7 @@ def test_plan_waits_for_the_window_in_the_stores_zone(cli, store) -> None:
 def test_plan_without_a_cause_keeps_all_and_says_when_one_comes(cli, store) -> None:
     shown = cli("plan", store, "--time-zone", "UTC", "--at", "2027-12-01T05:10").out
     assert "Cause: none holds. No cleanup is due: deleteWhen 04 comes at 2027-12-02 04:00:00Z" in shown
-    assert "Nothing would go now. By hand (--manual) 7 segments would, 7.0 MiB." in shown
+    assert "Nothing would be deleted now. By hand (--manual) 7 segments would, 7.0 MiB." in shown
     assert shown.count("deleteWhen") == 1
 
 

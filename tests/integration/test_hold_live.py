@@ -234,7 +234,7 @@ def test_what_others_set_stays_when_the_store_is_unmanaged(log: LiveLog, store: 
     theirs_ns = log.mtime_ns[first] + 10**9
     os.utime(log.path(first), ns=(theirs_ns, theirs_ns))
     (touched,) = unmanage(store).status.notices
-    assert "somebody touched" in touched
+    assert "another program touched" in touched
     assert log.mtimes()[first] == theirs_ns
 
 
@@ -429,7 +429,7 @@ def test_that_a_hold_runs_out_is_told_from_half_of_its_time_on(log: LiveLog, sto
     unmanage(store)
     hold(store, now_ms() - 13 * HOUR_MS)
     found = diagnose(store, now_ms(), has_lake=True).findings
-    assert ["then is proven" in one.what for one in found if one.kind == "hold-ends"] == [True]
+    assert ["then are proven" in one.what for one in found if one.kind == "hold-ends"] == [True]
 
 
 @pytest.mark.usefixtures("cleaned_today")

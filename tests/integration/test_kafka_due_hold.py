@@ -106,10 +106,10 @@ def test_held_before_it_goes_and_put_back_once_it_is_archived(kafka: Kafka, tmp_
     held = command("hold")
     assert held.exit_code == 0, held.out + held.err
     assert "left to its broker" in held.out
-    assert "held until what no lake has of them is archived: orders" in held.out
+    assert "held until their unarchived segments are archived: orders" in held.out
     assert settings(store, "orders")[RETENTION_MS].value > 25 * HOUR_MS
     assert settings(store, "young") == before["young"]
-    assert "held until what no lake has" in command("inspect").out
+    assert "held until their unarchived segments" in command("inspect").out
     assert command("archive").exit_code == 0
     held = command("hold")
     assert held.exit_code == 0
@@ -132,7 +132,7 @@ def test_a_topic_that_is_made_again_says_what_went_unproven_and_blames_nobody(
     run_command("init-lake", "--broker-type", "kafka", "--lake", lake)
     live = ("--lake", lake, "--broker", kafka.address, "--allow-same-disk")
     held = run_command("hold", kafka.server_properties, *live)
-    assert re.search("held until what no lake has of them is archived: .*remade", held.out)
+    assert re.search("held until their unarchived segments are archived: .*remade", held.out)
     assert run_command("archive", kafka.server_properties, *live).exit_code == 0
     before = topic_id_of(kafka, "remade")
     admin = admin_of(kafka.address)

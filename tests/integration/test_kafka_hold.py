@@ -186,7 +186,7 @@ def test_what_somebody_else_sets_is_drift_and_stays_theirs(kafka: Kafka) -> None
     back = TopicSetting(9 * HOUR_MS + 95_000, is_own=True)
     wait_for(store, {"own": {**settings(store, "own"), RETENTION_MS: back}})
     assert settings(store, "default")[RETENTION_MS] == TopicSetting(5_000 * HOUR_MS, True)
-    assert any("somebody set it" in notice for notice in ended.notices)
+    assert any("another program set it" in notice for notice in ended.notices)
     change(kafka, "default", RETENTION_MS, None)
     change(kafka, "own", RETENTION_MS, str(9 * HOUR_MS + 90_000))
 

@@ -110,7 +110,7 @@ def test_a_hold_that_another_client_reverts_in_the_middle(
     until_held(cluster.nodes[1], lake)
     again = command(cluster.nodes[1], lake, "clean", "--run-key", "r", "--json")
     assert said(again)["report"]["outcome"] == "done"
-    assert "somebody set it between" in again.out
+    assert "another program set it between" in again.out
     # What isn't expired keeps what is behind it, too.
     there = served(cluster.nodes[1].address, "orders")
     assert [there.get(OLD + YOUNG + at) for at in range(len(unproven))] == unproven
@@ -140,7 +140,7 @@ def test_a_hold_that_is_reverted_costs_what_the_broker_takes_and_says_so(
     # The broker itself has deleted what was never archived. Nobody calls that a success.
     assert done.exit_code == 1
     told = told_of(cluster, lake, done)
-    assert "somebody set it between" in told
+    assert "another program set it between" in told
     archived = in_lake(lake, "orders")
     assert [at for at, value in archived.items() if value != values(at, 1)[0]] == []
     gone = sorted(set(range(2 * OLD)) - archived.keys())

@@ -72,7 +72,7 @@ def test_writers_at_the_same_time_leave_one_chain_or_one_clear_error(
     assert sorted(str(it.act.decision.scope.topic) for it in acts[1:] if it.act.decision.scope) == sorted(
         recorded
     )
-    assert all("somebody else. Nothing was changed. Run again" in error for error in refused)
+    assert all("another process. Nothing was changed. Run again" in error for error in refused)
     assert len(recorded) + len(refused) == 6
     acts = hold(lake, "last")
     mark = read_mark(lake.segments())
@@ -84,7 +84,7 @@ def test_the_claim_of_a_writer_keeps_others_away_until_it_is_old(
     lake: Lake, object_store: ObjectStore
 ) -> None:
     claim(lake, "other.claim")
-    with pytest.raises(LakeUnavailableError, match=r"found the claim other.claim of somebody else"):
+    with pytest.raises(LakeUnavailableError, match=r"found the claim other.claim of another process"):
         hold(lake, "orders")
     assert read_acts(lake) == ()
     old = time.time() - 3600

@@ -31,7 +31,7 @@ KEPT = {
     # Of two masters a name server has the one that registered last: so it goes to and fro.
     "registerNameServerPeriod": 10_000,
 }
-REFUSED = "While two claim to be the master, nobody can tell whose log goes on."
+REFUSED = "While two claim to be the master, it is unknown whose log goes on."
 
 
 @dataclass

@@ -250,7 +250,7 @@ def test_a_lock_that_somebody_removes_ends_the_undo(
         moved.append(path)
 
     monkeypatch.setattr(undoing, "move_back", move)
-    with pytest.raises(ChangedUnderUsError, match="somebody removed the file"):
+    with pytest.raises(ChangedUnderUsError, match="another program removed the file"):
         undo(store, "run", "ann")
     monkeypatch.undo()
     assert len(moved) == 1

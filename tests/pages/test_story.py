@@ -99,7 +99,7 @@ def failed(error: str, step: str = "archive") -> Story:
             story(NOTHING, outcome=Outcome.BLOCKED),
             "Blocked",
             "warn",
-            "Something is due to go, but nothing may be deleted now.",
+            "Segments are due for deletion, but none may be deleted now.",
         ),
         (
             story(outcome=Outcome.RELEASED_IN_PART, refused=(RefusedLog("b", "ReceiptError", "none", MEND),)),
@@ -140,7 +140,7 @@ def test_it_says_what_went_why_where_it_is_and_what_it_cost() -> None:
         "2.0 MiB read from disk, 512.0 KiB written to the lake (25 %)",
         "2.0 MiB freed on disk",
     ]
-    assert texts(told, "Who lost sight of messages") == ["Nobody: every group had read what went"]
+    assert texts(told, "Who lost sight of messages") == ["Nobody: every group had read the deleted segments"]
     assert (told.loss, told.problems) == ("", ())
 
 
@@ -201,7 +201,7 @@ def test_a_waiver_and_a_reason_are_said_with_who_decided() -> None:
     waiver = Waiver("cd", "ann", "disk full", NOON_MS)
     lines = texts(story(waiver=waiver, request=PlanRequest(forced=True, reason="audit is over")), "Why")
     assert "The reason given: audit is over" in lines
-    assert "ann let the plan go without proof (2026-11-24 12:00:00Z): disk full" in lines
+    assert "ann let the plan run without proof (2026-11-24 12:00:00Z): disk full" in lines
 
 
 def test_a_quarantine_frees_nothing_and_names_the_command_that_undoes() -> None:

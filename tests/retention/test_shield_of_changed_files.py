@@ -48,7 +48,7 @@ def test_what_somebody_wrote_to_is_kept_and_not_archived(store: ManagedStore) ->
     first.unlink()
     result = tend_shield(store)
     assert (result.archived, result.gone) == ((), (0,))
-    assert any("somebody wrote to it or touched it" in notice for notice in result.notices)
+    assert any("another program wrote to it or touched it" in notice for notice in result.notices)
     assert where(store)[0] is Where.LOST
     assert where_detail(store).startswith(str(shield_path(store.root)))
 

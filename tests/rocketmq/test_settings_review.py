@@ -43,7 +43,7 @@ def test_the_defaults_defeat_nothing() -> None:
         ({"fileReservedTime": "100", "messageDelayLevel": "1s 5d"}, "messageDelayLevel reaches 5 d"),
         ({"destroyMapedFileIntervalForcibly": "0"}, "unmaps a segment while a consumer"),
         ({"destroyMapedFileIntervalForcibly": "86400000"}, "keeps all younger ones for so long"),
-        ({"cleanFileForciblyEnable": "false"}, "only what has expired goes"),
+        ({"cleanFileForciblyEnable": "false"}, "only expired segments are deleted"),
     ],
 )
 def test_what_defeats_another_is_told_with_what_to_set(overrides: dict[str, str], said: str) -> None:

@@ -55,7 +55,7 @@ def test_a_file_that_is_written_to_again_and_again_is_one_clear_error(
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", fsync_of_what_is_written_to)
-    with pytest.raises(ChangedUnderUsError, match="nobody writes to any more, found that it was"):
+    with pytest.raises(ChangedUnderUsError, match="no process writes to any more, found that it was"):
         settle(path)
     assert looks == 10
 

@@ -14,7 +14,7 @@ from tests.walks.own_airflow import OwnAirflow, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1800)]
 
-PAGE = "own-airflow.md"
+PAGE = "airflow.md"
 CONN_ID = "orders"
 FORCED = f"storage_forced_cleanup__{CONN_ID}"
 

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 @of_lake(
     "--conn-id",
     environment=True,
-    help="Airflow connection of a store whose lake, and second lake, to make.",
+    help="Airflow connection of a store whose lake and second lake are to be made.",
 )
 @click.option(
     "--broker-type",
     metavar="NAME",
     callback=installed_broker,
-    help="Whose segments the lake is for; default: as the connection says, or the first store's kind.",
+    help="The kind of broker whose segments the lake takes; default: the connection's, or the first store's.",
 )
 @click.option(
     "--allow-same-disk",
@@ -83,7 +83,8 @@ def init_lake(
         )
     elif lake_dir is not None:
         say_next(
-            Command("lake info", f"--lake {quote(str(lake_dir))}"), "It is a copy, and this says of what"
+            Command("lake info", f"--lake {quote(str(lake_dir))}"),
+            "It is a copy; this command shows of which lake",
         )
     else:
         say_next(Command("doctor"), "It looks at store, lakes and DAGs, and says what to do next")

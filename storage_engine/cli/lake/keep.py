@@ -58,12 +58,14 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
 @second_lake_option
 @witness_options
 @click.option(
-    "--topic", metavar="PATTERN", help="Topics that a rule or a hold is for: * is any text, ? a character."
+    "--topic",
+    metavar="PATTERN",
+    help="Topics that a rule or a hold applies to: * is any text, ? a character.",
 )
 @click.option(
-    "--log", metavar="PATTERN", help="Logs that it is for: commitlog, or a partition such as orders-0."
+    "--log", metavar="PATTERN", help="Logs that it applies to: commitlog, or a partition such as orders-0."
 )
-@click.option("--store", "store_pattern", metavar="PATTERN", help="Stores that it is for, by name or id.")
+@click.option("--store", "store_pattern", metavar="PATTERN", help="Stores that it applies to, by name or id.")
 @click.option(
     "--keep",
     "keep_text",
@@ -77,7 +79,7 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
     "hold_reason",
     metavar="REASON",
     callback=reason_text,
-    help="Record a hold: until it is lifted nothing that it covers goes, whatever the rules say.",
+    help="Record a hold: until it is lifted, nothing that it covers leaves the lake, whatever the rules say.",
 )
 @click.option(
     "--archive",
@@ -87,7 +89,7 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
     "after the journal of their store has the rule.",
 )
 @click.option("--lift", "lift_id", metavar="ID", help="End the hold of this id, or of one that begins so.")
-@click.option("--dry-run", is_flag=True, help="Show what would be with it, and record nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the lake's contents under it, and record nothing.")
 @click.option(
     "--price",
     type=click.FloatRange(min=0),
@@ -182,9 +184,9 @@ def _keep(
     *,
     dry_run: bool,
 ) -> tuple[KeepForecast, tuple[str, ...]]:
-    """Record what is to be, and return what the lake keeps then, with notes.
+    """Record the decision, and return the lake's rules then, with notes.
 
-    :param archive: of what it decides whether it is archived; None: it decides something else.
+    :param archive: the decision whether topics are archived; None: the call decides something else.
     """
     from storage_engine.lake.acts.act_files import read_acts, record_act
     from storage_engine.lake.catalog.catalog import open_lake
@@ -214,7 +216,7 @@ def _keep(
 
 
 def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], what: str) -> list[str]:
-    """Return which further lakes have segments of the journal's stores, and lack what was recorded."""
+    """Return notes on further lakes that have segments of the journal's stores and lack the recorded act."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
     from storage_engine.retention.housekeeping.keeping import other_lakes
@@ -289,7 +291,7 @@ def print_forecast(found: KeepForecast) -> None:
 
 
 def archive_text(rule: ArchiveRule) -> str:
-    """Return whether messages enter the lake, as ``--archive`` takes it."""
+    """Return the value of ``--archive`` that says whether messages enter the lake."""
     return YES if rule.archives else NO
 
 

@@ -93,7 +93,7 @@ def archive(
 
     check_store(managed)
     if agent_address is None and (agent_token or agent_ca or agent_cert):
-        raise click.UsageError("Expected --agent HOST:PORT beside what it is reached with, found none.")
+        raise click.UsageError("Expected --agent HOST:PORT with the agent's other options, found none.")
     if agent_address is not None and not spark_master:
         raise click.UsageError("--agent: expected --spark MASTER, whose executors ask it, found none.")
     access = None
@@ -325,7 +325,7 @@ def print_verification(result: StoreVerification) -> None:
 def say_next_step(
     found: Sequence[StoreVerification], managed: ManagedStore | None, lake_dir: Path, level: VerifyLevel
 ) -> None:
-    """Say what to type after a verification, by what it found.
+    """Print the next command after a verification, by its result.
 
     :param managed: the store that the lake was compared with; None: there was none.
     """
@@ -340,7 +340,7 @@ def say_next_step(
         say_next(what, "It takes the sealed segments of a store, with proof")
     elif any(result.overall is Status.FAILURE for result in found):
         again = Command("verify", "" if managed is not None else lake)
-        say_next(again, "Do first what is said at each finding, then look again", f"--level {level.value}")
+        say_next(again, "Follow the advice at each finding first, then look again", f"--level {level.value}")
     elif any(result.coverage.never_count for result in found) or not level.includes(VerifyLevel.BYTES):
         deeper = level if level.includes(VerifyLevel.BYTES) else VerifyLevel.BYTES
         again = Command("verify", "" if managed is not None else lake)
@@ -349,7 +349,7 @@ def say_next_step(
         say_cleanup(managed)
     else:
         say_next(
-            Command("restore", f"{lake} --to DIRECTORY"), "It brings back what the lake holds, byte for byte"
+            Command("restore", f"{lake} --to DIRECTORY"), "It restores the lake's segments, byte for byte"
         )
 
 

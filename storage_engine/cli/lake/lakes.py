@@ -48,7 +48,7 @@ _conn_id_option = of_lake(
     "--conn-id",
     environment=True,
     metavar="ID",
-    help="Airflow connection of a store whose lake it is, instead of --lake.",
+    help="Airflow connection of a store that has this lake, instead of --lake.",
 )
 
 
@@ -68,7 +68,7 @@ _conn_id_option = of_lake(
     default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
-    help="Remove for good the files of what expired DAYS ago.",
+    help="Remove for good the files of segments that expired DAYS ago.",
 )
 @click.option(
     "--rewrite-at-percent",
@@ -88,7 +88,9 @@ _conn_id_option = of_lake(
     help="Or once one of them has been past for DAYS.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would leave the lake, and why the rest stays.")
-@click.option("--undo", "undo_id", metavar="ID", help="Bring back what expired by the act of this id.")
+@click.option(
+    "--undo", "undo_id", metavar="ID", help="Bring back segments that expired by the act with this id."
+)
 @json_option
 def expire(
     target: WitnessedLake,
@@ -168,7 +170,9 @@ def _line(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
 @command("compact")
 @lake_option(required=False)
 @witness_options
-@click.option("--dry-run", is_flag=True, help="Say what would become larger files, change nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show which files would be joined into larger ones, change nothing."
+)
 @json_option
 def compact(target: WitnessedLake, dry_run: bool) -> int:
     """Write small data files of one topic again as larger ones. Each segment is proven in the larger file
@@ -324,7 +328,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path) -
     "--reason",
     callback=reason_text,
     required=True,
-    help="Why the copy is to be written, such as that the original is gone.",
+    help="Reason for making the copy writable, such as that the original is gone.",
 )
 @json_option
 def promote(lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
@@ -392,7 +396,7 @@ def rebuild(target: WitnessedLake, take_over: bool, dry_run: bool) -> int:
 
 
 def print_info(found: LakeInfo) -> None:
-    """Print what a lake is."""
+    """Print the description of a lake."""
     facts = [
         ("lake", found.lake_id or "no UUID"),
         ("warehouse", found.location),
@@ -459,7 +463,7 @@ def print_info(found: LakeInfo) -> None:
 
 
 def _mark(table: TableInfo, found: LakeInfo) -> str:
-    """Say what a table's mark says, as far as it isn't what it should be."""
+    """Describe the faults of a table's mark."""
     if table.mark is None:
         return "none"
     said = []
@@ -473,7 +477,7 @@ def _mark(table: TableInfo, found: LakeInfo) -> str:
 
 
 def print_rebuilt(done: Rebuilt) -> None:
-    """Print what a rebuild did, or would do."""
+    """Print the result of a rebuild, or of its dry run."""
     print_table(
         "The state that the lake is in",
         (

@@ -135,16 +135,18 @@ def _print_history(done: MaintainResult) -> None:
     default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
-    help="Remove for good what has been in the trash for DAYS; on an object store for the grace at least.",
+    help="Remove for good files that were in the trash for DAYS, on an object store at least for the grace.",
 )
-@click.option("--delete", is_flag=True, help="Put what is listed into the trash; remove what is due there.")
+@click.option(
+    "--delete", is_flag=True, help="Move the listed files into the trash; remove files that are due there."
+)
 @click.option(
     "--undo",
     "undo_moment",
     is_flag=False,
     flag_value=_ALL,
     metavar="[PASS]",
-    help="Put back what the named pass took into the trash; without a name what all took.",
+    help="Put back the files that the named pass moved into the trash; without a name those of all passes.",
 )
 @json_option
 def gc(
@@ -168,7 +170,7 @@ def gc(
             raise click.UsageError("Expected either --delete or --undo.")
         return _undo(target, None if undo_moment == _ALL else undo_moment)
     lake = open_lake(target.config)
-    with waiting("Looking for what may go"):
+    with waiting("Looking for files that may be removed"):
         found = collect(
             lake,
             grace_ms=round(grace_hours * HOUR_MS),
@@ -205,7 +207,7 @@ def _undo(target: WitnessedLake, moment: str | None) -> int:
 
 def _print(found: Collection, words: str, grace_hours: float, trash_days: float, *, delete: bool) -> None:
     if found.garbage:
-        _print_garbage("may go, since nothing is lost with them", found.garbage)
+        _print_garbage("may be removed, since nothing is lost with them", found.garbage)
     if found.due:
         _print_garbage("in the trash for long enough", found.due)
     _print_orphans(found)

@@ -85,7 +85,8 @@ to_time_option = click.option(
     "serving",
     type=NamedPath(dir_okay=False),
     multiple=True,
-    help="Who is to serve it: its broker.conf, or a stopped node's server.properties; with more replicas "
+    help="The broker that is to serve it: its broker.conf, or a stopped node's server.properties; with more "
+    "replicas "
     "each node, first the one to restore for.",
 )
 @click.option(
@@ -161,7 +162,7 @@ def restore(
 def _print_restored(
     chosen: ChosenSegments, restored: Sequence[RestoredSegment], to_dir: Path, is_named: bool
 ) -> None:
-    """Print what was restored, its settings, what is missing, and what to type next.
+    """Print the restored files, their settings, missing ranges, and the next command.
 
     :param is_named: see ``_print_settings``.
     """
@@ -195,7 +196,7 @@ def _print_restored(
         f"up to which {one.why}."
         for one in chosen.extensions
     ]
-    notes += [f"{expired_line(gone)}. Of it nothing was restored." for gone in chosen.expired]
+    notes += [f"{expired_line(gone)}. Nothing of it was restored." for gone in chosen.expired]
     say_notes(notes, err=True)
     _print_others(chosen.receipts[0].lineage, chosen.others)
     broker = chosen.receipts[0].broker
@@ -218,9 +219,9 @@ def _print_restored(
 
 
 def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
-    """Say by which settings queues and index were made, beyond those that the broker has for certain.
+    """Print the settings that queues and index were made by, except those that the broker surely has.
 
-    :param is_named: the broker's own file was: what it doesn't say is the broker's default as well.
+    :param is_named: the broker's own file was named: settings that it lacks have the broker's defaults.
     """
     unsure = [setting for setting in settings if setting.source == "lake" or not is_named]
     if not unsure:
@@ -240,7 +241,7 @@ def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None
 
 
 def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
-    """Say what the store's other lineages hold, which this restore has not brought back."""
+    """Print the segments of the store's other lineages, which this restore has not brought back."""
     for number, ranges in groupby(others, key=lambda row: row.lineage):
         held = ", ".join(f"{row.log} [{row.start_offset}, {row.end_offset})" for row in ranges)
         say(
@@ -340,7 +341,7 @@ def _format_of(target: Path, said: str | None) -> ExportFormat:
 @lake_option()
 @click.option("--to", "to_file", type=TargetPath(), required=True, help="New file to write; see --format.")
 @click.option("--topic", help="Messages of this topic.")
-@click.option("--topic-id", help="Of topics of one name that with this id, as Kafka writes it.")
+@click.option("--topic-id", help="Of several topics of one name, the one with this id, in Kafka's form.")
 @click.option("--key", help="Messages that have this as a key, or as their unique key.")
 @click.option("--queue", "queue_id", type=int, help="Messages of this queue, or partition.")
 @from_time_option

@@ -61,7 +61,7 @@ def witness_options(command: Function) -> Callable[..., Any]:
             "--journal",
             "journal_url",
             metavar="URL",
-            help="The journal that says which receipts the lake has to have, such as "
+            help="The journal with the receipts that the lake has to have, such as "
             "sqlite:////var/journal.db; default: the one in the lake's directory.",
         ),
     ):
@@ -74,7 +74,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
 
     :raises click.UsageError: they contradict each other, or name no lake.
     :raises click.BadParameter: the journal that they name isn't there.
-    :raises JournalUnavailableError: what lies in the journal's place is no file.
+    :raises JournalUnavailableError: the path of the journal is no file.
     """
     from sqlalchemy import make_url
 
@@ -121,7 +121,8 @@ def part_journal(url: str) -> None:
     except (OSError, sqlite3.Error) as error:
         raise JournalUnavailableError(
             f"{journal}: can't give the journal a file of its own, as it has other names (hard links): "
-            f"{reason_text(error)}. Nothing was changed. Run again when nobody uses it; if it is damaged, "
+            f"{reason_text(error)}. Nothing was changed. Run again when no process uses it; if it is "
+            "damaged, "
             f"bring it back from a backup. {without_backup(journal)}"
         ) from error
 

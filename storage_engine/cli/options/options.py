@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _JOURNAL = "journal.db"
-"""In a lake's directory, of the stores that a person at a shell manages."""
+"""Name of the journal in a lake's directory, for stores managed at a shell."""
 
 REPLICAS_STOPPED = (
-    "Say how you know that every other node with a replica is stopped; without it, what they have stays."
+    "Say how you know that every other node with a replica is stopped; without this, their segments stay."
 )
 """Help of the option by which a person answers for what this node can't tell."""
 
@@ -53,7 +53,7 @@ CLEAN = (
     "undo_directories",
     "archive_bytes_per_second",
 )
-"""What a whole cleanup at the shell is told."""
+"""Options of a whole cleanup at the shell."""
 
 _FLAGS = {"archive": "--archive-policy", "undo_directories": "--undo-directory"}
 _UNITS = {"hours": "HOURS", "percent": "PERCENT"}
@@ -62,7 +62,7 @@ _UNITS = {"hours": "HOURS", "percent": "PERCENT"}
 def setting_option(name: str, **more: Any) -> click.Option:
     """Return the option for a setting of a store, as its table describes it.
 
-    :param more: what click is told beyond that.
+    :param more: further arguments for click.
     """
     one = SETTINGS[name]
     more |= {"help": one.at_a_shell, "group": "Running broker" if one.live else "Store"}
@@ -112,7 +112,7 @@ def lake_option(*, required: bool = True) -> Callable[[Function], Function]:
 
 
 def is_lake_there(lake: Path) -> bool:
-    """Return whether anything of a lake lies in a directory."""
+    """Return whether a directory has any part of a lake."""
     return any(os.path.lexists(lake / name) for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL))
 
 
@@ -212,7 +212,7 @@ def policy_option(name: str) -> click.Option:
 
 
 def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what options say, by the fields of the policy."""
+    """Return the options' values by the policy's fields."""
     return {
         name: one.kind(value) if (one := POLICY_SETTINGS[name]).choices else value
         for name, value in values.items()
@@ -230,7 +230,7 @@ conn_id_option = with_option(CONN_ID)
 
 
 def store_of_connection(conn_id: str) -> ManagedStore:
-    """Return what an Airflow connection amounts to.
+    """Return the store that an Airflow connection describes.
 
     :raises BadInputError: there is no such connection, or a field of it can't be used.
     :raises MissingExtraError: Airflow isn't installed.
@@ -250,7 +250,7 @@ def store_of_connection(conn_id: str) -> ManagedStore:
 
 
 def pipeline_of(conn_id: str, store: ManagedStore) -> tuple[PipelineFacts, str]:
-    """Return what Airflow says of a store's DAGs, and the id of the one that cleans it."""
+    """Return Airflow's view of a store's DAGs, and the id of the DAG that cleans the store."""
     with redirect_stdout(sys.stderr):
         from storage_engine.hooks.pipeline import read_pipeline
 

@@ -121,7 +121,7 @@ def live_broker(
 
 
 def _is_typed(parameter: str) -> bool:
-    """Return whether an option stands in the call: what the environment says waits for a broker."""
+    """Return whether an option was typed in the call; the environment counts only for a broker."""
     return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.ENVIRONMENT
 
 
@@ -158,7 +158,7 @@ NAME = GroupedOption(
     group="Store",
     metavar="NAME",
     callback=_name,
-    help="What STORE is called; default: as it is known, else the last part of its path.",
+    help="The name of STORE; default: its known name, else the last part of its path.",
 )
 """Commands that find a store in its journal have it."""
 
@@ -177,7 +177,7 @@ _SHOWN |= {
     str(option.name): option.opts[0] for option in (*STORE_OPTIONS, lake_of(required=False), SECOND_LAKE)
 }
 _OVERRIDES = {"broker_conf", "overrides", "time_zone", "lake_dir", "second_lake_dir"}
-"""Of these options a call beside a store's name may have its own."""
+"""Options that a call may have beside a store's name."""
 _EITHER = "Expected STORE and --lake DIRECTORY, or --conn-id ID"
 _STORE_OR_CONNECTION = "Expected STORE, or --conn-id ID"
 
@@ -351,7 +351,7 @@ def _of_name(
 ) -> ManagedStore:
     """Return the store that the file of stores has by a name, with what a call says otherwise.
 
-    :param given: what takes a store, by parameter; the lakes are the file's where the call has none.
+    :param given: parameters that name a store; where the call names no lake, the file's lakes count.
     :param values: of all other parameters.
     :raises click.UsageError: the call says something that only the file may say.
     """

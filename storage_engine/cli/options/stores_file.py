@@ -40,7 +40,7 @@ class NamedStore:
     """A store of the file.
 
     :param file: where it stands.
-    :param fields: what it says, by a connection's keys.
+    :param fields: its fields, by a connection's keys.
     """
 
     name: str
@@ -49,7 +49,7 @@ class NamedStore:
 
     @property
     def source(self) -> str:
-        """Return what a message about a field names."""
+        """Return the name of a field's source, for messages."""
         return f"{self.file}: store {self.name}"
 
     def path(self, key: str) -> Path | None:
@@ -69,7 +69,7 @@ class NamedStore:
         return Path(value)
 
     def managed(self, lake_dir: Path | None, second_lake_dir: Path | None) -> ManagedStore:
-        """Return what the file says of the store, with the lakes that a call names or the file has.
+        """Return the store as the file describes it, with the lakes that the call names or the file has.
 
         :raises BadInputError: a key is unknown, or a value can't be used; names it.
         """

@@ -28,7 +28,7 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
 
     It gives one row a :class:`~storage_engine.model.lag.QueueLag`, in tables of whole queues.
 
-    :param going: the segments that are about to go.
+    :param going: the segments about to be deleted.
     """
     from storage_engine.spark.consumer_lag import ConsumerLagRequest, LagInProcess, prepare
 
@@ -73,7 +73,8 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
 
 
 class LagOfPlan:
-    """For a plan that is only shown: measures who is behind, and keeps the segments that a run would keep.
+    """Lag for a plan that is only shown: measures who is behind, and keeps the segments that a run would
+    keep.
 
     What a run would keep is up to the store's lag policy.
 
@@ -120,9 +121,9 @@ class LagOfPlan:
 
 
 def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:
-    """Print what a deletion would mean for each group that is behind, and what isn't known of groups.
+    """Print the cost of a deletion for each group that is behind, and which groups are unknown.
 
-    :param unit: what the messages of a topic are divided into.
+    :param unit: parts of a topic that have its messages, such as queues.
     """
     if groups:
         print_table(
@@ -139,10 +140,10 @@ def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) ->
 def print_lag(
     rows: Sequence[Mapping[str, Any]], source: LagSource, unit: str, *, by_hand: bool, by_broker: bool
 ) -> None:
-    """Print what consumer groups have read and what they may lose.
+    """Print consumer groups' positions and possible losses.
 
-    :param unit: what the messages of a topic are divided into.
-    :param by_hand: the segments that are about to go go only if a person asks.
+    :param unit: parts of a topic that have its messages, such as queues.
+    :param by_hand: these segments are deleted only if a person asks.
     :param by_broker: the store's broker alone deletes them.
     """
     lost = any(row["lost_messages"] for row in rows)

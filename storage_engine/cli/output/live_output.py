@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LiveLook:
-    """What a look at a store beside its running broker found.
+    """Result of a look at a store beside its running broker.
 
     :param hold: None where one could not be had; then ``refusal`` says why, and the remedy.
     """

@@ -33,7 +33,7 @@ def archive_command(broker: str, lake_dir: Path) -> Command:
 
 
 def say_next(command: Command | None, why: str, options: str = "") -> None:
-    """Say what to do next and why.
+    """Print the next command and the reason for it.
 
     :param command: without arguments, which those of this call are; None: there is none to type now.
     :param options: as typed, which follow this call's.
@@ -49,9 +49,9 @@ def say_next(command: Command | None, why: str, options: str = "") -> None:
 
 
 def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
-    """Say which cleanup would delete segments now, with what consumers would lose by it.
+    """Print the cleanup that would delete segments now, with the consumers' losses by it.
 
-    :param asked: what was asked for already, and deleted nothing.
+    :param asked: the cleanup that was requested already, and deleted nothing.
     """
     from storage_engine.brokers import find_broker
     from storage_engine.retention.lag.unread import unread_lines

@@ -53,7 +53,8 @@ AlarmsTold = Callable[..., None]
 
 @contextmanager
 def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]) -> Iterator[AlarmsTold]:
-    """Tell what a command ends with: what is given to what this yields, or the error that comes before.
+    """Send the alarms that a command ends with: those passed to the yielded function, or the error raised
+    before.
 
     :param source: the command.
     """
@@ -72,7 +73,7 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
             notices = tell_means(subject, alarms, all_means, has_failed=has_failed)
         except Exception as error:
             # What the command did stands.
-            notices = (Text("nobody was told of alarms: ", unexpected(error)),)
+            notices = (Text("alarms could not be sent: ", unexpected(error)),)
         say_notes(notices, err=True)
 
     try:

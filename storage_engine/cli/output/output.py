@@ -1,4 +1,4 @@
-"""How commands print: tables and progress for a person, JSON for a program.
+"""Output of commands: tables and progress for a person, JSON for a program.
 
 A table fits its terminal: names give way first, then the columns that matter least.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NAME_WIDTH: Final = 26
-"""Of a long name in a terminal's table, in characters; where there is no room, less."""
+"""Characters shown of a long name in a terminal's table; fewer where there is no room."""
 _LEAST_NAME_WIDTH: Final = 10
 _LEAST_TEXT_WIDTH: Final = 24
 GAP: Final = 2
@@ -61,7 +61,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What of a table's columns fits into the width of a terminal.
+    """Columns of a table that fit into the width of a terminal.
 
     :param shown: indexes of the columns that are shown.
     :param name_width: most width of a column of names, in characters of a terminal.
@@ -72,7 +72,7 @@ class Layout:
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout:
-    """Decide what fits: the last column, if it is text, may be wrapped and takes what is left."""
+    """Choose the columns' widths: the last column, if it is text, may be wrapped and takes the rest."""
     widths = [
         max([len(column.title), *(cell_width(row[at]) for row in rows)]) for at, column in enumerate(columns)
     ]
@@ -154,7 +154,7 @@ def terminal_width() -> int | None:
 
 @no_collection()
 def print_json(kind: str, value: Any) -> None:
-    """Print what a command came to as one indented JSON object on stdout, as every command with --json does.
+    """Print a command's result as one indented JSON object on stdout, as every command with --json does.
 
     :param kind: the command as it is typed, such as ``lake info``; programs tell objects apart by it.
     :param value: a dataclass or mapping; a list stands in it under a name.
@@ -197,10 +197,9 @@ def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
 
 
 def answer(kind: str, value: T, said: str | Callable[[T], object]) -> int:
-    """Print what a command came to: as :func:`print_json` does where this call asks for it, else in words.
+    """Print a command's result, as :func:`print_json` or :func:`say` does.
 
-    :param said: the text for a person, or what prints the value for one.
-    :return: the exit code of what is done.
+    :return: the exit code of the result.
     """
     if wants_json():
         print_json(kind, value)
@@ -217,7 +216,7 @@ def say_styled(text: str = "") -> None:
 
 
 def put(data: object) -> None:
-    """Print what another program reads, such as versions for pip: also where the command is quiet."""
+    """Print text for another program, such as versions for pip: also where the command is quiet."""
     _write(printable(str(data), keep="\n"))
 
 
@@ -243,7 +242,7 @@ def _write(text: str, *, err: bool = False) -> None:
 def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
     """Print an error: to stderr for a person, as a JSON document on stdout for a program.
 
-    :param said: what this call was given.
+    :param said: this call's arguments.
     """
     if as_json:
         print_json("error", {"error": error_json(error, said)})
@@ -255,7 +254,7 @@ def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
 def error_json(error: Exception, said: Arguments) -> dict[str, Any]:
     """Return an error for programs: ``then`` has the commands that help, as they are typed.
 
-    :param said: what this call was given.
+    :param said: this call's arguments.
     """
     message = _message(error, said)
     return {"type": type(error).__name__, "message": message, "then": then(Text(error), said)}
@@ -339,7 +338,7 @@ def store_head(managed: ManagedStore) -> str:
 
 
 def store_name(managed: ManagedStore) -> str:
-    """Return what the store is called."""
+    """Return the store's name."""
     from storage_engine.retention.store.managed_store import store_name
 
     return store_name(managed)

@@ -1,4 +1,4 @@
-"""How a plan is shown: every segment with its verdict and the reason for it."""
+"""Output of a plan: every segment with its verdict and the reason for it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
             print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
     if seen.dependents:
         print_table(
-            "What goes with them: files whose last entry points below the new beginning",
+            "Deleted with them: files whose last entry points below the new beginning",
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )
@@ -105,7 +105,7 @@ def by_hand(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return what would go if a person asked; None: the same, or something goes anyhow.
+    """Return the segments that a run by hand would delete; None: the same, or some are deleted anyhow.
 
     :param hold_back: as of :func:`preview`.
     """
@@ -119,13 +119,14 @@ def by_hand(
 
 
 def _print_nothing(asked: Plan | None) -> None:
-    """Say that nothing goes, and what would if a person asked, which is what lag speaks of."""
+    """Say that nothing is deleted, and what a run by hand would delete, which is what lag speaks of."""
     if asked is None or not asked.to_delete:
-        say("Nothing would go now.")
+        say("Nothing would be deleted now.")
         return
     freed = bytes_text(sum(segment.disk_bytes for segment in asked.to_delete))
     say(
-        f"Nothing would go now. By hand (--manual) {count_text(len(asked.to_delete), 'segment')} would, "
+        f"Nothing would be deleted now. By hand (--manual) {count_text(len(asked.to_delete), 'segment')} "
+        "would, "
         f"{freed}."
     )
 
@@ -143,7 +144,7 @@ def _digest(plan: Plan) -> str | None:
 
 
 def print_pending(pending: Iterable[Pending]) -> None:
-    """Print what is pending, if anything is, or may be."""
+    """Print the pending messages, if there are any, or may be."""
     rows = [item for item in pending if item.count != 0 or item.lost]
     if not rows:
         return

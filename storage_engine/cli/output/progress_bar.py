@@ -21,8 +21,9 @@ _BAR_WIDTH = 20
 
 
 class _Figures(ProgressColumn):
-    """How much is done of how much, at what rate, and how long the rest takes; where no total is known, the
-    time since the beginning."""
+    """Progress: the work done, the whole, the rate, and the remaining time; where the whole is unknown, the
+    time since the beginning.
+    """
 
     _bytes = (
         DownloadColumn(binary_units=True),

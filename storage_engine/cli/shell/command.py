@@ -1,4 +1,4 @@
-"""What every command has: options in groups, --quiet, and options that the environment may give."""
+"""Parts that every command shares: options in groups, --quiet, and options that the environment may give."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GroupedOption(click.Option):
         return None if value is None and NAMED in ctx.meta else super().process_value(ctx, value)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return what the environment gives; None where the words that were typed leave it no say."""
+        """Return the environment's value; None where a typed option excludes it."""
         typed = ctx.meta.get(_TYPED, set())
         beside = {"store", "lake_dir"} if self.name == "conn_id" else {"conn_id", "conn_ids"}
         stores = {"store", "stores"} & {str(parameter.name) for parameter in ctx.command.params}
@@ -85,7 +85,7 @@ QUIET = GroupedOption(
     expose_value=False,
     callback=_keep_quiet,
     group=_OUTPUT,
-    help="Print nothing if all is well, but data that was asked for, such as --json.",
+    help="Print nothing if all is well, except requested data, such as --json.",
 )
 
 
@@ -135,7 +135,7 @@ def held_back() -> deque[str] | None:
 
 
 class ShellCommand(click.Command):
-    """A command whose help has its own options, and says where those are that many share.
+    """A command whose help shows its own options, and where the shared ones are described.
 
     What a quiet one has to say comes out where it doesn't end well: its exit code alone tells no reason.
     """
@@ -213,7 +213,7 @@ def _group_of(parameter: click.Parameter) -> str:
 
 
 def said_by(context: click.Context) -> Arguments:
-    """Return what a call says of a store and its lakes, which a next command needs, too."""
+    """Return the options of a call that name a store and its lakes, which the next command needs, too."""
     typed = {
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
@@ -244,7 +244,8 @@ def _place(lake_dir: str) -> str:
 
 
 def with_store_of_connection(said: Arguments, store: ManagedStore) -> Arguments:
-    """Return what a call says, with the store that its connection names and what its broker needs.
+    """Return a call's arguments, with the store that its connection names and the options that its broker
+    needs.
 
     Commands that take no connection can be pasted by it. Secrets stay where they are.
     """
@@ -270,7 +271,7 @@ def _words(option: click.Option, value: Any) -> list[str]:
 
 
 def parameters_of(group: click.Group, arguments: Sequence[str]) -> Arguments:
-    """Return what a call was given, as :func:`said_by` does; nothing where it names no command."""
+    """Return a call's parameters, as :func:`said_by` does; empty where it names no command."""
     command: click.Command = group
     context: click.Context | None = None
     name, rest = "storage-engine", list(arguments)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 _GRACE_SECONDS: Final = 0.5
-"""For a command to end by itself. What it leaves in its lake then is what a kill leaves, and as harmless."""
+"""Seconds for a command to end by itself. A killed command leaves the lake in a state that is as harmless."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR: Final = "\x1b[?25h"
@@ -36,7 +36,7 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """As a shell has it for a process that a signal ended."""
+        """Return the exit code that a shell has for a process ended by a signal."""
         return 128 + (self.signal_number or signal.SIGINT)
 
 

@@ -25,14 +25,14 @@ _PLACES: Final = {
 }
 """Parameters that name what a command works on, and what each is."""
 _MOST_LINES: Final = 2
-"""Behind these Java's messages list calls."""
+"""Lines kept of a Java message: the lines behind them list calls."""
 _MOST_CHARACTERS: Final = 500
 
 
 def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableError | None:
     """Return the error to tell instead of a library's or the system's; None: it is none of these.
 
-    :param said: what the call was given.
+    :param said: the call's arguments.
     """
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return StorageUnavailableError(

@@ -1,4 +1,4 @@
-"""What :mod:`storage_engine.journal.reading.queries` answers."""
+"""Answers of :mod:`storage_engine.journal.reading.queries`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RunRow:
     """A run in short.
 
     :param outcome: None: the run has not come to its report, or an older release kept it elsewhere.
-    :param deleted_segments: None likewise; what was deleted then, segments tell.
+    :param deleted_segments: None likewise; the segments then tell what was deleted.
     :param unchanged_since: the run whose report answers for this one, which wrote none.
     :param has_report: its report, or the one that answers for it, is kept still.
     """
@@ -43,7 +43,7 @@ class StoredReport:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What others did to a store, a loss that a person accepted, or a step that failed."""
+    """A change by others to a store, a loss that a person accepted, or a step that failed."""
 
     run_key: str
     step: str
@@ -72,7 +72,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class DriftRow:
-    """What somebody else did to a store; or several such things, told as one.
+    """A change by others to a store; or several of them, shown as one.
 
     :param at_ms: of several, the first one.
     :param details: of several, those of the last one.
@@ -88,7 +88,7 @@ class DriftRow:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the last look between two cleanups found."""
+    """Findings of the last look between two cleanups."""
 
     at_ms: int
     found: Mapping[str, Any]
@@ -110,10 +110,10 @@ class SegmentRow:
 
 @dataclass(frozen=True, slots=True)
 class HoldRow:
-    """What the last look at a store's hold found, and the run that looked.
+    """Findings of the last look at a store's hold, and the run that looked.
 
     :param ends_at_ms: when the hold ends by itself unless it is renewed; None: it doesn't, or isn't held.
-    :param described: what is held of a store that is left to its broker; "": it isn't left to it.
+    :param described: the segments held of a store that is left to its broker; "": it isn't left to it.
     """
 
     held: bool
@@ -153,7 +153,7 @@ class VerifiedRow:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What stands for a store now.
+    """Open decisions about a store.
 
     :param worker: who has its lease, and so works on it; None: nobody.
     :param waivers: of its plans, as a person allows their segments to be deleted without receipts.

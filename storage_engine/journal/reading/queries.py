@@ -1,4 +1,4 @@
-"""What the journal says, for who only looks: stores, runs, reports, levels over time, incidents, findings.
+"""Queries of the journal for readers: stores, runs, reports, levels over time, incidents, findings.
 
 Nothing here makes or changes anything, and a journal of another version is not brought up to date. It
 needs SQLAlchemy and the standard library, so that a web server may import it. Events are read by the
@@ -92,7 +92,7 @@ from storage_engine.journal.tables.schema import (
 from storage_engine.model.lag import ArchiveLag
 
 _STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
-"""What the result of a step makes of a segment."""
+"""A segment's state by the result of a step."""
 
 _PARTS = 60
 """Of a span; many drifts within one are told as one."""
@@ -101,9 +101,9 @@ _PARTS = 60
 def read_incidents(
     connection: Connection, store_id: str, *, since_ms: int = 0, until_ms: int | None = None, limit: int = 200
 ) -> tuple[Incident, ...]:
-    """Return what others did, losses that were accepted, and steps that failed, the newest first.
+    """Return changes by others, accepted losses, and failed steps, the newest first.
 
-    :param until_ms: only what was before; None: all.
+    :param until_ms: only events before it; None: all.
     """
     newest = (
         select(events.c.id)
@@ -125,9 +125,9 @@ def read_incidents(
 def read_drifts(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int = 200
 ) -> tuple[DriftRow, ...]:
-    """Return what others did from a moment to another, which is not included, by time.
+    """Return changes by others from a moment up to another, which is not included, by time.
 
-    :param most: more are told together, so that each is part of what is told.
+    :param most: above this number several are shown as one, so that each is part of a shown one.
     """
     at_ms = events.c.at_ms
     where = (
@@ -397,7 +397,7 @@ class JournalReader:
         return self.report(store_id, found) if isinstance(found, str) else found
 
     def findings(self, store_id: str) -> Findings | None:
-        """Return what the last look found; None: nobody has looked yet."""
+        """Return the findings of the last look; None: there was no look yet."""
         query = select(findings).where(findings.c.store_id == store_id)
         row = self.read(lambda connection: connection.execute(query).first())
         return None if row is None else Findings(row.at_ms, row.findings)
@@ -464,7 +464,7 @@ class JournalReader:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What one look at the logs found; None: not known."""
+    """Results of one look at the logs; None: unknown."""
 
     at_ms: int
     oldest_message_ms: int | None

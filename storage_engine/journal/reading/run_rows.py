@@ -24,7 +24,7 @@ from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan import Plan
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
-"""What is about a range of the log that is gone."""
+"""Decisions about a range of the log that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class JournalEnds:
     """
     :param known_id: the newest event of any store that is an hour old: transactions whose events have lower
         numbers have come to their ends. 0: there is none.
-    :param last_undo: the newest event by which a run of this store brought back what it had deleted; 0: none.
+    :param last_undo: the newest event by which a run of this store brought back its deletions; 0: none.
     """
 
     known_id: int
@@ -74,7 +74,7 @@ class JournalEnds:
 
 @dataclass(frozen=True, slots=True)
 class EventsAround:
-    """When the events on both sides of a number were recorded, of any store, in milliseconds since the epoch.
+    """The times of the events on both sides of a number, of any store, in milliseconds since the epoch.
 
     :param before_ms: of the last one up to this number; None: there is none.
     :param after_ms: of the first one behind it; None: there is none.
@@ -93,7 +93,7 @@ def events_around(connection: Connection, event_id: int) -> EventsAround:
 
 
 def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalEnds:
-    """Return what a later look goes on from."""
+    """Return the state from which a later look goes on."""
     undo = (
         select(func.max(events.c.id))
         .join(runs, events.c.run_id == runs.c.id)
@@ -149,7 +149,7 @@ def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]
 
 
 def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:
-    """Return what runs of a store deleted, by events after this one; what was undone since is back."""
+    """Return the deletions of a store's runs, by events after this one, without files brought back since."""
     payload = events.c.payload
     # As text: PostgreSQL's integers are too short for offsets.
     query = (
@@ -181,7 +181,7 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
 
 
 def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
-    """Yield those of some runs that are of a store and were not undone."""
+    """Yield the events of a store that were not undone."""
     for some in in_parts(run_ids):
         mine = select(runs.c.id).where(runs.c.id.in_(some), runs.c.store_id == store_id)
         yield from connection.execute(mine.where(runs.c.id.not_in(undone_among(some)))).scalars()
@@ -201,7 +201,7 @@ _MOST_UNPACKED = 200
 class Verdict:
     """:param at_ms: when the run ended, else when it began.
     :param validation: OK, WARNING or FAILURE; "" where the run had none; None: not known.
-    :param lost_ranges: that it found nowhere, and that nobody had excused; None: not known.
+    :param lost_ranges: that it found nowhere, and that no person had accepted; None: not known.
     :param unchanged_since: the run whose report answers for this one, which did nothing.
     :param has_report: its own report is kept still.
     """
@@ -220,7 +220,7 @@ class Verdict:
 def read_verdicts(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, limit: int = 20_000
 ) -> tuple[Verdict, ...]:
-    """Return what the runs that began between two moments came to, by time; the newest ones."""
+    """Return the outcomes of runs that began between two moments, by time; the newest ones."""
     query = (
         select(
             runs.c.id.label("run_id"),
@@ -333,9 +333,9 @@ _PARTS = 60
 def read_cleanups(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int = 500
 ) -> tuple[CleanupRun, ...]:
-    """Return the runs from a moment to another that deleted something, or were to and didn't, by time.
+    """Return the runs between two moments that deleted segments, or failed to, by time.
 
-    :param most: more are told together, so that each is part of what is told.
+    :param most: above this number several are shown as one, so that each is part of a shown one.
     """
     at_ms = func.coalesce(runs.c.finished_at_ms, runs.c.created_at_ms)
     where = (
@@ -392,7 +392,7 @@ def _cleanup(row: Any, *, runs_told: int, until_ms: int) -> CleanupRun:
 class ReportRecord:
     """A run's report as its row has it.
 
-    :param columns: what lists of runs show, by name.
+    :param columns: the values that lists of runs show, by name.
     :param content: None: another run's answers for it.
     """
 
@@ -413,8 +413,8 @@ class RunRecord:
     """
     :param fault: why plan or report can't be read, so that neither is there; "": they can.
     :param plan: None: it has none, or it has expired.
-    :param released: what its release came to, as the journal has it; None: it isn't over, or has expired.
-    :param is_undone: what it deleted was brought back, or was to be.
+    :param released: its release's result, as the journal has it; None: it isn't over, or has expired.
+    :param is_undone: its deletions were brought back, or were to be.
     :param report: None: it has none, or it has expired.
     """
 
@@ -441,7 +441,7 @@ def runs_said_to_delete(connection: Connection, store_id: str) -> tuple[Deleting
 
 
 def read_run_record(connection: Connection, run_id: int) -> RunRecord:
-    """Return what a journal keeps of a run."""
+    """Return a journal's record of a run."""
     run = connection.execute(select(runs).where(runs.c.id == run_id)).one()
     result = select(events.c.payload).where(
         events.c.run_id == run_id, events.c.phase == Phase.RESULT.value, events.c.subject == ""

@@ -55,16 +55,16 @@ class StoreSummary:
         it isn't known how far any is behind.
     :param last_run: the last one that planned a deletion or wrote a report; None: there was none.
     :param rules: those recorded last; None: none were.
-    :param doctor: what doctor found at the last look, the most urgent first; None: it hasn't looked.
-    :param alarms: of the last look, as they were recorded.
+    :param doctor: doctor's findings at the last look, the most urgent first; None: it hasn't looked.
+    :param alarms: of the last look.
     :param lost: which offsets were nowhere then, and that no person has accepted; "": none; None: that isn't
         known. ``lost_ranges`` is how many ranges those are.
     :param archive_lag_seconds: of that measure, since the oldest of these was last written to;
         ``archive_lag_at_ms`` is when it was taken.
-    :param time_to_loss_ms: of the group that loses its first unread message first; None: none of those whose
-        place is known has any.
-    :param due_bytes: what a cleanup asked for by a person would have deleted then; ``due_unproven_bytes`` of
-        it no lake had.
+    :param time_to_loss_ms: of the group that loses an unread message first; None: no group with a known
+        position has one.
+    :param due_bytes: bytes that a cleanup requested by a person would have deleted then;
+        ``due_unproven_bytes`` of them no lake had.
     :param validated_at_ms: when the last run that validated wrote its report; ``validation`` is its verdict.
     """
 

@@ -47,7 +47,7 @@ from storage_engine.journal.tables.schema import (
 @dataclass(frozen=True, slots=True)
 class JournalPlace:
     """:param name: the URL without a password.
-    :param secrets: what no message may have.
+    :param secrets: texts that no message may have.
     :param file: SQLite's; None: a server has it.
     """
 
@@ -81,7 +81,7 @@ def place_of(url: str) -> JournalPlace:
     """Read from its URL where a journal is, and which words of it are secrets.
 
     :param url: SQLAlchemy URL.
-    :raises BadInputError: not a URL, that of a database in memory, or one with what a driver would load.
+    :raises BadInputError: no URL, that of a database in memory, or one that makes a driver load something.
     """
     try:
         name = shown_url(url)
@@ -180,7 +180,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 UNREADABLE = (SQLAlchemyError, *MALFORMED)
-"""What reading a journal raises whose pages, rows or JSON are damaged."""
+"""Errors that reading a journal raises when its pages, rows or JSON are damaged."""
 
 BUSY_TIMEOUT_MS = 30_000
 RESERVE_BYTES = 1 << 20
@@ -221,7 +221,7 @@ class JournalDatabase:
         On a full disk the reserve is given back and ``work`` runs once more, so it must only use its
         connection.
 
-        :param reserve: False: this isn't what the reserve is for.
+        :param reserve: False: this write isn't one that the reserve is kept for.
         :raises JournalConflictError: a row that was to be new is there already.
         :raises JournalUnavailableError: nothing of it was written.
         """
@@ -355,7 +355,7 @@ class Reads(Protocol):
 
 
 class HasDatabase:
-    """What works on a journal, a transaction a method."""
+    """Works on a journal, a transaction a method."""
 
     def __init__(self, database: JournalDatabase) -> None:
         self._database = database
@@ -387,7 +387,7 @@ def _read_version(connection: Connection) -> int | None:
 
 
 def without_backup(file: Path) -> str:
-    """Say what to do with a journal's damaged file that nobody has a copy of."""
+    """Say what to do with a journal's damaged file of which there is no backup."""
     return (
         f"Without a backup move {file} away: the next run makes a new journal. It knows each store again by "
         "its stamp and by the lake's receipts, but no waiver, accepted loss or unfinished run."

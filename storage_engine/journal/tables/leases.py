@@ -1,4 +1,4 @@
-"""Who holds a store by the journal's word.
+"""Leases: the journal's record of the run that has a store.
 
 A lease is taken before the broker's own lock, and given up after it: who waits for it learns which run has
 it, on whatever host or in whatever container that is. It runs out by itself, so that a machine that vanished
@@ -32,7 +32,7 @@ START_TOLERANCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """:param of: what it is a lease of, for a message.
+    """:param of: the subject of the lease, for a message.
     :param token: proves that a renewal comes from who took the lease.
     """
 
@@ -84,7 +84,7 @@ def _take(connection: Connection, key: Column[str], value: str, of: str) -> Leas
 
 
 def is_taken(connection: Connection, store_id: str) -> bool:
-    """Return whether the lease of a store is with a run that is not known to be dead."""
+    """Return whether a store's lease belongs to a run that is not known to be dead."""
     row = connection.execute(select(leases).where(leases.c.store_id == store_id)).first()
     if row is None or row.token is None or row.expires_at_ms < clock_ms():
         return False
@@ -119,10 +119,10 @@ def give_up(connection: Connection, lease: Lease, table: Table = leases) -> None
 class Owner:
     """A process, so that it is known again by whoever sees the same processes.
 
-    :param boot_id: of this start of the machine; "": not known, as in what older releases recorded.
+    :param boot_id: of this start of the machine; "": not known, as in older releases' records.
     :param pid_namespace: where the number counts; "" likewise.
-    :param since_ms: when it took what it owns; None: not known, as in what older releases recorded.
-    :param command: what it is; "" likewise.
+    :param since_ms: when it took the lease; None: not known, as in older releases' records.
+    :param command: its command; "" likewise.
     """
 
     host: str
@@ -146,7 +146,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Read what :meth:`__str__` made, or ``host:pid:start`` of older releases."""
+        """Parse the text of :meth:`__str__`, or ``host:pid:start`` of older releases."""
         host, pid, started, *rest = text.split(":", 6)
         boot_id, pid_namespace, since_ms, command = (*rest, *("",) * (4 - len(rest)))
         at_ms = int(since_ms) if since_ms else None
@@ -154,7 +154,7 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """Return what tells this process from every other one, and from a later one with the same number."""
+    """Return this process's identity, which no other one has, nor a later one of the same number."""
     reading = read_clock()
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")

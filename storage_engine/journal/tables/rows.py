@@ -109,7 +109,7 @@ def _pack(decisions: Sequence[Decision]) -> bytes:
 
 
 def _fits(name: str, values: Sequence[int]) -> bool:
-    """Return whether 64 bits hold them: a clock that is wrong gives times behind the year 2262."""
+    """Return whether the values fit into 64 bits: a wrong clock gives times after the year 2262."""
     lowest, highest = (0, 1 << 64) if name in _UNSIGNED else (_NONE, 1 << 63)
     return not values or (lowest <= min(values) and max(values) < highest)
 
@@ -206,7 +206,7 @@ CHANGES_AT_MOST = 8
 def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
     """Store a plan's decisions as far as they differ from the store's last list.
 
-    :return: what the run's row has to keep; :func:`read_plan` makes the plan of it.
+    :return: the text that the run's row has to keep; :func:`read_plan` makes the plan of it.
     """
     head = to_recorded(replace(plan, logs=()))
     head["logs"] = [[log.log, len(log.decisions)] for log in plan.logs]
@@ -259,7 +259,8 @@ def _by_log(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision]) -> t
 
 
 def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str, Any] | None:
-    """Return what makes ``now`` of ``before``: the first that is taken, how many, and those that differ.
+    """Return the change from ``before`` to ``now``: the first item that is kept, how many are, and the items
+    that differ.
 
     :return: None where more than :data:`CHANGES_AT_MOST` differ.
     """
@@ -326,7 +327,7 @@ def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[L
 
 
 def project_all(connection: Connection) -> None:
-    """Remember what all events of an older journal name."""
+    """Project all events of an older journal into its newer tables."""
     by_store: dict[str, list[tuple[int, LakeHead]]] = {}
     for store_id, event_id, head in _recorded(connection):
         by_store.setdefault(store_id, []).append((event_id, head))
@@ -384,7 +385,7 @@ Slot = tuple[str, int]
 
 
 class SlotTopic(NamedTuple):
-    """What a segment has of one topic; of topic "" are several that have no row of their own.
+    """Bytes of one topic in a segment; topic "" stands for all topics that have no row of their own.
 
     :param newest_day: UTC day of its newest message, counted from 1970-01-01.
     """
@@ -395,7 +396,7 @@ class SlotTopic(NamedTuple):
 
 
 def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
-    """Put what segments hold in the place of what is recorded of them."""
+    """Replace the recorded bytes of segments by topic and day."""
     rows: list[dict[str, Any]] = []
     for (log, base_offset), held in found.items():
         mine = {"store_id": store_id, "log": log, "base_offset": base_offset}
@@ -411,7 +412,7 @@ def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, S
 def read_topic_days(
     connection: Connection, store_id: str, start_day: int, end_day: int, *, limit: int = 1_000
 ) -> tuple[TopicDay, ...]:
-    """Return what a store's archived segments hold of each topic and UTC day, the largest first.
+    """Return the bytes of a store's archived segments by topic and UTC day, the largest first.
 
     :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
     """

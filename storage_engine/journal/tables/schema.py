@@ -48,7 +48,7 @@ stores = Table(
     Column("name", Text),
     UniqueConstraint("host", "real_path"),
 )
-"""Two machines may each have a store at one path; name NULL: nobody has stated one."""
+"""Two machines may each have a store at one path; name NULL: it has none."""
 stores_by_name = Index("storage_engine_stores_by_name", stores.c.name, unique=True)
 
 lineages = Table(
@@ -61,7 +61,7 @@ lineages = Table(
     Column("opened_at_ms", BigInteger, nullable=False),
     Column("log", Text),
 )
-"""Why offsets were allowed to carry other bytes, of one log or of all (NULL); the first has no row."""
+"""The reason why offsets may carry other bytes, of one log or of all (NULL); the first lineage has no row."""
 
 log_lineages = Table(
     "storage_engine_log_lineages",
@@ -90,7 +90,7 @@ cluster_leases = Table(
     Column("token", String(36)),
     Column("expires_at_ms", BigInteger, nullable=False),
 )
-"""Who changes what all stores of a cluster share; a row is made when it is taken first."""
+"""The run that changes settings shared by all stores of a cluster; a row is made when it is taken first."""
 
 runs = Table(
     "storage_engine_runs",
@@ -144,7 +144,7 @@ IS_INCIDENT = or_(
     events.c.phase == _literal(Phase.ERROR),
     and_(_is_result, events.c.step.in_([_literal(Step.DRIFT), _literal(Step.ACCEPT_LOSS)])),
 )
-"""What others did, losses that were accepted, and steps that failed."""
+"""Changes by others, accepted losses, and failed steps."""
 events_incidents = Index(
     "storage_engine_events_incidents",
     events.c.run_id,
@@ -158,7 +158,7 @@ BECAME_OF_SEGMENT = and_(
     events.c.step.in_([_literal(Step.ARCHIVE), _literal(Step.SEALED), _literal(Step.RELEASE)]),
     events.c.subject != _literal(""),
 )
-"""What runs have archived and deleted, segment by segment."""
+"""Segments that runs have archived and deleted."""
 events_of_segments = Index(
     "storage_engine_events_of_segments",
     events.c.run_id,
@@ -251,9 +251,9 @@ reports = Table(
     Column("validation", String(16)),
     Column("lost_ranges", Integer),
 )
-"""What a run came to, and its report: JSON, compressed by zlib; ``version`` is that of its fields. Where it
-has none, that of the run ``unchanged_since`` answers for it. The verdict of its validation is NULL in rows of
-versions before 10, and so is the number of ranges that nobody excused and that were nowhere."""
+"""A run's outcome, and its report: JSON, compressed by zlib; ``version`` is that of its fields. Where it has
+none, the report of the run ``unchanged_since`` counts. The verdict of its validation is NULL in rows of
+versions before 10, and so is the number of lost ranges that no person has accepted."""
 
 groups = Table(
     "storage_engine_groups",
@@ -280,8 +280,8 @@ topic_days = Table(
     Column("messages", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""What archived segments hold of each topic and UTC day, which is counted from 1970-01-01; topic "": of all
-that have no row of their own."""
+"""Bytes of archived segments by topic and UTC day, which is counted from 1970-01-01; topic "" stands for all
+topics that have no row of their own."""
 Index(
     "storage_engine_topic_days_by_day",
     topic_days.c.store_id,
@@ -298,7 +298,7 @@ findings = Table(
     Column("findings", JSON, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
 )
-"""What the last look at a store between its cleanups found."""
+"""Findings of the last look at a store between its cleanups."""
 
 rules = Table(
     "storage_engine_rules",
@@ -317,7 +317,7 @@ holds = Table(
     Column("state", JSON, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
 )
-"""What a broker folder remembers of its hold on a store beside a running broker; no row: not held."""
+"""A broker package's memory of its hold on a store beside a running broker; no row: not held."""
 
 waivers = Table(
     "storage_engine_waivers",

@@ -89,7 +89,7 @@ _HINTS = {"sasl.jaas.config": " It is Java's: give sasl.username and sasl.passwo
 def check_options(settings: Mapping[str, str]) -> None:
     """Make sure that a client's settings only say how a cluster is reached and asked.
 
-    :raises BadInputError: one is none of these, or holds what a shell would run; no value is shown.
+    :raises BadInputError: one is none of these, or holds a command for a shell; no value is shown.
     """
     for name, value in settings.items():
         if name not in ALLOWED:
@@ -110,7 +110,7 @@ def check_options(settings: Mapping[str, str]) -> None:
 _ADDRESS = re.compile(r"(?:\w+://)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]/]+))(?::(?P<port>\d{1,5}))?\Z")
 _DEFAULT_PORT, _LAST_PORT = 9092, (1 << 16) - 1
 _CONNECT_SECONDS = 1.0
-"""How long one address may take; who is slower isn't nobody."""
+"""Time limit for one address; a slower answer is not a missing one."""
 _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT})
 """As of the IPv6 address of a name, on a machine that has none."""
 
@@ -160,14 +160,14 @@ Answer = TypeVar("Answer")
 Key = TypeVar("Key")
 
 TIMEOUT_SECONDS = 15.0
-"""How long a request may take; a cluster that elects a leader takes a few."""
+"""Time limit of a request; a cluster that elects a leader takes a few seconds."""
 _POLL_SECONDS = 0.2
 _SHUT_OUT_SECONDS = 2.0
-"""How long another broker may still let us in."""
+"""Time in which another broker may still let us in."""
 _REFUSED_SECONDS = 1.0
-"""How long somebody may still begin to listen."""
+"""Time in which a listener may still start."""
 _ELECTION_SECONDS = 5.0
-"""How long brokers may name a leader's epoch of before its election."""
+"""Time in which brokers may name a leader's epoch from before its election."""
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
 _OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
@@ -176,7 +176,7 @@ _MAX_CONFIG_BYTES = 1 << 20
 _PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
 """Of a connection's extra: names of Python functions, which its own provider calls and nobody here."""
 _MECHANISM = "SCRAM-SHA-512"
-"""Of an access key, where nobody says which."""
+"""Of an access key, where none is given."""
 _HIDDEN = (
     "ssl.key.pem",
     "ssl.certificate.pem",
@@ -264,10 +264,10 @@ class Cluster:
         self.admin = self._connected(settings)
 
     def answer(self, what: str, future: Future[Answer]) -> Answer:
-        """Return what a request is answered with.
+        """Return the answer to a request.
 
-        :param what: was asked for, for a message.
-        :raises BrokerUnavailableError: nobody answers.
+        :param what: the request, for a message.
+        :raises BrokerUnavailableError: no broker answers.
         :raises BrokerRefusedError: the cluster says no; its code says why.
         """
         begun = time.monotonic()
@@ -288,7 +288,7 @@ class Cluster:
 
     @property
     def _is_refused(self) -> bool:
-        """Return whether nobody has answered yet, nor listens where the cluster should be.
+        """Return whether there is no answer yet and no listener at the cluster's addresses.
 
         A cluster that has answered may be without a broker for a moment.
         """
@@ -306,7 +306,7 @@ class Cluster:
         new client asks then, for a few seconds.
 
         :param ask: makes the request of some keys, by the client of now.
-        :raises BrokerUnavailableError: nobody answers.
+        :raises BrokerUnavailableError: no broker answers.
         """
         from confluent_kafka import KafkaError
 
@@ -404,7 +404,7 @@ class Cluster:
         }
 
     def described(self) -> DescribeClusterResult:
-        """Return what the cluster says of itself.
+        """Return the cluster's description of itself.
 
         Brokers name any one of them as the controller, which answers this. One that hangs is no longer named
         once the others have noticed it; a client that has the name asks on.
@@ -447,7 +447,7 @@ class Cluster:
             self._trouble = self.shown(error.str())
 
     def shown(self, text: str) -> str:
-        """Return what may be shown of a text: no secret of our settings."""
+        """Return a text without the secrets of our settings, so that it may be shown."""
         return without_secrets(text, self._secrets)
 
     @contextmanager

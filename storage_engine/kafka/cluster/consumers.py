@@ -1,4 +1,4 @@
-"""Who consumes from a running cluster, and how far, by the word of the groups' coordinators."""
+"""Consumers of a running cluster and how far each has read, as the groups' coordinators say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GroupPositions:
     """How far groups have read.
 
     :param committed: by group, topic and partition; None: the group reads there and never committed.
-    :param notices: what isn't known, for a person.
+    :param notices: unknown facts, for a person.
     :param all_groups: the account sees every group, and all that it reads.
     :param unseen_topics: of which the account sees no position.
     """
@@ -82,7 +82,7 @@ def _missing_groups(cluster: Cluster) -> str:
 def _of_groups(
     cluster: Cluster, what: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield what each group's coordinator answers, or the error; who takes groups over is asked again."""
+    """Yield the answer of each group's coordinator, or the error; a new coordinator is asked again."""
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     passing, left = _passing_codes(), groups
     while left:
@@ -186,7 +186,7 @@ def _notices(
     if unseen:
         yield f"positions in {named_in_short(sorted(unseen))} aren't known: the account lacks Describe there"
     if silent:
-        yield f"what groups without any offset read isn't known: {named_in_short(silent)}"
+        yield f"it is unknown what groups without any offset read: {named_in_short(silent)}"
 
 
 def _elsewhere(positions: Mapping[str, Collection[str]], topics: Collection[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What an account lacks to see a node's partitions, or to hold and delete, by the cluster's own word."""
+"""Rights that an account lacks to see a node's partitions, or to hold and delete, as the cluster says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Right:
 
     :param resource: cluster, topic or group.
     :param operation: as Kafka's tools call it.
-    :param without: what follows where it is missing, as a clause.
+    :param without: the consequence where it is missing, as a clause.
     """
 
     resource: str
@@ -35,11 +35,13 @@ RIGHTS = (
 )
 """All of them change nothing."""
 _OFFSETS_RIGHT = Right("topic", "Describe", "it isn't known whether consumer groups are missing")
-"""On the topic that groups commit to, of which nothing else is asked."""
+"""Rights on the topic that groups commit to, of which nothing else is asked."""
 DELETING_RIGHTS = (
     Right("topic", "AlterConfigs", "they can't be held, and nothing of them is deleted"),
     Right("topic", "Delete", "nothing of them is deleted"),
-    Right("topic", "Read", "it can't be shown that their leaders have what is archived: nothing is deleted"),
+    Right(
+        "topic", "Read", "it can't be shown that their leaders have the archived records: nothing is deleted"
+    ),
 )
 """Those that holding and deleting take beside these."""
 
@@ -75,11 +77,11 @@ class Lack:
 def lacking_rights(
     cluster: Cluster, topics: Sequence[str], groups: Sequence[str], *, deleting: bool = False
 ) -> tuple[Lack, ...]:
-    """Ask which rights the account lacks; a topic or group that the cluster doesn't know asks for none.
+    """Ask which rights the account lacks; a topic or group that the cluster doesn't know needs none.
 
     :param topics: may have the one that groups commit to.
     :param deleting: also those that holding and deleting take.
-    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerUnavailableError: no broker answers.
     """
     rights = (*RIGHTS, *DELETING_RIGHTS) if deleting else RIGHTS
     found: dict[Right, list[str]] = {}

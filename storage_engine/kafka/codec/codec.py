@@ -58,8 +58,8 @@ class KafkaCodec(SegmentCodec):
         :param data: the whole segment file, unchanged until the iteration ends.
         :param base_offset: offset of its first record; positions don't depend on it.
         :param chunk_bytes: length of a range; a longer batch is a range of its own.
-        :param context: what :mod:`~storage_engine.kafka.codec.segment_context` writes; "": topic, partition
-            and state have no value, and no batch's offsets are held against those of the segment.
+        :param context: the text of :mod:`~storage_engine.kafka.codec.segment_context`; "": topic, partition
+            and state have no value, and no batch's offsets are compared with those of the segment.
         """
         from storage_engine.arrow.memory import Arena
         from storage_engine.kafka.codec.compression import Decompressor
@@ -103,7 +103,7 @@ _OF_RECORDS = {
     "base_timestamp": kernels.BASE_TIMESTAMP,
     "record_attributes": kernels.RECORD_ATTRIBUTES,
 }
-"""What a record without raw bytes must have."""
+"""Columns that a record without raw bytes must have."""
 _OF_BATCHES = {
     "base_offset": kernels.BASE_OFFSET,
     "base_timestamp": kernels.BASE_TIMESTAMP,
@@ -118,7 +118,7 @@ _OF_BATCHES = {
     "batch_size": kernels.BATCH_SIZE,
     "crc": kernels.CRC,
 }
-"""What a batch without raw bytes must have."""
+"""Columns that a batch without raw bytes must have."""
 _TIMES = {"timestamp": kernels.TIMESTAMP, "timestamp_delta": kernels.TIMESTAMP_DELTA}
 _VIEWS = {
     "key": (kernels.KEY, kernels.KEY_BUFFERS),
@@ -128,7 +128,7 @@ _VIEWS = {
 _INTEGERS = {**_OF_ALL, **_OF_RECORDS, **_OF_BATCHES, **_TIMES}
 
 ENCODED_COLUMNS = (*_INTEGERS, "kind", "key", "value", "headers", "raw")
-"""What a row's bytes are made of."""
+"""Columns that a row's bytes are made of."""
 _ENCODED_SCHEMA = pa.schema([SCHEMA.field(name) for name in ENCODED_COLUMNS])
 
 _FAULTS = {

@@ -23,7 +23,7 @@ from storage_engine.kafka.codec.batch_kernels import expand_frames
 from storage_engine.native import kernel, load_u8, load_u32
 
 _BUFFER_BYTES: Final = 8 << 10
-"""What is read at a time (GzipCompression#wrapForInput)."""
+"""Bytes read at a time (GzipCompression#wrapForInput)."""
 _LEAST_BEHIND: Final = 26
 """Another member is looked for where more bytes of the buffer are left, with the trailer, or any behind it
 (GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1 on always looks, and then
@@ -35,7 +35,8 @@ _HEADER_SUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
 _TRAILER = struct.Struct("<II")
 _UINT16 = struct.Struct("<H")
 _USUAL_START: Final = bytes.fromhex("04224d18604082")
-"""Of the frames that Java and librdkafka write: independent blocks of at most 64 KiB, without checksums."""
+"""First bytes of the frames that Java and librdkafka write: independent blocks of at most 64 KiB, without
+checksums."""
 _MAGIC: Final = _USUAL_START[:4]
 _VERSION_MASK, _VERSION = 0xC0, 0x40
 _INDEPENDENT, _BLOCK_SUMS, _CONTENT_SIZE, _CONTENT_SUM, _RESERVED = 0x20, 0x10, 0x08, 0x04, 0x03
@@ -43,7 +44,7 @@ _STORED: Final = 1 << 31
 _PRIMES: Final = (2_654_435_761, 2_246_822_519, 3_266_489_917, 668_265_263, 374_761_393)
 _MASK: Final = 0xFFFFFFFF
 _STREAM_BYTES: Final = 2048
-"""Of what Kafka reads ahead of a record (Lz4Compression#decompressionOutputSize)."""
+"""Bytes that Kafka reads ahead of a record (Lz4Compression#decompressionOutputSize)."""
 _LITTLE_UINT32 = struct.Struct("<I")
 _expand = cramjam.lz4.decompress_block_into
 
@@ -123,17 +124,17 @@ def _uint16(data: bytes, at: int) -> int:
 
 
 MAX_EXPANDED_BYTES: Final = 128 << 20
-"""What a batch may expand to. Kafka's own clients end a batch long before, at ``batch.size``."""
+"""Bytes that a batch may expand to. Kafka's own clients end a batch long before, at ``batch.size``."""
 
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """By the number in a batch's attributes."""
 _ZSTD = 4
 _ZSTD_IN_BYTES: Final = (128 << 10) + 3
-"""What Java reads at a time (ZSTD_DStreamInSize)."""
+"""Bytes that Java reads at a time (ZSTD_DStreamInSize)."""
 _ZSTD_OUT_BYTES: Final = 16 << 10
-"""What Kafka expands at a time (ZstdCompression#decompressionOutputSize)."""
+"""Bytes that Kafka expands at a time (ZstdCompression#decompressionOutputSize)."""
 _ZSTD_PART_BYTES: Final = 4 << 10
-"""What is expanded at a time: so little that it can't fill the memory."""
+"""Bytes expanded at a time: so few that they can't fill the memory."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
@@ -170,7 +171,7 @@ class Payloads:
         most_bytes: int,
     ) -> None:
         """:param begins: positions in ``data``, of all; ``ends`` likewise.
-        :param most_bytes: what one may expand to; there is room for it behind what others take.
+        :param most_bytes: the bytes that one may expand to; there is room for it behind the others.
         """
         self.begin_array, self.end_array, self.most_bytes = begins, ends, most_bytes
         self.begins: list[int] = begins.tolist()
@@ -198,7 +199,7 @@ class Decompressor:
 
         :param codec: its number in the batches' attributes.
         :param used: where in the memory the first one goes.
-        :return: how long each one is; and what is wrong with the next one.
+        :return: the length of each; and the fault of the next one.
         """
         method = self._by_codec.get(codec)
         if method is None:

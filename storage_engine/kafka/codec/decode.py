@@ -28,7 +28,7 @@ _EXPANDED_CHUNK_BYTES = 64 << 20
 _MAX_EXPANDED_ROWS = 1 << 22
 """A table ends before a compressed batch that would give it more rows, unless that is its first."""
 _GROUP_BYTES: Final = 1 << 20
-"""So much is decompressed before its records are read: a processor's cache still has it then."""
+"""Bytes that are decompressed before their records are read: a processor's cache still has them then."""
 _SHARED = {
     "producer_id": kernels.PRODUCER_ID,
     "producer_epoch": kernels.PRODUCER_EPOCH,
@@ -37,7 +37,7 @@ _SHARED = {
     "base_timestamp": kernels.BASE_TIMESTAMP,
     "attributes": kernels.ATTRIBUTES,
 }
-"""What a batch's rows have in common."""
+"""Columns that all rows of a batch share."""
 _OWN = {
     "last_offset_delta": kernels.LAST_OFFSET_DELTA,
     "max_timestamp": kernels.MAX_TIMESTAMP,
@@ -46,7 +46,7 @@ _OWN = {
     "batch_size": kernels.BATCH_SIZE,
     "crc": kernels.CRC,
 }
-"""What only the row of a batch has."""
+"""Columns that only the row of a batch has."""
 
 
 def decode_chunk(
@@ -56,7 +56,7 @@ def decode_chunk(
 
     :param origin: position of the segment's first byte.
     :param chunk: the CRCs of its compressed batches were checked; those of others are here.
-    :param arena: what a table no longer needs serves the next one.
+    :param arena: memory that an earlier table no longer needs.
     """
     rest = chunk
     while len(rest.positions):
@@ -172,7 +172,7 @@ class _Filling:
         self.batches = last
 
     def table(self) -> pa.Table:
-        """Return what has been written."""
+        """Return the rows written so far."""
         if self._columns is None:
             raise ValueError("expected rows, found none written")
         begin = int(self._chunk.positions[0])
@@ -181,7 +181,7 @@ class _Filling:
         return table_of(self._columns, self._state, content)
 
     def damages(self) -> Iterator[Damage]:
-        """Yield what was found to be no batch, or one that can't be read."""
+        """Yield ranges that are no batch, or a batch that can't be read."""
         kinds, faults = self._kinds[: self.batches], self._faults[: self.batches]
         damaged = (kinds == BatchKind.UNDECODABLE) | (faults != batch_kernels.FAULT_NONE)
         for i in np.flatnonzero(damaged).tolist():
@@ -348,7 +348,9 @@ def _header_texts(memory: RowColumns, state: npt.NDArray[np.int64]) -> tuple[Any
         has_value,
     )
     if not same:
-        raise ValueError("expected a segment that nobody writes to, found other headers than a moment before")
+        raise ValueError(
+            "expected a segment that no process writes to, found other headers than a moment before"
+        )
     bits = None if has_value.all() else pa.py_buffer(np.packbits(has_value, bitorder="little").data)
     buffers = [bits, pa.py_buffer(value_ends.data), pa.py_buffer(values.data)]
     of_names = [None, pa.py_buffer(name_ends.data), pa.py_buffer(names.data)]

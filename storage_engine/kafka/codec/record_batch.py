@@ -29,7 +29,7 @@ _MAX_SEGMENT_BYTES = (1 << 31) - 1
 
 
 class BatchKind(IntEnum):
-    """What a range of a segment is; the values are those of the kernels."""
+    """The kind of a range of a segment; the values are those of the kernels."""
 
     BATCH = kernels.BATCH
     LEGACY = kernels.LEGACY
@@ -91,8 +91,8 @@ class Batches:
 
     @property
     def gaps_are_losses(self) -> bool:
-        """Return whether offsets that no batch has are missing: not where the cleaner has been, which leaves
-        gaps, or where some bytes are no batches of format 2.
+        """Return whether missing offsets are losses: not where the cleaner has been, which leaves gaps, or
+        where some bytes are no batches of format 2.
         """
         was_cleaned = (self.record_counts <= self.last_offsets - self.base_offsets).any()
         return not (was_cleaned or self.legacy or self.damages)
@@ -112,7 +112,7 @@ def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
 
 
 class CrcCheck(IntEnum):
-    """Of which batches the walk checks the CRC; the values are those of the kernels."""
+    """The batches whose CRC the walk checks; the values are those of the kernels."""
 
     NONE = kernels.CHECK_NONE
     ALL = kernels.CHECK_ALL
@@ -166,7 +166,7 @@ def iterate_batches(
 def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
     """Read the headers of a whole segment.
 
-    :param check_crc: False for who only counts, and trusts the bytes.
+    :param check_crc: False for a caller that only counts, and trusts the bytes.
     """
     array = as_array(data)
     check = CrcCheck.ALL if check_crc else CrcCheck.NONE
@@ -205,7 +205,7 @@ def field(data: npt.NDArray[np.uint8], positions: Longs, at: int, width: int) ->
 
 
 def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) -> Iterator[Damage]:
-    """Yield what the walk found to be no batch, one for each range.
+    """Yield ranges that the walk found to be no batch, one damage for each range.
 
     :param origin: position of the segment's first byte.
     """
@@ -232,7 +232,7 @@ def merged(damages: Iterator[Damage]) -> tuple[Damage, ...]:
 
 
 def explained(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
-    """Return what a batch at this position should have, and what is there; "" and "" within a run."""
+    """Return the expected and the found value of a batch at this position; "" and "" within a run."""
     left = len(data) - at
     if fault == kernels.FAULT_NONE:
         return "", ""

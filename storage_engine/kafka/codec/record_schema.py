@@ -179,5 +179,5 @@ COLUMNS = Columns(
     steps=record_steps,
     step_columns=("kind",),
 )
-"""What they are for. Keys and values have no bounds: they would be copies. Both often come again in many
+"""The columns' purposes. Keys and values have no bounds: they would be copies. Both often come again in many
 records; where they don't, the writer gives their dictionary up once it has a MiB."""

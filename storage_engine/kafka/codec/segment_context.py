@@ -1,4 +1,5 @@
-"""What a segment's rows need beside its bytes: topic, partition, and what became of its transactions.
+"""The context that a segment's rows need beside its bytes: topic, partition, and the outcome of its
+transactions.
 
 Written where the store is, read where its segments are decoded, as text of JSON.
 """
@@ -24,7 +25,7 @@ _COLUMNS = ("topic", "partition", "state")
 
 @dataclass(frozen=True, slots=True)
 class SegmentTransactions:
-    """What is to be known of a segment beside its bytes.
+    """Facts about a segment that its bytes don't have.
 
     :param end: offset behind its last; below it every transaction has ended by now.
     :param open_before: transactions that were open where it begins, by producer and first offset.

@@ -1,4 +1,4 @@
-"""Which records of a log a reader of committed records is given: by the transactions that did not commit.
+"""Records that a reader of committed records gets from a log: all but those of aborted transactions.
 
 A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
 producer ends it. So the aborted and the open transactions are all that has to be known. Two sources have
@@ -57,7 +57,7 @@ _DATA, _COMMIT, _ABORT = 0, 1, 2
 
 
 class TransactionState(IntEnum):
-    """How a record's transaction ended. A record outside of any transaction is committed."""
+    """Outcome of a record's transaction. A record outside of any transaction is committed."""
 
     COMMITTED = 0
     ABORTED = 1
@@ -84,14 +84,14 @@ class UncommittedTransactions:
 
     @classmethod
     def none(cls, end_offset: int) -> UncommittedTransactions:
-        """Return what is known of a log without transactions below ``end_offset``."""
+        """Return the states of a log without transactions below ``end_offset``."""
         return cls._of([], end_offset)
 
     @classmethod
     def of_files(
         cls, aborted: Iterable[AbortedTransaction], producers: Iterable[Producer], end_offset: int
     ) -> UncommittedTransactions:
-        """Return what a log's small files say.
+        """Return the transactions' states in a log's small files.
 
         :param aborted: entries of the transaction indexes of *all* segments from the first record of
             interest up to ``end_offset``. A segment without the file has none.
@@ -107,7 +107,7 @@ class UncommittedTransactions:
 
     @classmethod
     def of_open(cls, transactions: Iterable[tuple[int, int]], end_offset: int) -> UncommittedTransactions:
-        """Return what is known where these are open, by producer and first offset, and none was aborted."""
+        """Return the states where these are open, by producer and first offset, and none was aborted."""
         ranges = [(producer, first, _OPEN_END, _NO_TIME) for producer, first in transactions]
         return cls._of(ranges, end_offset)
 
@@ -143,11 +143,11 @@ class UncommittedTransactions:
     def continued(
         self, data: SegmentBytes, end_offset: int, damages: list[Damage] | None = None
     ) -> UncommittedTransactions:
-        """Return what is known once the batches of [self.end_offset, end_offset) have been read, too.
+        """Return the states once the batches of [self.end_offset, end_offset) have been read, too.
 
         :param data: a segment, or several one after another, that have those batches; others are ignored.
             Headers and markers alone are read, and no CRC is checked: that is the decoder's.
-        :param damages: receives what is no batch, which may hide a marker.
+        :param damages: receives ranges that are no batch, which may hide a marker.
         """
         events = _events(as_array(data), self.end_offset, end_offset, [] if damages is None else damages)
         is_open = self.last_offsets == _OPEN_END
@@ -255,7 +255,7 @@ def check_transaction_index(
 ) -> None:
     """Hold a segment's transaction index against the segment's own markers.
 
-    :param replayed: what is known at the segment's end by its batches.
+    :param replayed: the state at the segment's end by its batches.
     :param begin_offset: of the segment.
     :param path: of the index, for messages.
     :raises CorruptFileError: they disagree.
@@ -277,7 +277,7 @@ def _events(
 ) -> tuple[Longs, Longs, Longs, Longs]:
     """Return producers, offsets, kinds (data, commit, abort) and times of a log's transactional batches.
 
-    :param damages: receives what is no batch.
+    :param damages: receives ranges that are no batch.
     """
     empty = np.empty(0, np.int64)
     found = [(empty, empty, empty, empty)]
@@ -301,8 +301,8 @@ def _events(
 
 
 def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDArray[np.bool_]:
-    """Return which batches have a count of records that can't be, and the right CRC: of those that are no
-    marker a broker reads the header alone (ProducerAppendInfo#append).
+    """Return the batches that have an impossible count of records and the right CRC: of all but markers, a
+    broker reads the header alone (ProducerAppendInfo#append).
     """
     is_whole: npt.NDArray[np.bool_] = chunk.faults == FAULT_COUNT
     for i in np.flatnonzero(is_whole).tolist():

@@ -1,4 +1,4 @@
-"""Where the fields of a record batch lie, in bytes from its first one. Whole numbers are big-endian."""
+"""Positions of a record batch's fields, in bytes from its first one. Whole numbers are big-endian."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ HEADER_BYTES: Final = 61
 LENGTH_OVERHEAD: Final = 12
 """The length field counts what lies behind it."""
 MAGIC: Final = 2
-"""Of the format since Kafka 0.11. 0 and 1 are message sets, whose fields lie elsewhere."""
+"""Magic of the format since Kafka 0.11. 0 and 1 are message sets, whose fields lie elsewhere."""
 LEGACY_CRC_AT: Final = 12
 MIN_LEGACY_BYTES: Final = 26
-"""Of a message of format 0 without key and value, with offset and length."""
+"""Bytes of a message of format 0 without key and value, with offset and length."""
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08

@@ -30,7 +30,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class BatchHead(NamedTuple):
-    """What the header of a batch, or of a message of an older format, says.
+    """The header of a batch, or of a message of an older format.
 
     :param end_position: behind its last byte.
     :param newest_ms: its largest timestamp; -1: it has none.

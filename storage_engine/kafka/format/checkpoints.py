@@ -15,7 +15,7 @@ from pathlib import Path
 from storage_engine.kafka.format.file_names import corrupt, read_stored
 
 START_EVIDENCE = "log_start_offset"
-"""What a receipt's evidence calls the log's start where it lies inside the segment."""
+"""The name in a receipt's evidence for the log's start where it lies inside the segment."""
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"

@@ -25,11 +25,11 @@ INTERNAL_TOPICS = frozenset(
 
 
 class DirectoryState(StrEnum):
-    """What a directory in a log directory is for."""
+    """Purpose of a directory in a log directory."""
 
     LOG = "log"
     DELETED = "delete"
-    """Of a topic or replica that is gone; removed after ``log.segment.delete.delay.ms``."""
+    """Directory of a topic or replica that is gone; removed after ``log.segment.delete.delay.ms``."""
     FUTURE = "future"
     """A copy that is being made of a log in another log directory of the node."""
     STRAY = "stray"
@@ -37,7 +37,7 @@ class DirectoryState(StrEnum):
 
 
 class FileKind(StrEnum):
-    """What a file of a log is, by its suffix."""
+    """Kind of a log's file, by its suffix."""
 
     LOG = "log"
     OFFSET_INDEX = "index"
@@ -47,7 +47,7 @@ class FileKind(StrEnum):
 
 
 class FileState(StrEnum):
-    """What becomes of a file when the broker starts, or at a later time."""
+    """Fate of a file when the broker starts, or later."""
 
     IN_USE = ""
     DELETED = "deleted"
@@ -60,9 +60,9 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """What the name of a directory says.
+    """The parts of a directory's name.
 
-    :param unique: sets apart what would have the same name; "" of a log.
+    :param unique: tells directories of the same name apart; "" for a log.
     """
 
     topic: str
@@ -81,7 +81,7 @@ class PartitionDirectory:
 
 
 class LogFile(NamedTuple):
-    """What the name of a file of a log says.
+    """The parts of the name of a log's file.
 
     :param offset: of the segment's first record; of a snapshot, below which it knows the producers.
     """
@@ -95,7 +95,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z", re.ASCII)
 _ASIDE = re.compile(r"(?P<log>.+)\.(?P<unique>[0-9a-f]{32})-(?P<state>delete|future|stray)\Z", re.ASCII)
 _ASIDE_ENDINGS = ("-delete", "-future", "-stray")
 OFFSET_DIGITS: Final = 20
-"""That a file's name begins with."""
+"""Digits that a file's name begins with."""
 _SUFFIXES = {
     f".{kind.value}{f'.{state.value}' if state.value else ''}": (kind, state)
     for kind in FileKind
@@ -106,7 +106,7 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 def partition_directory(name: str) -> PartitionDirectory | None:
-    """Return what a directory's name says (LocalLog#parseTopicPartitionName); None: it is no log's."""
+    """Return the partition in a directory's name (LocalLog#parseTopicPartitionName); None: it is no log's."""
     aside = _ASIDE.match(name) if name.endswith(_ASIDE_ENDINGS) else None
     log = aside["log"] if aside else name
     topic, _, number = log.rpartition("-")
@@ -120,14 +120,14 @@ def partition_directory(name: str) -> PartitionDirectory | None:
 
 
 def log_file(name: str) -> LogFile | None:
-    """Return what a file's name says (LogFileUtils); None: it is none of a segment's."""
+    """Return the segment's file that a name stands for (LogFileUtils); None: it is no segment's file."""
     found = kind_and_state(name)
     offset = offset_of(name[:OFFSET_DIGITS])
     return None if found is None or offset is None else LogFile(offset, *found)
 
 
 def kind_and_state(name: str) -> tuple[FileKind, FileState] | None:
-    """Return what a file is by what follows the :data:`OFFSET_DIGITS` of its name; None: it is none."""
+    """Return a file's kind and state by its name behind the :data:`OFFSET_DIGITS`; None: it has none."""
     return _SUFFIXES.get(name[OFFSET_DIGITS:])
 
 

@@ -1,4 +1,6 @@
-"""What lies in a node's log directories. Reads names, facts of files, and the small files of a directory."""
+"""Directories and files in a node's log directories. Reads names, facts of files, and the small files of a
+directory.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ from storage_engine.model.store import FileFacts
 
 @dataclass(frozen=True, slots=True)
 class LivePartition:
-    """What a cluster says of one partition at one moment.
+    """A cluster's facts about one partition at one moment.
 
     :param topic_id: of the topic that has the name now; files of another one are of a topic that is gone.
     :param leader: node that leads it. All offsets are those of its log, not of a follower's.
@@ -53,7 +55,7 @@ class LivePartition:
     :param replicas: nodes that have one, the preferred leader first.
     :param in_sync: those that follow (ISR).
     :param leader_epoch: how often the partition has changed its leader, by who leads it.
-    :param refused: what the cluster did not tell, and why, as a list of clauses.
+    :param refused: facts that the cluster did not tell, and why, as a list of clauses.
     """
 
     topic_id: uuid.UUID | None = None
@@ -71,7 +73,7 @@ class LivePartition:
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """What a running cluster said.
+    """A running cluster's answers.
 
     :param cluster_id: its own; a node's files that name another one are of another cluster.
     :param partitions: by ``<topic>-<partition>``; one that is missing was not answered.
@@ -91,7 +93,7 @@ class SegmentFiles(NamedTuple):
 
     :param time_index: its path; None: there is none.
     :param offset_index: likewise.
-    :param companions: its transaction index and its snapshot, which nobody can make again.
+    :param companions: its transaction index and its snapshot, which can't be made again.
     """
 
     base_offset: int
@@ -107,7 +109,7 @@ class PartitionLog:
 
     :param directory: its path.
     :param snapshots: of its producers, oldest first; the newest may lie at its end, where no segment begins.
-    :param left_over: files that the broker removes or renames by itself, by what becomes of them.
+    :param left_over: files that the broker removes or renames by itself, by their fate.
     :param links: symbolic links that nothing reads through: the directory of a log aside, or files in it;
         of a log in use any but segments.
     """
@@ -130,11 +132,11 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """Return what its segments' own files take, which ``retention.bytes`` is held against."""
+        """Return the bytes of its segments' own files, which ``retention.bytes`` is compared with."""
         return sum(segment.log.size_bytes for segment in self.segments)
 
     def has_lost_files(self) -> bool:
-        """Return whether files that nobody can make again went away since they were listed."""
+        """Return whether files that can't be made again have vanished since they were listed."""
         files = (one for segment in self.segments for one in (segment.log, *segment.companions))
         return not all(os.path.exists(one.path) for one in (*files, *self.snapshots))  # noqa: PTH110
 
@@ -189,9 +191,9 @@ class LogDirectory:
 class Node:
     """A node's directories, or one of them alone.
 
-    :param root: what it was named by: its ``server.properties``, or a log directory.
+    :param root: the path that named it: its ``server.properties``, or a log directory.
     :param properties: None: only a log directory is known.
-    :param live: what its running cluster said; None: it was not asked.
+    :param live: its running cluster's answers; None: it was not asked.
     :param failed: why directories can't be read, by path; only who keeps a hold goes on without them.
     """
 
@@ -218,12 +220,14 @@ class Node:
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether its last stop was none that a broker or a controller takes for clean (KIP-966)."""
+        """Return whether its last stop was unclean for a broker or a controller (KIP-966)."""
         return len(self.broker_epochs) > 1 or any(one.left_uncleanly for one in self.directories)
 
     @property
     def zookeeper(self) -> bool:
-        """Return whether the cluster keeps its topics in ZooKeeper, so that their settings aren't here."""
+        """Return whether the cluster keeps its topics in ZooKeeper, so that their settings aren't on this
+        disk.
+        """
         return any(directory.meta is not None and directory.meta.zookeeper for directory in self.directories)
 
 
@@ -236,7 +240,7 @@ def store_around(path: Path) -> Path | None:
 
 
 def node_name(root: Path) -> str:
-    """Return what a node is called where nobody says it, by its number and cluster.
+    """Return a node's default name, by its number and cluster.
 
     Where these can't be read, or of a log directory alone: by its place.
     """
@@ -271,7 +275,7 @@ def read_node(root: Path) -> Node:
     :param root: its ``server.properties``, or a log directory.
     :raises StoreNotFoundError: a directory is missing, or is none of Kafka's.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
-    :raises FileNotFoundError: files go away each time that it is looked at.
+    :raises FileNotFoundError: files vanish each time that it is looked at.
     """
     properties = None if root.is_dir() else read_server_properties(root)
     for _ in range(_READINGS):
@@ -285,7 +289,7 @@ def read_node(root: Path) -> Node:
 def read_what_is_left(root: Path) -> Node:
     """Look at a node whose broker goes on without a directory that has failed (LogDirFailureChannel).
 
-    :return: with what can be read; the others are ``failed``.
+    :return: the node with readable directories; the others are ``failed``.
     :raises StorageEngineError: as :func:`read_node` does, where nothing can be read.
     """
     directories: list[LogDirectory] = []
@@ -390,7 +394,7 @@ def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) ->
     A broker takes its whole directory offline for such a one, and goes on with the others
     (OffsetCheckpointFile, MetaPropertiesEnsemble#verify).
 
-    :param faults: gets what is wrong with it.
+    :param faults: gets its fault.
     """
     try:
         return read(path)
@@ -402,14 +406,14 @@ def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) ->
 
 
 _READINGS = 20
-"""How often a log or a node is read whose files go away each time: more often than a broker deletes."""
+"""Times that a log or a node is read again while its files vanish: more often than a broker deletes."""
 
 
 def read_again(log: PartitionLog, read: Callable[[PartitionLog], Found]) -> tuple[PartitionLog, Found] | None:
-    """Read of a log as it was listed, and as it is by now where a file of it went away.
+    """Read of a log as it was listed, and as it is by now where a file of it vanished.
 
-    :return: the log as it was read, and what was read of it; None: its directory is gone.
-    :raises FileNotFoundError: files of it go away each time.
+    :return: the log as it was read, and the result of ``read``; None: its directory is gone.
+    :raises FileNotFoundError: files of it vanish each time.
     """
     for _ in range(_READINGS):
         try:
@@ -429,7 +433,7 @@ _INDEXES = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
 def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) -> PartitionLog:
     """List a log's files, by the digits of their names. One that goes away meanwhile isn't there.
 
-    :param readings: so often at most, where segments go away each time.
+    :param readings: so often at most, where segments vanish each time.
     """
     with_facts: dict[FileKind, dict[str, FileFacts]] = {kind: {} for kind in _WITH_FACTS}
     logs, snapshots, transaction_indexes = with_facts.values()

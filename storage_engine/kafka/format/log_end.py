@@ -1,4 +1,4 @@
-"""Where a log ends, and how new its records are, by as few bytes as that takes."""
+"""The end of a log and the time of its newest records, read from as few bytes as possible."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def log_end(log: PartitionLog) -> LogEnd:
 def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
     """Find the end of a log, or how far it reaches at least where its active segment can't be read.
 
-    :raises FileNotFoundError: a file of it went away.
+    :raises FileNotFoundError: a file of it vanished.
     """
     try:
         return log_end(log)
@@ -93,7 +93,7 @@ def segment_end(segment: SegmentFiles) -> int:
 
 
 def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
-    """Return what the rules ask of a segment (LogSegment#largestTimestamp).
+    """Return the facts of a segment that the rules need (LogSegment#largestTimestamp).
 
     The time index has the largest timestamp of a closed segment. Where there is none, as the broker makes it
     again when it starts, and of an active segment, the headers tell.

@@ -1,4 +1,4 @@
-"""What a log directory says of itself: ``meta.properties``, and the marker of a clean stop."""
+"""A log directory's description of itself: ``meta.properties``, and the marker of a clean stop."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _whole(values: Mapping[str, str], name: str, path: str) -> int | None:
 def read_clean_shutdown(path: Path) -> int | None:
     """Return the broker's epoch when it stopped; None: before Kafka 3.7 the marker says nothing.
 
-    :raises CorruptFileError: it is neither empty nor what a broker writes.
+    :raises CorruptFileError: it is neither empty nor as a broker writes it.
     :raises OSError: it can't be read; where there is none, the broker runs or did not stop cleanly.
     """
     return parse_clean_shutdown(read_stored(path), str(path))
@@ -100,7 +100,7 @@ def parse_clean_shutdown(data: bytes, path: str) -> int | None:
     """Return the broker's epoch when it stopped; None: the marker says nothing.
 
     :param path: for messages.
-    :raises CorruptFileError: it is neither empty nor what a broker writes.
+    :raises CorruptFileError: it is neither empty nor as a broker writes it.
     """
     if not data.strip():
         return None

@@ -18,7 +18,7 @@ _REMEDY = "Remove it while the broker is stopped: the broker makes it again when
 class OffsetIndex:
     """Entries as they lie: the batch with this last offset lies behind this position or begins there.
 
-    :param slots: for which the file has room; what a broker has not used is zero.
+    :param slots: for which the file has room; slots that a broker has not used are zero.
     """
 
     offsets: npt.NDArray[np.int64]

@@ -90,7 +90,7 @@ def text_of(topic_id: uuid.UUID) -> str:
 
 
 def log_id_text(cluster_id: str | None, topic_id: uuid.UUID, partition: int) -> str:
-    """Return what a log is to its cluster, as receipts have it (``Receipt.log_id``)."""
+    """Return a log's identity in its cluster, as receipts have it (``Receipt.log_id``)."""
     return f"{cluster_id}/{text_of(topic_id)}/{partition}"
 
 

@@ -23,7 +23,7 @@ _REMEDY = "Leave it where it is: the broker ignores it and reads the log. Compar
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """What a producer last wrote.
+    """A producer's last write.
 
     :param last_sequence: of its last record; -1: only markers are left of it.
     :param offset_delta: of the last record in the last batch to the first one.
@@ -62,7 +62,7 @@ def parse_producer_snapshot(data: bytes, path: str) -> tuple[Producer, ...]:
 
 
 def same_producers(left: bytes, right: bytes, path: str) -> bool:
-    """Return whether two snapshots at one offset of one log say the same of its producers.
+    """Return whether two snapshots at one offset of one log have the same producers.
 
     A broker that recovers makes snapshots again from the log (UnifiedLog#rebuildProducerState): in another
     order, and without producers that have expired since (ProducerStateManager#isProducerExpired). One that

@@ -42,7 +42,7 @@ RETENTION_SETTINGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServerProperties:
-    """What a node's own file says.
+    """A node's own server.properties.
 
     :param values: all entries, as they stand there.
     :param log_dirs: where logs are, in the file's order.
@@ -73,7 +73,7 @@ class ServerProperties:
 
 
 def is_server_properties(path: Path) -> bool:
-    """Return whether a file is a node's: it names its roles, or log directories and the node."""
+    """Return whether a file is a node's server.properties: it has roles, or log directories and an id."""
     if path.suffix != ".properties" or not path.is_file():
         return False
     try:
@@ -109,7 +109,7 @@ def read_server_properties(path: Path) -> ServerProperties:
 
 
 def _directories_fault(directories: Collection[Path]) -> str:
-    """Return what is wrong with a node's directories and what to do about it; "" where nothing is."""
+    """Return the fault of a node's directories and the remedy; "" where there is none."""
     relative = [str(one) for one in directories if not one.is_absolute()]
     if not directories:
         return (

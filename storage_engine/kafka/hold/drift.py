@@ -1,4 +1,6 @@
-"""What somebody else, or time, did to held topics: what is remembered against what is found. Pure."""
+"""Drift of held topics: changes by other programs or by time, from the remembered state to the present one.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ FoundSettings = Mapping[str, Mapping[str, TopicSetting]]
 
 @dataclass(frozen=True, slots=True)
 class FoundLogs:
-    """What was found of held logs.
+    """State of held logs, as found.
 
-    :param told: what the cluster tells of them; one that is missing wasn't answered.
+    :param told: the cluster's facts about them; a missing one wasn't answered.
     :param here: names of the logs that this node has a directory of.
-    :param elsewhere: what the cluster tells of remembered logs that aren't here.
+    :param elsewhere: the cluster's facts about remembered logs that aren't here.
     :param epochs: of logs whose leader has changed, its epochs by this node's file; text: why they aren't
         known.
-    :param failed: what is wrong with log directories of the node that have failed, as clauses, by path.
+    :param failed: the faults of log directories of the node that have failed, as clauses, by path.
     :param node_id: None: it isn't known.
     :param cluster_id: "": it isn't known.
     """
@@ -47,7 +49,7 @@ class FoundLogs:
         return {name.rpartition("-")[0]: str(one.topic_id) for name, one in logs if one.topic_id is not None}
 
     def may_be_in_failed(self, name: str, known: KnownLog) -> bool:
-        """Return whether a log that isn't here may lie in a directory that can't be read."""
+        """Return whether a missing log may lie in a directory that can't be read."""
         live = self.elsewhere.get(name)
         if not self.failed:
             return False
@@ -63,9 +65,10 @@ def all_drift(
     now_ms: int,
     others: Sequence[HoldState] = (),
 ) -> Iterator[Drift]:
-    """Yield what isn't as it is remembered. What wasn't answered isn't known, and tells nothing.
+    """Yield differences between the remembered and the present state. What wasn't answered isn't known, and
+    tells nothing.
 
-    :param others: what other stores of the journal remember: what they did is no drift.
+    :param others: memories of other stores of the journal: their changes are no drift.
     """
     for held in state.settings:
         found = settings.get(held.topic, {}).get(held.key)
@@ -80,8 +83,9 @@ def all_drift(
         yield Drift(
             DriftKind.SETTING_CHANGED,
             f"topic {held.topic}: {held.key}: expected {held.ours[-1]}, which the hold has set, found "
-            f"{found.value}, {whose}: somebody set it between {time_text(state.looked_at_ms)} and "
-            f"{time_text(now_ms)}. Find out who does: an operator that applies what is declared sets it "
+            f"{found.value}, {whose}: another program set it between {time_text(state.looked_at_ms)} and "
+            f"{time_text(now_ms)}. Find out which program does: an operator that applies what is declared "
+            "sets it "
             "again each time. Declare the value that the hold sets, or leave the key out there.",
             log=held.topic,
         )
@@ -130,7 +134,7 @@ def _not_here(name: str, known: KnownLog, live: LivePartition | None, logs: Foun
         known,
         logs.cluster_id,
         f"log {name}: expected its directory on this node, found none{said}: its topic was deleted, or its "
-        f"replica moved to another node, {when}. What the lake has of it stays there. Find out who did it.",
+        f"replica moved to another node, {when}. The lake's records of it stay. Find out who did it.",
     )
 
 
@@ -161,7 +165,7 @@ def _no_more(name: str, known: KnownLog, cluster_id: str, said: str) -> Drift:
 
 
 def _log_id(name: str, known: KnownLog, cluster_id: str) -> str:
-    """Return which log it was, as receipts have it; "" where the cluster isn't known."""
+    """Return the log's identity, as receipts have it; "" where the cluster is unknown."""
     partition = int(name.rpartition("-")[2])
     return log_id_text(cluster_id, uuid.UUID(known.topic_id), partition) if cluster_id else ""
 
@@ -279,7 +283,7 @@ def as_found(
 
 
 def known_log(live: LivePartition, before: KnownLog | None) -> KnownLog | None:
-    """Return what is remembered of a log from here on; None: too little of it is known."""
+    """Return the log's state to remember from now on; None: too little of it is known."""
     if live.topic_id is None or live.leader is None or live.log_start is None or live.high_watermark is None:
         return before
     return KnownLog(

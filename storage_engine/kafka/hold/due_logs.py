@@ -1,4 +1,5 @@
-"""What of a node's logs no lake proves, when its broker's rules take it, and what went without a proof.
+"""Unproven segments of a node's logs: when its broker's rules delete them, and which were deleted without a
+proof.
 
 When a running broker's own rules take the segments of a log, the active one too. Pure. Of age it is known. Of
 size it follows from how fast the log has grown lately; where that isn't known, neither is the moment. What
@@ -33,12 +34,12 @@ _LONGEST_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class DueLog:
-    """What of a log no lake proves.
+    """Unproven segments of a log.
 
     :param unproven: its segments that hold records and that no lake proves, the active one too.
     :param at_ms: when the rules take each, by its base offset; None: never, or not known.
     :param span_ms: for how long the rules keep a record; None: for ever, or it isn't known.
-    :param unknown_size: retention.bytes takes some of them, and nobody knows when.
+    :param unknown_size: retention.bytes takes some of them, at an unknown time.
     :param written: how far it is written, for how fast it grows at the next look.
     :param unknown: why its settings or ages aren't known, so that all of it counts as going now; "": they
         are.
@@ -53,7 +54,7 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return what of it goes within a margin, of which half of what it is kept for is enough.
+        """Return the segments deleted within a margin, or within half of the retention time if that is less.
 
         :param times: so many margins.
         """
@@ -65,7 +66,7 @@ class DueLog:
         return tuple(one for one, at_ms in moments if at_ms is not None and at_ms <= until_ms)
 
     def taken(self, until_ms: int) -> tuple[Segment, ...]:
-        """Return what of it goes by a moment; all of it where its size counts and nobody knows when."""
+        """Return the segments deleted by a moment; all of them where size counts and the time is unknown."""
         return self.unproven if self.unknown_size else self._gone_by(until_ms)
 
     @property
@@ -76,9 +77,9 @@ class DueLog:
 
 @dataclass(frozen=True, slots=True)
 class DueLogs:
-    """What one look finds of a node's logs.
+    """Results of one look at a node's logs.
 
-    :param of: what of each isn't proven, by its name; none of logs that stay out of the lake for good.
+    :param of: unproven segments of each log, by its name; none of logs that stay out of the lake for good.
     :param gone: logs that lost a file while they were looked at: nothing of them is known.
     """
 
@@ -93,9 +94,10 @@ def due_logs(
     proven: Mapping[SegmentId, FileFacts],
     now_ms: int,
 ) -> DueLogs:
-    """Return what of each log isn't proven, and when it goes by the settings of before topics were held.
+    """Return the unproven segments of each log, with the time of their deletion under the settings before the
+    hold.
 
-    :param others: what other stores of the journal remember.
+    :param others: memories of other stores of the journal.
     :param proven: with the files that are proven: another topic of a name has other ones.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
@@ -123,7 +125,7 @@ def due_logs(
 
 
 def _is_proven(segment: Segment, proven: Mapping[SegmentId, FileFacts]) -> bool:
-    """Return whether a lake has a segment, by the very file that is here."""
+    """Return whether a lake has a segment, proven from the same file that is on disk now."""
     found, here = proven.get(segment.id), segment.facts
     return found is not None and (found.device, found.inode, found.size_bytes) == (
         here.device,
@@ -175,11 +177,11 @@ def _due_log(
 def active_and_expired(
     seen: SeenNode, state: HoldState, others: Sequence[HoldState], kept: Collection[str], now_ms: int
 ) -> Iterator[str]:
-    """Say which active segments a broker closes and deletes at once when nothing is held any more.
+    """Name the active segments that a broker closes and deletes at once when the hold ends.
 
     No lake can have them before.
 
-    :param others: what other stores of the journal remember.
+    :param others: memories of other stores of the journal.
     :param kept: topics that stay held all the same.
     """
     for name, log in due_logs(seen, state, others, {}, now_ms).of.items():
@@ -281,7 +283,7 @@ def _by_size(
 
 
 def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
-    """Return what was written to a log since a moment; None: its segment of then isn't there any more."""
+    """Return the bytes written to a log since a moment; None: its segment of that moment is gone."""
     later = [one for one in segments if one.base_offset >= since.base_offset]
     if not later or later[0].base_offset != since.base_offset:
         return None
@@ -317,12 +319,12 @@ def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: in
 
 @dataclass(frozen=True, slots=True)
 class HoldLook:
-    """What one look knows.
+    """Knowledge of one look.
 
-    :param logs: what of the node's logs isn't proven.
+    :param logs: unproven segments of the node's logs.
     :param found: where all logs are.
     :param deleted: topics that the cluster says it hasn't any more.
-    :param others: what other stores of the journal remember.
+    :param others: memories of other stores of the journal.
     """
 
     now_ms: int
@@ -334,10 +336,10 @@ class HoldLook:
 
 @dataclass(frozen=True, slots=True)
 class HoldDecision:
-    """Of a topic that we have raised.
+    """Decision on a topic that we have raised.
 
     :param stays: it stays raised; otherwise it is put back.
-    :param alarm: what a person has to see to; "": nothing.
+    :param alarm: a matter that a person has to see to; "": none.
     """
 
     stays: bool
@@ -424,7 +426,8 @@ def _held_for_long(topic: str, state: HoldState, look: HoldLook, margin_ms: int)
 
 
 def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
-    """Return what goes of each log, the active segment too, which its broker closes for that. Pure.
+    """Return the segments of each log that will be deleted, also the active one, which its broker closes for
+    that. Pure.
 
     A topic that another store of the journal still needs raised stays so. How fast a log grows has to be
     known where its size counts; else all of it may go.
@@ -436,7 +439,7 @@ def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSe
     stays, ours = raised - back, back - set(look.deleted)
     unknown = [f"topic {topic}: {why}" for topic in sorted(ours) for why in unjudged(topic, state, look)]
     unknown += [
-        f"log {name}: files of it went at each look"
+        f"log {name}: files of it vanished at each look"
         for name in sorted(look.logs.gone)
         if name.rpartition("-")[0] not in ours | stays
     ]

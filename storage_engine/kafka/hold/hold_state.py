@@ -1,4 +1,4 @@
-"""What a hold of topics rests on, as it is remembered, and a node's files with what its cluster knows better.
+"""The remembered state that a hold of topics rests on, and a node's files corrected by its cluster's answers.
 
 Everything in a :class:`HoldState` was durable in the journal before it was done to the cluster: whoever
 comes after a kill knows each setting's first value, and how far each log was released.
@@ -40,7 +40,7 @@ class HeldSetting:
     """A setting that we changed, or are about to.
 
     :param topic_id: of the topic; another one of its name is another topic, which we never changed.
-    :param original: what was in effect before; restored by deleting it where it wasn't the topic's own.
+    :param original: the value in effect before; restored by deleting ours where it wasn't the topic's own.
     :param ours: values that it may have if nobody else changed it; the last one is what it is to have.
     :param is_set: the cluster said so. Otherwise it may still be as it was.
     :param counts_from_ms: from when on it holds for sure: brokers apply a change later than they show it.
@@ -67,11 +67,11 @@ class HeldSetting:
         return lesser(found, self.original.value if self.until_then is None else self.until_then)
 
     def has_set(self, found: TopicSetting) -> bool:
-        """Return whether a value is one that we have set, or are about to."""
+        """Return whether we have set this value, or are about to."""
         return found.is_own and found.value in self.ours
 
     def is_ours(self, found: TopicSetting) -> bool:
-        """Return whether nobody but us has changed the setting."""
+        """Return whether only we have changed the setting."""
         return self.has_set(found) or (not self.is_set and found == self.original)
 
 
@@ -82,7 +82,7 @@ def lesser(one: int, other: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How far a log was written at one moment.
+    """The end of a log at one moment.
 
     :param base_offset: of its active segment.
     :param size_bytes: of that segment.
@@ -100,7 +100,7 @@ class KnownLog:
     :param let_go: up to where we have released it, or are about to; -1: not at all.
     :param unproven: ranges of offsets that no lake proved, where its broker deletes by its own rules.
     :param written: how far it was written, for how fast it grows; None: not known.
-    :param is_away: this node has it no more, and drift says so already; what of it is unproven isn't known.
+    :param is_away: this node has it no more, and drift says so already; its unproven ranges are unknown.
     """
 
     topic_id: str
@@ -120,7 +120,7 @@ class HoldState:
     """Everything that has to be known again after a kill.
 
     :param logs: by name, those that are held.
-    :param holds_for_ms: for how long what is raised keeps records from then on; 0: for ever, or not known.
+    :param holds_for_ms: for how long raised settings keep records from then on; 0: for ever, or not known.
     """
 
     looked_at_ms: int = 0
@@ -134,22 +134,21 @@ class HoldState:
         return self.looked_at_ms + self.holds_for_ms if self.holds_for_ms else None
 
     def has_ended(self, now_ms: int) -> bool:
-        """Return whether the hold has ended by itself, as nobody has renewed it."""
+        """Return whether the hold has ended by itself, for lack of a renewal."""
         return self.ends_at_ms is not None and self.ends_at_ms < now_ms
 
     def has_settings(self, topic: str) -> bool:
-        """Return whether we did anything to a topic's settings."""
+        """Return whether we changed any of a topic's settings."""
         return any(one.topic == topic for one in self.settings)
 
     def setting(self, topic: str, key: str) -> HeldSetting | None:
-        """Return what we did to a setting; None: nothing."""
+        """Return our change of a setting; None: there is none."""
         return next((one for one in self.settings if (one.topic, one.key) == (topic, key)), None)
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
-    """Return what is remembered of a store's hold; None: it isn't held, or nothing is remembered.
-
-    :raises GateRefusedError: what is remembered isn't what this release writes.
+    """
+    :raises GateRefusedError: the remembered state isn't in this release's form.
     """
     return load_hold(memory, HoldState)
 
@@ -237,7 +236,7 @@ def from_their_starts(node: Node) -> Node:
 
 
 def is_same_topic(log: PartitionLog, known: LivePartition) -> bool:
-    """Return whether nothing speaks against a log being of the topic that has its name now."""
+    """Return whether a log may be of the topic that has its name now: nothing contradicts it."""
     if known.topic_id is None:
         return True
     try:

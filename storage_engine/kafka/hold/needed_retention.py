@@ -1,4 +1,4 @@
-"""How long a topic has to keep its records so that its brokers delete none before a moment.
+"""The retention that a topic needs so that its brokers delete no record before a given moment.
 
 A setting is only ever raised, and only where it wouldn't keep what is there for half of the time that is
 wanted: a topic whose records are young is left alone, and none is raised again at each look.
@@ -32,11 +32,11 @@ TopicSettings = Mapping[str, TopicSetting]
 
 @dataclass(frozen=True, slots=True)
 class LogAge:
-    """What a log's expiry depends on.
+    """Facts on which a log's expiry depends.
 
     :param oldest_ms: the smallest of its segments' largest timestamps; None: it has none, or no age counts.
-    :param grown_bytes: what was written to it within ``span_ms``.
-    :param latest_bytes: what was written to it at most within the time that a change takes to count.
+    :param grown_bytes: bytes written to it within ``span_ms``.
+    :param latest_bytes: bytes written to it at most within the time that a change takes to count.
     :param segment_bytes: size at which its segments are closed.
     :param log: its name.
     """
@@ -50,7 +50,8 @@ class LogAge:
     log: str
 
     def growth_bytes(self, for_ms: int) -> int:
-        """Return by how much it may grow within some time: twice as fast as it did, as nobody knows.
+        """Return by how much it may grow within some time: twice as fast as it did, since the future is
+        unknown.
 
         By no more than it did in all of ``span_ms``; and by no less than within the last moments, as what has
         begun to grow fast may go on.
@@ -84,7 +85,7 @@ def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int
 
 
 def protects(key: str, value: int, logs: Collection[LogAge], now_ms: int, for_ms: int) -> bool:
-    """Return whether a value keeps all that is there for some time, of size as fast as the logs grow."""
+    """Return whether a value keeps all present records for some time; by size: at the present growth."""
     if value == UNLIMITED or not logs:
         return True
     if key == RETENTION_MS:
@@ -165,29 +166,29 @@ def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
     """Return for how long disks can bear that nothing is deleted, and no longer than wanted.
 
     :param rooms: of each disk, the bytes that may be filled and those written within ``kept_ms``. They count
-        twice, as nobody knows what comes.
+        twice, since the future is unknown.
     """
     times = [fills_in_ms(room, 2 * grown, kept_ms) for room, grown in rooms if grown]
     return min((kept_ms, *(one for one in times if one is not None)))
 
 
 def states_of_others(memory: HoldMemory) -> tuple[HoldState, ...]:
-    """Return what the journal remembers of other stores' holds.
+    """Return the journal's memory of other stores' holds.
 
-    :raises BadInputError: of one of them it isn't what this release writes.
+    :raises BadInputError: one of them isn't in this release's form.
     """
     return tuple(from_jsonable(HoldState, one, "a hold in the journal") for one in memory.of_others())
 
 
 def all_states(memory: HoldMemory | None) -> tuple[HoldState, ...]:
-    """Return what the journal remembers of this store's hold and of others'."""
+    """Return the journal's memory of this store's hold and of other stores'."""
     own = load_state(memory)
     others = () if memory is None else states_of_others(memory)
     return others if own is None else (own, *others)
 
 
 def same_setting(others: Sequence[HoldState], topic_id: str, key: str) -> Iterator[HeldSetting]:
-    """Yield what other stores have done to the same setting of the same topic."""
+    """Yield the changes that other stores made to the same setting of the same topic."""
     for state in others:
         for one in state.settings:
             if (one.topic_id, one.key) == (topic_id, key):
@@ -195,7 +196,7 @@ def same_setting(others: Sequence[HoldState], topic_id: str, key: str) -> Iterat
 
 
 def set_by_another(others: Sequence[HoldState], held: HeldSetting, found: TopicSetting) -> bool:
-    """Return whether another store has set a setting to what is found."""
+    """Return whether another store has set a setting to its present value."""
     return any(one.has_set(found) for one in same_setting(others, held.topic_id, held.key))
 
 
@@ -238,7 +239,7 @@ def let_go_by_others(others: Sequence[HoldState], log: str, topic_id: str) -> in
 
 
 def looks_at(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
-    """Return whether another store has a replica of a log, and so judges what of it is unproven."""
+    """Return whether another store has a replica of a log, and so judges its unproven segments."""
     return any(
         (known := state.logs.get(log)) is not None and known.topic_id == topic_id and not known.is_away
         for state in others
@@ -251,7 +252,7 @@ def needed_by_others(
 ) -> tuple[list[HeldSetting], list[HoldState]]:
     """Return how other stores need a setting as it was raised, the last of which puts it back.
 
-    :return: and states by which it was needed, and whose hold has ended, as nobody has renewed it.
+    :return: and states by which it was needed, and whose hold has ended, since it was not renewed.
     """
     needing: list[HeldSetting] = []
     ended: list[HoldState] = []

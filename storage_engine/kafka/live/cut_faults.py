@@ -1,4 +1,4 @@
-"""Why a log may not be cut at the end of some of its segments by its leader. Reads small files alone.
+"""Reasons why a log's leader may not cut it at the end of given segments. Reads small files alone.
 
 Kafka's own call is careful about little. What it doesn't look at, is looked at here; what isn't known is no.
 """
@@ -22,7 +22,7 @@ from storage_engine.model.store import FileFacts, Segment
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What goes of a log.
+    """Segments to delete of a log.
 
     :param segments: its first ones, oldest first.
     """
@@ -45,7 +45,7 @@ def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> st
     """Return why a log may not be cut at all, whichever node's files were proven; "": nothing speaks against
     it.
 
-    :param live: what the cluster says of it now.
+    :param live: the cluster's present facts about it.
     """
     if prefix.name.is_internal:
         return "it is an internal topic's"
@@ -147,11 +147,11 @@ def _other_policy(live: LivePartition) -> str:
 
 
 def files_fault(prefix: Prefix) -> str:
-    """Return what is wrong with the segments as the log's first ones; "": nothing is."""
+    """Return the fault of segments that should be the log's first ones; "": there is none."""
     there = [files.base_offset for files in prefix.log.segments]
     going = [segment.base_offset for segment in prefix.segments]
     if there[: len(going)] != going or len(there) <= len(going):
-        return "what is to go isn't the beginning of the log, with a segment behind it"
+        return "the segments to delete aren't the beginning of the log, with a segment behind them"
     if there[len(going)] != prefix.boundary:
         return f"no segment begins at offset {prefix.boundary}"
     for segment in prefix.segments:

@@ -1,4 +1,4 @@
-"""What is wrong with a node whose cluster runs: what its files say, and what the cluster knows better."""
+"""Findings about a node whose cluster runs: from its files, corrected by the cluster's answers."""
 
 from __future__ import annotations
 

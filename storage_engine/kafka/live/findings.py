@@ -1,4 +1,4 @@
-"""What is wrong with a node by the word of its running cluster. Of files only topics' ids are read."""
+"""Findings about a node that only its running cluster can tell. Of files only topics' ids are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_SERVED = "its broker serves none of its logs, and serves those of other dire
 
 
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
-    """Yield what the cluster says of a node's partitions that somebody should look at.
+    """Yield the cluster's findings about a node's partitions that a person should look at.
 
     :param facts: as the cluster said them, whatever the node's files say.
     """
@@ -31,7 +31,7 @@ def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
                 "topic-id",
                 f"log {log.name.log}: its topic has another id in the running cluster: it was deleted and "
                 "made again, and these files are of the one that is gone",
-                "keep the directory: what is in it is nowhere else",
+                "keep the directory: it has the only copy of its records",
             )
         elif known.replicas:
             yield from _partition(log.name.log, known, node_id)
@@ -70,7 +70,7 @@ def offline_directories(node: Node) -> Iterator[Path]:
 
     It takes one offline that fails (ReplicaManager#handleLogDirFailure).
 
-    :param node: with what its cluster says.
+    :param node: with its cluster's answers.
     """
     node_id, live = node_id_of(node), node.live
     if live is None or node_id is None:
@@ -96,9 +96,9 @@ def offline_findings(node: Node) -> Iterator[Finding]:
 
 
 def waiting_files(node: Node) -> Iterator[Finding]:
-    """Yield what lies below leaders' starts: it is deleted, and its files are still there.
+    """Yield files below the leaders' starts: their records are deleted, and the files are still there.
 
-    :param node: with what its cluster says.
+    :param node: with its cluster's answers.
     """
     starts = {} if node.live is None else {name: one.log_start for name, one in node.live.partitions.items()}
     waiting = [
@@ -119,7 +119,7 @@ def waiting_files(node: Node) -> Iterator[Finding]:
 
 
 def _unknown(facts: LiveFacts) -> Iterator[Finding]:
-    """Yield what the cluster didn't tell, by why."""
+    """Yield facts that the cluster didn't tell, by the reason."""
     refused: dict[str, list[str]] = defaultdict(list)
     for name, known in facts.partitions.items():
         for why in known.refused:

@@ -53,9 +53,9 @@ def rely_on_others(
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What became of settings that had to be raised.
+    """Results for settings that had to be raised.
 
-    :param state: in which what the cluster now says is set.
+    :param state: with the settings that the cluster has now.
     :param refused: why the cluster didn't let topics be changed, by topic.
     :param too_short: why topics weren't to be changed, as their disks can't bear it, by topic.
     """
@@ -75,9 +75,9 @@ def raise_settings(
     strict: bool,
     first_margin_ms: int | None = None,
 ) -> Raised:
-    """Raise what has to be, once it is remembered.
+    """Raise settings that have to be raised, once the raise is remembered.
 
-    :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
+    :param still_alone: the check that :meth:`storage_engine.model.hold.HoldMemory.alone` returned.
     :param first_margin_ms: a setting that isn't ours yet is raised where it keeps records for less; None: as
         ours are, for less than half of the hold.
     :raises StoreBusyError: another store changes settings of the cluster.
@@ -149,12 +149,12 @@ def _as_said(held: HeldSetting, said: Mapping[str, TopicSetting] | BrokerRefused
 
 @dataclass(frozen=True, slots=True)
 class SettingsPutBack:
-    """What became of settings that were to be as they had been.
+    """Results for settings that were to be put back.
 
     :param kept: those that aren't, and whose first values have to be remembered.
     :param unsettled: why nobody else can put topics back, by topic; of each some are in ``kept``.
     :param notices: of what somebody else has set, or still needs.
-    :param ended: of stores that aren't waited for, as nobody has renewed their holds.
+    :param ended: of stores that aren't waited for, since their holds were not renewed.
     """
 
     kept: tuple[HeldSetting, ...]
@@ -178,7 +178,7 @@ def put_back(
     that one puts it back. A first value is forgotten where it is back, or its topic is gone.
 
     :param topic_ids: of topics as they are now, as far as the cluster tells.
-    :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
+    :param still_alone: the check that :meth:`storage_engine.model.hold.HoldMemory.alone` returned.
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of it.
     """
@@ -212,7 +212,8 @@ def put_back(
             continue
         if not (held.is_ours(found) or set_by_another(others, held, found)):
             notices.append(
-                f"topic {held.topic}: {held.key} is {found.value}: somebody set it, so it wasn't put back to "
+                f"topic {held.topic}: {held.key} is {found.value}: another program set it, so it wasn't "
+                "put back to "
                 f"{held.original.value}"
             )
             continue

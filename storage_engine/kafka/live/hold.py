@@ -171,7 +171,7 @@ def _status(
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
-    """Return what a hold is worth: settings as they were found, and those that were set since.
+    """Return the state of a hold: settings as they were found, and those that were set since.
 
     Each log has its own answer. Of what isn't held the store plans nothing from here on.
 
@@ -218,30 +218,31 @@ def _open_logs(
                 if known is not None and protects(key, value, (log,), found.at_ms, 2 * found.interval_ms):
                     counts_from = time_text(known.counts_from_ms)
                     why = (
-                        f"the hold counts from {counts_from} on, as brokers apply a change of settings later "
+                        f"the hold counts from {counts_from} on, since brokers apply a change of settings "
+                        "later "
                         "than they show it: run the same again then"
                     )
                 else:
-                    why = f"its {key} is {value}, so that the brokers may delete of it"
+                    why = f"its {key} is {value}, so that the brokers may delete records of it"
                 yield log.log, why
 
 
 def _open_notices(open_logs: Mapping[str, str]) -> Iterator[str]:
-    """Say of logs that they aren't held at this moment, those together that aren't for one reason."""
+    """Yield notices on logs that aren't held at this moment, grouped by the reason."""
     by_reason: dict[str, list[str]] = {}
     for log, why in open_logs.items():
         by_reason.setdefault(why, []).append(log)
     for why, logs in by_reason.items():
-        yield f"nothing is deleted by us of what isn't held now, {named_in_short(logs)}: {why}"
+        yield f"we delete nothing of logs that aren't held now, {named_in_short(logs)}: {why}"
 
 
 def _of_logs(topics: Mapping[str, str], logs: Collection[str]) -> Mapping[str, str]:
-    """Return what is said of topics by the names of their logs."""
+    """Return the values by the names of the topics' logs."""
     return {log: topics[topic] for log in logs if (topic := log.rpartition("-")[0]) in topics}
 
 
 def in_effect(topic: TopicAge, state: HoldState) -> Mapping[str, TopicSetting]:
-    """Return a topic's settings with those that were set since they were asked for."""
+    """Return a topic's settings, with those that were set since the cluster was asked."""
     set_now = {one.key: one.ours[-1] for one in state.settings if one.topic == topic.topic and one.is_set}
     return {
         key: TopicSetting(set_now[key], is_own=True)
@@ -261,7 +262,8 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
     What somebody else has set meanwhile stays as they set it.
 
     :raises StoreBusyError: another store changes settings of the cluster.
-    :raises BrokerError: the cluster can't be asked, or doesn't take a setting; what it took is put back.
+    :raises BrokerError: the cluster can't be asked, or refuses a setting; those that it accepted are put
+        back.
     """
     memory, state = live_node.memory, load_state(live_node.memory)
     if memory is None or state is None:
@@ -291,8 +293,8 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
 _TIMES = 1.25
 """So many margins before it would go, what is held stays so: no setting goes to and fro."""
 LOOKS = 3
-"""How often a node is looked at whose files go away, or whose settings others change, meanwhile."""
-NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
+"""Times that a node is looked at again while its files vanish, or others change its settings."""
+NOT_HELD = "no topic is held: no unarchived segment will be deleted soon"
 
 
 def hold_due(
@@ -425,15 +427,15 @@ def _alarms(decisions: Mapping[str, HoldDecision], logs: DueLogs, back: Settings
     held = {topic for topic, one in decisions.items() if one.stays}
     for name in sorted(logs.gone):
         if name.rpartition("-")[0] not in held:
-            yield f"what of log {name} goes soon isn't known, as files of it went at each look: look again"
+            yield f"it is unknown what of log {name} is deleted soon: files of it vanished at each look"
 
 
 def described(state: HoldState | None) -> HoldStatus:
-    """Return what is remembered of a node that is left to its broker."""
+    """Return the state to remember of a node whose deletions are left to its broker."""
     settings = () if state is None else state.settings
     topics = dict.fromkeys(one.topic for one in settings if not one.is_left)
     left = dict.fromkeys(one.topic for one in settings if one.topic not in topics)
-    text = f"held until what no lake has of them is archived: {named_in_short(list(topics))}"
+    text = f"held until their unarchived segments are archived: {named_in_short(list(topics))}"
     said = text if topics else NOT_HELD
     if left:
         said += f"; raised still, and not needed to be: {named_in_short(list(left))}"
@@ -456,7 +458,7 @@ def _due(
     unread: Mapping[str, str],
     ends: Mapping[str, int],
 ) -> Iterator[DueRange]:
-    """Yield what goes though no lake has it, log by log.
+    """Yield segments that will be deleted and no lake has, log by log.
 
     :param within: now, and a margin.
     :param unheld: why topics can't be held, or held any longer.

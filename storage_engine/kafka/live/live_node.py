@@ -22,7 +22,7 @@ class LiveNode(OpenNode):
     """A node whose broker runs: its files, its cluster, and what is remembered of its hold.
 
     :param live: how its cluster is reached.
-    :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them goes.
+    :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them is deleted.
     """
 
     live: LiveBroker = field(default_factory=LiveBroker)
@@ -59,7 +59,7 @@ class LiveNode(OpenNode):
 def read_live_node(node: Node, cluster: Cluster, now_ms: int) -> Node:
     """Return a node with what its cluster says of it now.
 
-    :param node: by its files, which were read before: what the cluster says can only be further on.
+    :param node: by its files, which were read before: the cluster's answers can only be further on.
     :raises BrokerError: the cluster can't be asked.
     """
     names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms: int) -> LiveFacts:
     """Ask a cluster for all that it says of partitions.
 
-    :param partitions: those of a node's logs; internal topics are asked for likewise.
-    :raises BrokerUnavailableError: nobody answers.
+    :param partitions: those of a node's logs; internal topics are asked about likewise.
+    :raises BrokerUnavailableError: no broker answers.
     :raises BrokerRefusedError: the account may not even ask which cluster it is.
     """
     described = cluster.described()
@@ -47,7 +47,7 @@ def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms
 
 @dataclass(slots=True)
 class _Topic:
-    """What is said of a topic.
+    """A cluster's facts about a topic.
 
     :param partitions: leader, replicas and replicas in sync of each.
     """
@@ -155,14 +155,14 @@ class LeadersWord:
     running: frozenset[int]
 
     def of(self, log: str) -> LivePartition | None:
-        """Return what it says of a log; None: nothing."""
+        """Return its value for a log; None: it has none."""
         return self.facts.partitions.get(log)
 
 
 def ask_leaders(cluster: Cluster, logs: Collection[PartitionDirectory], now_ms: int) -> LeadersWord:
     """Ask a cluster for the leaders of logs, and then which brokers run.
 
-    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerUnavailableError: no broker answers.
     :raises BrokerRefusedError: the account may not even ask which cluster it is.
     """
     facts = observe(cluster, logs, now_ms)

@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 
 OPERATION_SECONDS: Final = 10.0
-"""For how long brokers wait for all replicas before they say that they gave up."""
+"""Time that brokers wait for all replicas before they say that they gave up."""
 UNKNOWN_SECONDS: Final = 60.0
-"""For how long a leader's start is asked for whose answer was none."""
+"""Time that a leader without an answer is asked again for its start."""
 _POLL_SECONDS: Final = 0.5
 _SECONDS: Final = 30.0
 _EPOCH = struct.Struct(">i")
@@ -73,7 +73,7 @@ def delete_segments(
     :raises ChangedUnderUsError: a log may not be cut, or was refused; says which first. The others were cut,
         as their leaders' starts tell.
     :raises GateRefusedError: the store isn't held; nothing was done.
-    :raises BrokerError: the cluster can't be asked, or it isn't known what it did; all of them may go.
+    :raises BrokerError: the cluster can't be asked, or its actions are unknown; all segments may be deleted.
     :raises ReleasedTooMuchError: more is gone than these, or may be.
     """
     if not segments:
@@ -111,8 +111,8 @@ def delete_segments(
 
 
 def below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return which of these segments lie wholly below where their leaders begin: they are deleted, wherever
-    their files are.
+    """Return those of these segments that lie wholly below their leaders' starts: their records are deleted,
+    wherever the files are.
 
     Of a log that we never had cut, nothing counts as deleted where its leader doesn't answer.
 
@@ -160,7 +160,7 @@ def why_not(
 ) -> str:
     """Return why a log may not be cut at its boundary; "": nothing speaks against it. Reads small files.
 
-    :param live: what the cluster says of it now.
+    :param live: the cluster's present facts about it.
     :param node_id: of the node whose files were proven.
     """
     if why := log_fault(prefix, live, cluster_id):
@@ -198,14 +198,15 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     if found is None:
         raise refused(
             prefix,
-            "no record at its end or behind tells if its leader has the same: it goes once one is there",
+            "no record at its end or behind tells if its leader has the same: it is deleted once one is "
+            "there",
         )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What a log's leader says of itself at one moment.
+    """A leader's facts about its log at one moment.
 
     :param epoch: None: it doesn't say.
     """
@@ -217,7 +218,7 @@ class Led:
 def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") -> ChangedUnderUsError:
     """Return the error for a log of which nothing more goes, which names the first segment.
 
-    :param left: what has become of the log.
+    :param left: the present state of the log.
     """
     path = prefix.segments[0].facts.path
     return ChangedUnderUsError(
@@ -230,7 +231,7 @@ def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") 
 def cut(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[tuple[str, int], BrokerRefusedError]:
     """Have leaders begin at the boundaries.
 
-    :return: what they refuse, whatever it means for the start.
+    :return: their refusals, whatever these mean for the start.
     """
     from confluent_kafka import TopicPartition
 
@@ -269,7 +270,7 @@ def settled_starts(
 ) -> Mapping[str, int]:
     """Return where each log begins, once it is known for certain.
 
-    :raises BrokerUnavailableError: it can't be known in time; they may go any time.
+    :raises BrokerUnavailableError: it can't be known in time; they may be deleted any time.
     """
     ends = time.monotonic() + UNKNOWN_SECONDS
     while True:
@@ -338,7 +339,7 @@ def _offsets(cluster: Cluster, prefixes: Sequence[Prefix], what: str, spec: Any)
 
 
 def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[str, int]) -> None:
-    """Make sure that no leader begins behind what was to go.
+    """Make sure that no leader's log start lies behind the segments to delete.
 
     :raises ReleasedTooMuchError: one does.
     """
@@ -372,12 +373,12 @@ def cut_remembered(
     """Have leaders begin at the boundaries.
 
     :param root: the store's, for messages.
-    :param memory: where it is remembered, so that no store takes what goes for somebody else's doing; None:
+    :param memory: where it is remembered, so that no store takes this deletion for another program's; None:
         nowhere.
     :param meanwhile: called now and then while it waits.
     :param is_held: the brokers' own rules delete nothing of these logs now.
     :raises ChangedUnderUsError: another leader than a moment ago, or the cluster refuses; says which log.
-    :raises BrokerUnavailableError: it isn't known what the cluster did.
+    :raises BrokerUnavailableError: the cluster's actions are unknown.
     :raises ReleasedTooMuchError: a leader of a held log begins behind a boundary, or one may have had other
         records.
     """
@@ -533,7 +534,7 @@ def other_than(
 def _about(
     topic: str | None, partition: int | None, left: Mapping[tuple[str, int], Witness]
 ) -> list[tuple[str, int]]:
-    """Return which logs an error is about; of a topic as a whole it names no partition."""
+    """Return the logs that an error is about; an error about a whole topic names no partition."""
     whole = partition is None or partition < 0
     return [key for key in left if key[0] == topic and (whole or key[1] == partition)]
 

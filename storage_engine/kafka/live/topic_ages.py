@@ -51,7 +51,7 @@ def read_settings(
 ) -> Mapping[str, Mapping[str, TopicSetting] | BrokerRefusedError]:
     """Ask for the settings by which topics' records expire; of a topic that is refused, its error.
 
-    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerUnavailableError: no broker answers.
     """
     found: dict[str, Mapping[str, TopicSetting] | BrokerRefusedError] = {}
     for name, answer in cluster.topic_settings(topics):
@@ -80,7 +80,7 @@ def change_settings(
 
     :param wanted: by topic and key; None: the topic has it no more, so that its brokers' counts.
     :return: why the cluster refused, by topic. The settings of the others are changed.
-    :raises BrokerUnavailableError: nobody answers; some may have been changed.
+    :raises BrokerUnavailableError: no broker answers; some may have been changed.
     """
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -108,17 +108,17 @@ def change_settings(
 
 
 def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping[str, str]) -> int:
-    """Return how often a node deletes what has expired; where nobody says it, Kafka's default.
+    """Return how often a node deletes what has expired; where it isn't set, Kafka's default.
 
     :param properties: of the node's own file.
-    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerUnavailableError: no broker answers.
     """
     said = {**properties, **cluster.node_settings(node_id)}.get(CHECK_INTERVAL, "")
     return int(said) if said.strip().isdecimal() else _DEFAULT_INTERVAL_MS
 
 
 _KEPT_FREE_PERCENT: Final = 10
-"""Of a disk: no hold fills it."""
+"""Free part of a disk that no hold fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class DiskLimit:
     """The disk that bears a hold for the shortest time, and why no longer.
 
     :param free_bytes: that the broker may write.
-    :param fillable_bytes: of these, what a hold may fill; not above 0: nothing.
+    :param fillable_bytes: bytes of these that a hold may fill; not above 0: none.
     :param grown_bytes: size of the log files that were written to within ``span_ms``.
     """
 
@@ -147,10 +147,10 @@ class DiskLimit:
 
 @dataclass(frozen=True, slots=True)
 class Bearable:
-    """For how long disks can bear that nothing is deleted.
+    """Time that disks can bear that nothing is deleted.
 
     :param wanted_ms: for how long they are to.
-    :param notices: what a person should know of it.
+    :param notices: notices about it for a person.
     :param limit: why ``kept_ms`` is less than ``wanted_ms``; None: it isn't, or no disk could be measured.
     """
 
@@ -265,7 +265,7 @@ def found_logs(
 ) -> FoundLogs:
     """Find out what became of logs since they were remembered.
 
-    :param told: what the cluster tells of the node's logs.
+    :param told: the cluster's facts about the node's logs.
     :raises BrokerError: the cluster can't be asked.
     """
     here = {log.name.log: log for _, log in node.logs}
@@ -287,7 +287,7 @@ def found_logs(
 
 
 def _failed(node: Node) -> Mapping[str, str]:
-    """Return what is wrong with directories that can't be read, or that their broker serves no more."""
+    """Return the fault of directories that can't be read, or that their broker no longer serves."""
     unread = {
         path: f"it can't be read: {why}. What its logs have is unknown, and nothing of the node is planned, "
         "archived or deleted until it is back"
@@ -359,7 +359,7 @@ def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> Mapping[str, Bearab
 
 
 def _limit(disk: DiskUsage, grown_bytes: int, wanted_ms: int) -> DiskLimit | None:
-    """Return what limits a hold; None: how full a disk is can't be told."""
+    """Return the limit of a hold; None: the disk's level is unknown."""
     if disk.total_bytes is None or disk.usable_bytes is None:
         return None
     fillable = disk.usable_bytes - disk.total_bytes * _KEPT_FREE_PERCENT // 100
@@ -387,5 +387,5 @@ def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
 
 
 def bears_notices(bears: Mapping[str, Bearable]) -> tuple[str, ...]:
-    """Return what a person should know of how long disks bear holds, each sentence once."""
+    """Return notices of how long disks can bear holds, each sentence once."""
     return tuple(dict.fromkeys(notice for one in bears.values() for notice in one.notices))

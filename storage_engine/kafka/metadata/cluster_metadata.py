@@ -1,4 +1,4 @@
-"""What a node's copy of the cluster's metadata says of topics: ids, settings of their own, and replicas.
+"""Topics in a node's copy of the cluster's metadata: ids, settings of their own, and replicas.
 
 Of its records only those of topics, settings and, for who asks, partitions are read; of which version of
 Kafka they are matters for no other.
@@ -159,7 +159,9 @@ class ClusterMetadata:
         return frozenset() if topic_id is None else frozenset(self.partitions.get(topic_id, ()))
 
     def settings_of_node(self, node_id: str) -> Mapping[str, str]:
-        """Return what was set for a node while the cluster ran; its own settings win over those of all."""
+        """Return the settings that were made for a node while the cluster ran; the node's own win over those
+        of all nodes.
+        """
         return {**self.node_settings.get("", {}), **self.node_settings.get(node_id, {})}
 
 
@@ -296,9 +298,9 @@ def _put(
     rest: bytes,
     path: Path,
 ) -> None:
-    """Take what a PartitionRecord says.
+    """Apply a PartitionRecord.
 
-    :param rest: what is behind the topic's id.
+    :param rest: the bytes behind the topic's id.
     """
     found.partitions.setdefault(topic_id, set()).add(number)
     if _PARTITION in kinds:
@@ -317,7 +319,7 @@ def _check_version(kind: int, version: int, path: Path) -> None:
 
 @lru_cache(maxsize=4096)
 def _made(data: bytes, path: Path) -> PartitionState:
-    """Read what is behind the partition's id in a PartitionRecord: the same for many partitions."""
+    """Parse the fields behind the partition's id in a PartitionRecord: the same for many partitions."""
     reader = _Reader(data, path)
     replicas, _, removing, adding = (reader.numbers() for _ in ("replicas", "isr", "removing", "adding"))
     reader.number()
@@ -325,7 +327,7 @@ def _made(data: bytes, path: Path) -> PartitionState:
 
 
 def _changed(reader: _Reader, before: PartitionState) -> PartitionState:
-    """Read what is behind the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
+    """Parse the fields behind the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
     state = before
     for tag, value in reader.tagged():
         if tag == _REPLICAS_TAG:
@@ -346,7 +348,8 @@ def replica_fault(
 
     :param metadata: with the states of partitions.
     :param node_id: of the node that has the log.
-    :param replicas_stopped: a person says that all other nodes with a replica are stopped; "": nobody does.
+    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "": there
+        is none.
     """
     state = metadata.partition_states.get((topic_id, partition))
     if state is None or not state.replicas:
@@ -364,7 +367,7 @@ def replica_fault(
     others = tuple(one for one in state.replicas if one != node_id)
     if others and not replicas_stopped.strip():
         return Reason.REPLICAS_ELSEWHERE, (
-            f"{nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and nobody says that "
+            f"{nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and no option says that "
             "every such node is stopped. One that runs would lose the same records once this node leads: "
             "stop all of them and say so, or let the brokers delete"
         )

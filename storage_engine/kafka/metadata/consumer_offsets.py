@@ -1,4 +1,4 @@
-"""How far consumer groups have read, by the records of ``__consumer_offsets`` on a node's disk.
+"""Positions of consumer groups, read from the records of ``__consumer_offsets`` on a node's disk.
 
 A group's records lie in one partition of that topic. So a node knows the groups of the partitions that it
 has, and no others.
@@ -43,7 +43,7 @@ _REMEDY = "Start the broker, which reads the topic by itself, and ask it: --brok
 
 @dataclass(slots=True)
 class CommittedOffsets:
-    """What the records say, the newest of each key.
+    """Contents of the records, the newest of each key.
 
     :param offsets: by group, topic and partition; None: the group's partition can't be read to its end, so
         that a newer one may be there.
@@ -65,8 +65,8 @@ def read_consumer_offsets(
     group of their partition; so may what is missing before its last segment, unless the cleaner has taken it.
 
     :param logs: partitions, each with the log directory that it lies in.
-    :param may_be_torn: a broker may just write the logs' ends, or didn't stop cleanly: what is no whole
-        batch there was never acknowledged.
+    :param may_be_torn: a broker may be writing the logs' ends, or didn't stop cleanly: an incomplete batch
+        there was never acknowledged.
     """
     found = CommittedOffsets()
     for directory, log in logs:
@@ -96,7 +96,7 @@ def read_consumer_offsets(
 def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mapping[bytes, bytes | None]:
     """Return the newest value of each key of a log, oldest first, but what transactions did not commit.
 
-    :param faults: gets what is no whole batch.
+    :param faults: gets ranges that are no whole batch.
     """
     keys, values = _records(log, faults, may_be_torn=may_be_torn)
     if not keys:

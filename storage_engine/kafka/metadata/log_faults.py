@@ -1,4 +1,4 @@
-"""What is wrong with a log's files, so that nothing may be decided by them. Reads only."""
+"""Faults in a log's files that forbid any decision by them. Reads only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from storage_engine.model.report.diagnosis import reason_of
 
 
 def link_fault(log: PartitionLog) -> str:
-    """Return which file of a log that its broker uses is a symbolic link; "" where none is.
+    """Return the file of a log that its broker uses and that is a symbolic link; "" where none is.
 
     A broker follows it: what is behind it would be seen by nobody.
     """
@@ -56,7 +56,7 @@ def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
 
 
 def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
-    """Return what is wrong with a log's start in the checkpoint; "" where nothing is."""
+    """Return the fault of a log's start in the checkpoint; "" where there is none."""
     start = directory.log_starts.get(log.name.log)
     if start is None or start <= end:
         return ""
@@ -67,7 +67,7 @@ def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
 
 
 def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
-    """Return what is wrong with what says which leaders a log's records are of; "" where nothing is.
+    """Return the fault of the file that tells which leaders wrote a log's records; "" where it has none.
 
     A broker makes an epoch before its first record. So the newest one may begin at the log's end, and of a
     stopped broker not above it (LogLoader#load cuts those off).
@@ -93,7 +93,7 @@ def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
 
 
 def _names_leader(log: PartitionLog) -> bool:
-    """Return whether a log's first batch says of which leader it is; older formats don't."""
+    """Return whether a log's first batch names its leader's epoch; older formats don't."""
     if not log.segments:
         return False
     with opened(log.segments[0].log.path) as descriptor:
@@ -130,7 +130,7 @@ def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int])
 
 
 def _is_whole(directory: LogDirectory, log: PartitionLog, end: int, following: SegmentFiles) -> bool:
-    """Return whether nothing is missing, or there twice, between a segment's end and the next one."""
+    """Return whether no offset is missing or doubled between a segment's end and the next one."""
     cleaned_to = directory.cleaned_offset(log.name.log)
     return end == following.base_offset or end < following.base_offset <= cleaned_to
 

@@ -1,4 +1,4 @@
-"""How long each topic's segments stay, by all that a node's disk says; or why that isn't known."""
+"""Retention of each topic's segments by all files of a node; or the reason why it is unknown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNREAD = "the cluster's metadata weren't read for them"
 class TopicSettings:
     """Settings of topics.
 
-    :param node: what counts where a topic has none of its own.
+    :param node: the settings that count where a topic has none of its own.
     :param unknown: why topics' own settings aren't known; "" where they are.
     :param live: all settings of topics as their running cluster says them, by topic; they win.
     :param replicas_unknown: why the metadata don't say which nodes have a partition; "" where they do.
@@ -55,7 +55,7 @@ class TopicSettings:
         return _read(self.node, self.metadata.topic_settings.get(topic, {}))
 
     def has_remote(self, log: str) -> bool:
-        """Return whether a log's topic is known to have remote storage, whether or not it is copied there."""
+        """Return whether a log's topic is known to have remote storage, copied or not."""
         topic = self.of(log.rpartition("-")[0])
         return not isinstance(topic, str) and topic.remote
 
@@ -72,7 +72,7 @@ def _read(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSetting
 
 
 def read_topic_settings(node: Node) -> TopicSettings:
-    """Read what a node's disk says of its topics' settings. What can't be read is unknown, not an error."""
+    """Read the topics' settings that a node's disk has. What can't be read is unknown, not an error."""
     properties, metadata, unknown = node.properties, ClusterMetadata(), ""
     replicas_unknown = _UNREAD
     if properties is None:
@@ -117,7 +117,7 @@ def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
     """Read a node's copy of the cluster's metadata with the replicas of each partition.
 
     :param directory: of the log.
-    :return: what it says, and why it can't be read; "" where it can.
+    :return: its content, and why it can't be read; "" where it can.
     """
     try:
         return read_cluster_metadata(directory, partition_states=True), ""
@@ -126,7 +126,7 @@ def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
 
 
 def _live(node: Node) -> dict[str, Mapping[str, str]]:
-    """Return what a running cluster says of topics' settings."""
+    """Return the topics' settings that a running cluster has."""
     if node.live is None:
         return {}
     return {

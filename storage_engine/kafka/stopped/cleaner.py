@@ -1,4 +1,5 @@
-"""Whether the broker's cleaner works, by what files say: a dead one is silent but for a line in a log.
+"""State of the broker's log cleaner, from its files: a cleaner that died leaves one line in a log and no
+other sign.
 
 It writes a checkpoint after each log that it has cleaned. So where logs have been due for long, and the
 checkpoint is older than that, no cleaner is at work.
@@ -30,7 +31,7 @@ _FOREVER = (1 << 63) - 1
 class CleanerSettings:
     """When a compacted log is due (LogCleanerManager#grabFilthiestCompactedLog).
 
-    :param dirty_ratio: share of what isn't cleaned yet, from which on it is due.
+    :param dirty_ratio: uncleaned share from which on it is due.
     :param lag_ms: younger records aren't cleaned.
     :param max_lag_ms: from this age on a record makes its log due.
     """
@@ -108,7 +109,7 @@ def due(log: PartitionLog, cleaned_to: int, settings: CleanerSettings, first_ope
 def cleaner_findings(
     node: Node, topics: TopicSettings, first_open: Mapping[str, int], at_ms: int
 ) -> Iterator[Finding]:
-    """Yield what says that the cleaner is dead, off, or passes over a log.
+    """Yield signs that the cleaner is dead, off, or passes over a log.
 
     :param first_open: where the oldest open transaction of a log begins, by log.
     :param at_ms: now; of a stopped node when it last did something.

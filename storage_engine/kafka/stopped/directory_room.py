@@ -1,4 +1,4 @@
-"""How full a node's log directories are, how fast they fill, and how unlike they are. Pure but for disks."""
+"""Levels of a node's log directories, their growth, and how much they differ. Pure but for disks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DirectoryRoom:
     """A log directory by its bytes.
 
     :param came_bytes: written within a day.
-    :param goes_bytes: that retention takes within a day, by what is known.
+    :param goes_bytes: bytes that retention deletes within a day, as far as known.
     """
 
     path: str
@@ -169,7 +169,7 @@ def imbalance(node: Node, rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
 
 
 def internal_findings(node: Node, at_ms: int) -> Iterator[Finding]:
-    """Yield what Kafka's own topics take, and how they grow."""
+    """Yield the bytes that Kafka's own topics take, and their growth."""
     sizes: dict[str, list[tuple[int, int]]] = {}
     for _, log in node.logs:
         if log.name.is_internal and log.name.topic != METADATA_TOPIC:

@@ -41,13 +41,13 @@ from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.store import FileFacts, SegmentId
 
 DELETE_DELAY_MS = 60_000
-"""What a node has where nothing is set (``log.segment.delete.delay.ms``)."""
+"""The default of a node (``log.segment.delete.delay.ms``)."""
 TOPIC_IS_GONE = "its topic was deleted"
 _OWN = (FileKind.LOG, FileKind.TRANSACTION_INDEX, FileKind.SNAPSHOT)
 _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 Found = tuple[list[LeftOver], list[str]]
-"""What may go, and clauses of what stays and why."""
+"""Files that may be deleted, and clauses on those that stay and why."""
 
 
 def deleted_segments(node: Node, delays_ms: Callable[[str], int | None], now_ms: int) -> Found:
@@ -168,7 +168,7 @@ def still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
     except (StorageEngineError, OSError) as error:
         return f"its topic isn't certain: {reason_of(error)}"
     if topic_id in metadata.topic_ids.values() or topic_id in metadata.partitions:
-        return f"its topic {text_of(topic_id)} is there still, so its broker alone knows why it goes"
+        return f"its topic {text_of(topic_id)} is there still, so only its broker knows why it is deleted"
     return ""
 
 
@@ -227,13 +227,14 @@ def _files_text(files: list[FileFacts]) -> str:
 
 
 def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
-    """Yield which words of a person are for nothing, as sentences.
+    """Yield persons' decisions that have no effect, as sentences.
 
     :raises BadInputError: a topic is there still, so that the word for it is wrong.
     """
     if topics and runs(node):
         yield (
-            "Beside a running broker nothing is removed by a person's word: the broker itself removes what "
+            "Beside a running broker nothing is removed by a person's decision: the broker itself "
+            "removes what "
             "is left of deleted topics."
         )
         return
@@ -266,7 +267,7 @@ def _found(node: Node, settings: TopicSettings, topic: str) -> str:
 
 
 OVERDUE_MS = HOUR_MS
-"""Behind a delay of a minute: a removal that is later has failed, and the broker's log says why."""
+"""Grace after a delay of a minute: a removal that is later has failed, and the broker's log says why."""
 _LOOK = "Look into the broker's log for why"
 CLEANUP_LOGS = "cleanupLogs"
 FLUSH_DIRTY_LOGS = "flushDirtyLogs"
@@ -333,7 +334,7 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 
 
 def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
-    """Measure what lies behind recovery points. A log's point moves when a segment is closed, or by
+    """Measure the bytes behind recovery points. A log's point moves when a segment is closed, or by
     ``flush.ms`` and ``flush.messages`` where these are set.
     """
     behind = sorted(((_unflushed(directory, log), log) for directory, log in managed_logs(node)), key=_size)
@@ -435,7 +436,7 @@ def stopped_tasks(
     """Look how far each task was when the node's broker stopped, and what it left.
 
     :param node: with the log directories to look at.
-    :param stopped: what all of its directories say, or why nothing goes.
+    :param stopped: the state of all of its directories, or why nothing is deleted.
     :raises OSError: a file can't be read.
     """
     why = "" if isinstance(stopped, StoppedNode) else stopped[1]
@@ -479,7 +480,7 @@ def _removing(name: str, found: Found, what: str, why: str) -> BrokerTask:
 def _flushed(node: Node) -> BrokerTask:
     count = count_text(len(managed_logs(node)), "log")
     if node.left_uncleanly:
-        unclean = "the last stop wasn't clean: what wasn't flushed the broker makes sure of when it starts"
+        unclean = "the last stop wasn't clean: its broker checks the unflushed part when it starts"
         return BrokerTask(FLUSH_DIRTY_LOGS, (f"{count}, {unclean}",))
     return BrokerTask(FLUSH_DIRTY_LOGS, (f"{count}, all flushed by a clean stop",))
 
@@ -532,6 +533,6 @@ _NO_OFFSETS: Mapping[str, int] = {}
 
 
 def offsets_in(directory: LogDirectory, name: str) -> Mapping[str, int]:
-    """Return what one of a directory's checkpoints says, by log; nothing where there is none."""
+    """Return the values in one of a directory's checkpoints, by log; empty where there is no such file."""
     path = directory.path / name
     return read_offsets(path) if path.exists() else _NO_OFFSETS

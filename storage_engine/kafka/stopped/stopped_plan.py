@@ -1,4 +1,4 @@
-"""What of a broker's own plan may be deleted without it, while its node is stopped.
+"""The part of a broker's own plan that may be deleted without the broker, while its node is stopped.
 
 The rules of retention say what has expired. A running broker also knows what its files alone don't tell.
 So a log for which anything of that is in doubt stays whole, with the doubt as the reason.
@@ -26,7 +26,7 @@ _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 
 @dataclass(frozen=True, slots=True)
 class StoppedNode:
-    """What a stopped node's files say of itself.
+    """State of a stopped node by its files.
 
     :param metadata: its copy of the cluster's.
     :param copied: logs that its broker copies to another log directory.
@@ -43,7 +43,8 @@ def cut_to_stopped(
     """Keep the segments of logs that can't be deleted from while the node's broker is stopped.
 
     :param plans: by the rules of retention.
-    :param replicas_stopped: a person says that all other nodes with a replica are stopped; "": nobody does.
+    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "": there
+        is none.
     """
     if not any(plan.to_delete for plan in plans):
         return tuple(plans)
@@ -75,14 +76,14 @@ _CRASHED: Fault = (
 
 
 def stopped_node(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return what a node's files say of itself after a clean stop, or why that keeps all of its logs."""
+    """Return the node's state by its files after a clean stop, or why all of its logs are kept."""
     return _CRASHED if node.left_uncleanly else read_stopped(node, topics)
 
 
 def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return what a node's files say of itself, or why that keeps all of its logs.
+    """Return the node's state by its files, or the reason why that state keeps all of its logs.
 
-    :param topics: what was read of its topics; None, or beside a running cluster: the files are read here.
+    :param topics: its topics, as read; None, or beside a running cluster: the files are read here.
     """
     if node.properties is None or node.zookeeper:
         return Reason.UNKNOWN, "nothing of a cluster with ZooKeeper is deleted, nor of a log directory alone"
@@ -126,7 +127,7 @@ def _is_copy(log: PartitionLog) -> bool:
 
 
 def kept(plan: LogPlan, fault: Fault) -> LogPlan:
-    """Return a log's plan of which nothing goes."""
+    """Return a log's plan of which nothing is deleted."""
     reason, why = fault
     return plan.with_going(
         lambda one: replace(one, reason=reason, detail=f"{why} (by its broker's rules: {one.detail})")

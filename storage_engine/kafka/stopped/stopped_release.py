@@ -50,8 +50,8 @@ def delete_oldest(
     :param root: the store's.
     :param segments: oldest first in each log.
     :param meanwhile: called before each one.
-    :raises ChangedUnderUsError: somebody changes the node's files, or has removed a lock; the segment that it
-        names was not deleted.
+    :raises ChangedUnderUsError: another process changes the node's files, or has removed a lock; the segment
+        that it names was not deleted.
     """
     for segment in segments:
         meanwhile()

@@ -61,7 +61,8 @@ class LockedDirectories(LockedStore):
         for path, descriptor in self.files:
             if not _has_name(path, descriptor):
                 raise ChangedUnderUsError(
-                    f"{path}: expected the lock that this process took, found that somebody removed the "
+                    f"{path}: expected the lock that this process took, found that another program "
+                    "removed the "
                     "file, so that a broker may start. Nothing more was deleted or brought back, other "
                     "segments may be. Find out who removes lock files, and run again while the broker is "
                     "stopped.",
@@ -161,7 +162,7 @@ def _open(directory: Path) -> int:
 
 
 def _remedy(error: OSError) -> str:
-    """Return what to do about a lock file that can't be opened."""
+    """Return the remedy for a lock file that can't be opened."""
     if error.errno == errno.EROFS:
         return (
             "Its disk is mounted read-only, as after an error of the disk: look into the kernel's log, check "
@@ -244,7 +245,7 @@ def holder_text(directory: Path) -> str:
 
 
 def is_locked_by_us(directory: Path) -> bool:
-    """Return whether one of our runs has a directory's lock, in whatever container of this machine.
+    """Return whether one of our runs has a directory's lock, in any container of this machine.
 
     Ours is of the open file description (``store_lock``). A broker's is of its process (FileChannel#tryLock).
 

@@ -31,7 +31,7 @@ ADVICE = (
 
 
 def identities(node: Node) -> dict[str, LogIdentity]:
-    """Return which logs a node has, by name.
+    """Return the identities of a node's logs, by name.
 
     :raises OSError: its copy of the metadata can't be read.
     """
@@ -107,7 +107,7 @@ def _unknown(why: str) -> Absence:
 
 
 def _metadata(node: Node) -> ClusterMetadata | str:
-    """Return what a node's copy says; text: why it tells nothing."""
+    """Return the metadata in a node's copy; text: the reason why it has none."""
     if node.properties is None or node.zookeeper:
         return "only a node of a cluster without ZooKeeper has a copy of its metadata"
     if not str(node.properties.node_id).isdecimal():
@@ -162,7 +162,7 @@ def _expected(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple
 
 
 def missing_text(missing: tuple[str, ...]) -> str:
-    """Say which logs are missing, as a clause."""
+    """Name the missing logs, as a clause."""
     return (
         f"no directory of log.dirs has {count_text(len(missing), 'log')} that the cluster's metadata count "
         f"on here, {named_in_short(list(missing))}: a directory was taken out of log.dirs, or its disk isn't "

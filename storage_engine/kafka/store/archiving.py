@@ -1,4 +1,4 @@
-"""Which segments of a node may be archived, and what is known of them beside their files.
+"""Segments of a node that may be archived, with facts about them that their files don't have.
 
 Nothing above the high watermark or the last stable offset is archived, so that all in the lake is replicated
 and each of its transactions has ended. What isn't known keeps a log out.
@@ -104,7 +104,8 @@ def archivable_of_logs(
     logs: Mapping[str, tuple[LogDirectory, PartitionLog]],
     settings: TopicSettings,
 ) -> Archivable:
-    """Return which segments of some logs may be archived by now; a log with a fault keeps no other out.
+    """Return the segments of some logs that may be archived by now; a log with a fault doesn't keep others
+    out.
 
     :param logs: by name, of those that are there by now and maybe others.
     """
@@ -141,7 +142,7 @@ def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
 
 
 def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:
-    """Return what is wrong with a log, or isn't known of it, so that nothing is archived; "": nothing is."""
+    """Return the fault or the unknown state of a log that forbids archiving it; "": there is none."""
     if directory.fault:
         return f"log {log.name.log}: {directory.fault}"
     topic = settings.of(log.name.topic)
@@ -183,13 +184,13 @@ def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction |
 def contexts_of(
     directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment]
 ) -> Iterator[tuple[SegmentId, SegmentContext]]:
-    """Yield what is known of archivable segments of a log beside their files.
+    """Yield facts of a log's archivable segments that their files don't have.
 
     :param segments: of this log, oldest first.
     :raises StoreLayoutError: a segment is missing between them, before the first or behind the last.
-    :raises CorruptFileError: a producers' snapshot or the log's epochs can't be what their names say, or a
+    :raises CorruptFileError: a producers' snapshot or the log's epochs contradict their names, or a
         transaction index disagrees with the segment.
-    :raises OSError: a file can't be read, or a segment went since it was listed.
+    :raises OSError: a file can't be read, or a segment vanished since it was listed.
     """
     log_id = log_id_of(directory, log)
     by_offset = {files.base_offset: place for place, files in enumerate(log.segments)}
@@ -257,15 +258,15 @@ def _check_transaction_index(
 
 
 def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:
-    """Return what a segment's receipt says beside its bytes; the log's start where it lies inside."""
+    """Return a segment's evidence for its receipt beside its bytes; the log's start where it lies inside."""
     found: dict[str, Any] = {"leader_epochs": [[one.epoch, one.start_offset] for one in epochs]}
     return {**found, START_EVIDENCE: log_start} if first < log_start < end else found
 
 
 def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
-    """Return what a log is to its cluster: cluster id, topic id and partition.
+    """Return a log's identity in its cluster: cluster id, topic id and partition.
 
-    :raises CorruptFileError: the file with the topic's id can't be what its name says.
+    :raises CorruptFileError: the file with the topic's id contradicts its name.
     :raises OSError: it can't be read.
     """
     cluster_id = directory.meta.cluster_id if directory.meta is not None else ""
@@ -284,7 +285,7 @@ def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[Lead
 
 
 def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Sequence[Receipt]) -> str:
-    """Return what shows that a log isn't the one that receipts are of; "": nothing does.
+    """Return the contradiction between a log and the receipts of that name; "": there is none.
 
     It may be of another topic of that name; it may have lost records that were archived, as by an unclean
     election; or other leaders may have taken the records at the same offsets.

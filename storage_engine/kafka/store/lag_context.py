@@ -1,4 +1,4 @@
-"""What consumer lag of a node is measured against: its logs, with the segments that age takes next."""
+"""The logs that a node's consumer lag is measured against, with the segments that age deletes next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lag_context(
 
     :param read: names of the logs that somebody reads.
     :param going: the segments in a plan.
-    :raises FileNotFoundError: a file went away.
+    :raises FileNotFoundError: a file vanished.
     """
     found: dict[str, LogOfLag] = {}
     for one, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):

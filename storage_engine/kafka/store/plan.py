@@ -1,4 +1,4 @@
-"""Why each segment of a log is deleted by its broker, or isn't yet. Pure but for what indexes say."""
+"""The reason why each segment of a log is deleted by its broker, or stays. Pure but for what indexes say."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ DELETED_BY = {
 
 
 def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now_ms: int) -> str:
-    """Say what closes a log's active segment (LogSegment#shouldRoll): until then nothing of it goes.
+    """Say what closes a log's active segment (LogSegment#shouldRoll): before that, no record in it is
+    deleted.
 
     Time alone closes none: the broker looks at it when a record comes.
     """
@@ -64,7 +65,7 @@ def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now
 
 
 def remote_text(settings: RetentionSettings) -> str:
-    """Say that a segment goes by its local retention, where remote storage has it."""
+    """Say that a segment is deleted by its local retention, where remote storage has it."""
     if settings.local_without_delete:
         return (
             "the broker deletes it once remote storage has it, which files don't tell; with an empty "
@@ -213,7 +214,7 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
 
 
 def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
-    """Return what the rules ask of a log.
+    """Return the facts of a log that the rules need.
 
     A timestamp costs the reading of an index. None is read of what goes whatever its age.
 
@@ -337,7 +338,7 @@ def _decided(
 def cut_to_archivable(
     plan: LogPlan, archivable: Archivable, may: Set[SegmentId], *, has_remote: bool
 ) -> LogPlan:
-    """Return a log's plan, by which we delete, in which nothing goes that may not.
+    """Return a log's plan for our deletions, without segments that may not be deleted.
 
     That is all from the first segment on that may not be archived.
 
@@ -393,16 +394,16 @@ def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, s
 
 
 def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -> tuple[str, ...]:
-    """Return what a person should know of logs that no plan has, or that a plan rests on."""
+    """Return notices about logs that are in no plan, or on which a plan depends."""
     notices: list[str] = []
     if forced:
         notices.append(
             Text(
-                "a forced run ignores age where its broker does; Kafka never does, so only what has "
-                "expired goes: lower retention.ms or retention.bytes of the largest topics to free more. "
+                "a forced run ignores age where its broker does; Kafka never does, so only expired "
+                "segments are deleted: lower retention.ms or retention.bytes of large topics to free more. "
                 "Of a stopped node ",
                 Command("kafka make-room", "--force REASON"),
-                " takes what has not expired, too",
+                " takes segments that have not expired, too",
             )
         )
     internal = [log.name.log for _, log in node.logs if log.name.is_internal]
@@ -452,7 +453,7 @@ def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """What a snapshot was made of.
+    """Data that a snapshot was made of.
 
     :param known: logs with all that was found of each, by name.
     """

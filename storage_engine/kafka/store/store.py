@@ -131,7 +131,7 @@ class OpenNode:
     """A node's log directories, as a process has opened them.
 
     :param root: its ``server.properties``, or one of its log directories.
-    :param seen: the last snapshot's logs, and what they were made of.
+    :param seen: the last snapshot's logs, and the data that they were made of.
     :param held: the directories, while they are locked.
     :param cluster: with which there is a connection.
     :param memory: of the node's hold; None: nothing is remembered.
@@ -166,7 +166,7 @@ class OpenNode:
         return read_node(self.root)
 
     def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
-        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
+        """Look at the node's logs, at one again where a file of it vanished: its broker may delete."""
         return _seen((read or self.read)(now_ms))
 
     def last(self) -> Node:
@@ -182,7 +182,7 @@ class OpenNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeTasks(BackgroundTasks):
-    """What a node's broker does in the background."""
+    """Background tasks of a node's broker."""
 
     node: OpenNode
 
@@ -198,7 +198,7 @@ class NodeTasks(BackgroundTasks):
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs(IdentifiedLogs):
-    """Which logs a node has, by their files and by the cluster's metadata."""
+    """A node's logs, by its files and by the cluster's metadata."""
 
     node: OpenNode
 
@@ -231,7 +231,7 @@ class NodeLogs(IdentifiedLogs):
 
 @dataclass(frozen=True, slots=True)
 class NodeReplicas(StoreReplicas):
-    """What a node's logs have in common with those of other nodes."""
+    """A node's logs compared with those of other nodes."""
 
     node: OpenNode
 
@@ -252,7 +252,7 @@ class NodeReplicas(StoreReplicas):
 
 @dataclass(frozen=True, slots=True)
 class NodeConsumers(StoreConsumers):
-    """Who consumes a node's logs, by their files, and by the cluster where one is asked."""
+    """Consumers of a node's logs, by their files, and by the cluster where one is asked."""
 
     node: OpenNode
 
@@ -274,7 +274,7 @@ class NodeConsumers(StoreConsumers):
         return unread_by_log(consumers, context, new_min_offsets)
 
     def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
-        """Return who consumes, and what of some logs they have read is looked up in."""
+        """Return the consumers, and the index in which positions in some logs are looked up."""
         from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
@@ -284,7 +284,7 @@ class NodeConsumers(StoreConsumers):
 
 @dataclass(frozen=True, slots=True)
 class NodeCourse(StoreCourse):
-    """What goes when, by the topics' settings."""
+    """Deletions to come, by the topics' settings."""
 
     node: OpenNode
 
@@ -310,7 +310,7 @@ class NodeCourse(StoreCourse):
 
 @dataclass(frozen=True, slots=True)
 class NodeProcess(StoreProcess):
-    """Who has the log directories' lock files, and what a node's broker leaves when it has run."""
+    """The process that locks the log directories, and files that a node's broker leaves after it has run."""
 
     data_paths: tuple[Path, ...]
 
@@ -442,7 +442,7 @@ class KafkaStore(BrokerStore):
     def cut_to_archivable(
         self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
     ) -> tuple[LogPlan, ...]:
-        """Keep what may not be archived yet, and what is behind it, of plans by which we delete.
+        """Keep segments that may not be archived yet, and all behind them, in plans whose deletions are ours.
 
         :param topics: None: they are read.
         """
@@ -506,7 +506,7 @@ def plan_of_log(
         return plan_log(one, topics, settings, now_ms)
     except FileNotFoundError:
         # Beside its files a running broker deletes: the next look knows what is left.
-        return undecided(one.seen, Reason.UNKNOWN, "a segment went away while it was looked at: ask again")
+        return undecided(one.seen, Reason.UNKNOWN, "a segment vanished while it was looked at: ask again")
     except OSError as error:
         return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
 

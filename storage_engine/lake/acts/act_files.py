@@ -70,9 +70,8 @@ _CLAIM_SECONDS = 600
 
 
 def check_takes_acts(segments: Table) -> None:
-    """Make sure that a lake is of a version whose releases know rules and holds.
-
-    :raises BadInputError: an older release may use the lake, which would remove what a hold covers.
+    """
+    :raises BadInputError: an older release may use the lake, which would remove held files.
     """
     if not has_trees(segments.properties):
         version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
@@ -88,7 +87,7 @@ def read_acts(lake: Lake) -> Acts:
     """Return a lake's acts, the newest last.
 
     :raises LakeIdentityError: they are no one chain, or lack the one that the mark names.
-    :raises LakeUnavailableError: one can't be read, or isn't what its name says.
+    :raises LakeUnavailableError: one can't be read, or contradicts its name.
     """
     segments = lake.segments()
     return read_acts_at(segments.io, segments.location().rstrip("/"))
@@ -121,7 +120,7 @@ def list_acts(file_io: FileIO, location: str) -> tuple[str, ...]:
 
 
 def lacks_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> bool:
-    """Return whether an act of one location of ``segments`` isn't at another.
+    """Return whether an act at one location of ``segments`` is missing at another.
 
     :raises LakeUnavailableError: they can't be listed.
     """
@@ -133,7 +132,7 @@ def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
 
     A chain that isn't whole is copied as it is: a backup is the last to go without what there is.
 
-    :raises LakeUnavailableError: they can't be read or written, or one isn't what its name says.
+    :raises LakeUnavailableError: they can't be read or written, or one contradicts its name.
     """
     there = set(list_acts(*target))
     missing = [name for name in list_acts(*source) if name not in there]
@@ -143,15 +142,15 @@ def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
 
 
 def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Acts:
-    """Record what a person decides; durable when this returns.
+    """Record a person's decision; durable when this returns.
 
     Killed at any instant and run again, it goes on.
 
-    :param decide: says by the acts that the lake has what is to be recorded; None: nothing more.
+    :param decide: returns the decision to record, by the acts that the lake has; None: nothing more.
     :return: the lake's acts, the newest last.
     :raises BadInputError: of ``decide``; nothing was recorded.
     :raises LakeIdentityError: the lake may not be written, or its acts are no one chain.
-    :raises LakeUnavailableError: the lake can't be read or written, its clock is wrong, or somebody else
+    :raises LakeUnavailableError: the lake can't be read or written, its clock is wrong, or another process
         records an act.
     """
     ready_to_write(lake)
@@ -196,7 +195,7 @@ def read_trusted_clock(lake: Lake) -> int:
 def _read_clock(file_io: FileIO, location: str, *, keeps: bool) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :param keeps: nothing goes by what it is read for.
+    :param keeps: nothing is deleted on the basis of this read.
     :raises LakeUnavailableError: it is not this machine's, and something may go by it.
     """
     now_ms, here_ms = read_clock_at(file_io, location) // 1_000_000, clock_ms()
@@ -234,7 +233,7 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
     """Keep other writers of acts away where no lock does.
 
     :return: to be called right before an act is written.
-    :raises LakeUnavailableError: somebody else records an act.
+    :raises LakeUnavailableError: another process records an act.
     """
     if local_path(location) is not None:
         yield lambda: None
@@ -251,7 +250,7 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
         claims = {file.inside: file.modified_ns for file in list_files(file_io, f"{location}/{_CLAIMS}")}
         oldest_ns = claims.get(name, 0) - _CLAIM_SECONDS * 1_000_000_000
         if others := [other for other, at_ns in claims.items() if other != name and at_ns > oldest_ns]:
-            raise _taken(location, f"found the claim {others[0]} of somebody else")
+            raise _taken(location, f"found the claim {others[0]} of another process")
         for other in claims.keys() - {name}:
             delete_small_file(file_io, f"{location}/{_CLAIMS}/{other}")
         yield check_turn
@@ -322,13 +321,14 @@ class HeldStores:
     def holds_of(self, store_id: str, *more_names: str) -> tuple[Hold, ...]:
         """Return the holds that cover something of a store.
 
-        :param more_names: that somebody else knows of it.
+        :param more_names: further names of the store from other sources.
         """
         names = (*self.names.get(store_id, ()), *more_names)
         return tuple(hold for hold in self.holds if hold.covers_store(store_id, names))
 
     def holds_file(self, inside: str) -> bool:
-        """Return whether a data file, or one of receipts, is held; by its store, for it may have every topic.
+        """Return whether a data file, or a file of receipts, is held; by its store, since it may have every
+        topic.
 
         :param inside: its path, relative to its table's location.
         """
@@ -340,7 +340,7 @@ class HeldStores:
 
 
 def read_held_stores(lake: Lake) -> HeldStores:
-    """Return which stores of a lake are held now.
+    """Return the stores of a lake that are held now.
 
     :raises LakeUnavailableError: the lake or its acts can't be read: then nothing may be removed.
     """
@@ -348,7 +348,7 @@ def read_held_stores(lake: Lake) -> HeldStores:
 
 
 def held_stores(lake: Lake, acts: Acts) -> HeldStores:
-    """Return which stores of a lake are held now, by acts that were read already.
+    """Return the stores of a lake that are held now, by acts that were read already.
 
     :raises LakeUnavailableError: the receipts can't be read.
     """

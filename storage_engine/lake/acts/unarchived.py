@@ -1,4 +1,4 @@
-"""When may bytes go without a copy, by archive rules? Pure; nothing unknown permits it.
+"""Permission to delete bytes without a copy, by archive rules. Pure; an unknown state never permits it.
 
 Archiving asks it, and so does the gate again before anything goes.
 
@@ -55,9 +55,9 @@ def permitting_rule(
 class ArchivePermits:
     """The archive rules of a store's lakes and journal at one moment.
 
-    :param store_names: what the store was ever called, the newest name last.
+    :param store_names: names that the store ever had, the newest last.
     :param holds: of any of its lakes, also those that were lifted within :data:`WAIT_MS`.
-    :param there: topics of which the lake has what this is asked of: no archive rule takes them out.
+    :param there: topics whose rows the lake has: no archive rule takes them out.
     :param lakes: see :func:`permitting_rule`, and so are ``recorded_ms`` and ``now_ms``.
     """
 
@@ -94,7 +94,7 @@ class ArchivePermits:
         return "" if rule is None else not_archived_text(rule)
 
     def unarchived(self, segments: Sequence[Segment]) -> dict[str, str]:
-        """Return which logs of segments aren't archived, by which rule, by name."""
+        """Return the logs of segments that aren't archived, with the rule, by name."""
         logs = dict.fromkeys(segment.log for segment in segments)
         return {log: clause for log in logs if (clause := self.clause_of_log(log))}
 
@@ -121,7 +121,9 @@ class ArchivePermits:
         return None if receipt.is_whole else replace(self, there=tuple(sorted(receipt.kept_streams)))
 
     def clause_of_receipt(self, receipt: Receipt) -> str:
-        """Return which topics a segment's copy lacks, and by which rules; "": it is no copy to delete by."""
+        """Return the topics that a segment's copy lacks, and the rules, as a clause; "": such a copy permits
+        no deletion.
+        """
         if not receipt.lacks_by_rules:
             return ""
         rules = {topic: self.rule_of(receipt.log, topic) for topic in receipt.gone_streams}
@@ -130,7 +132,7 @@ class ArchivePermits:
 
 
 def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
-    """Return which topics of a segment aren't archived, as a clause.
+    """Name the topics of a segment that aren't archived, as a clause.
 
     :param rules: by topic.
     """
@@ -141,7 +143,7 @@ def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
 
 
 def leaves_out_rows(broker: str) -> bool:
-    """Return whether rows of some topics of a segment may stay out of a lake: they lie side by side in it."""
+    """Return whether a kind's segments may enter a lake without some topics' rows: topics share them."""
     found = find_broker(broker)
     return not found.topics.are_logs and bool(found.codec.columns.streams)
 

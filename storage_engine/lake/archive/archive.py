@@ -113,14 +113,14 @@ SHARED_SEGMENT_BYTES = 16 << 20
 """A segment of so many bytes has a data file of its own; smaller ones share one."""
 
 SHARED_FILE_BYTES = 64 << 20
-"""Of segments in a shared data file: they stay in memory until each is proven there. It is small enough for a
-full disk, too, which waits for its first segments."""
+"""Bytes of segments in a shared data file: they stay in memory until each is proven there. It is small enough
+for a full disk, too, which waits for its first segments."""
 
 SHARED_LEAST_SEGMENTS = 4
 """Fewer have a file each: what shares one expires together, and is archived again together once damaged."""
 
 SHARED_FILE_SEGMENTS = 1000
-"""In a shared data file at most."""
+"""Segments in a shared data file at most."""
 
 SHARED_GROUP_BYTES = 1 << 20
 """Of segments in a row group that several share: who reads one of them reads so much."""
@@ -144,14 +144,14 @@ def segment_jobs(
     contexts: Mapping[SegmentId, SegmentContext] | None = None,
     permits: ArchivePermits = NO_PERMITS,
 ) -> tuple[SegmentJob, ...]:
-    """Describe what to archive; the only place that asks the lake where its data files go.
+    """Describe the segments to archive; the only place that asks the lake where its data files go.
 
     An empty lake that was made for no broker becomes one for this broker's segments.
 
     :param bytes_per_second: see ``pace``.
     :param store_name: for the receipts; None: they don't say.
     :param store_host: likewise, the machine on which the store lies.
-    :param contexts: what their broker knows of them beside their files; None: nothing.
+    :param contexts: facts of their broker that their files don't have; None: none.
     :param permits: archive rules; they leave rows of some topics out where a log has several topics.
     :raises BadInputError: the lake has another broker's segments.
     :raises StoreLayoutError: a segment is empty, or its companions are too long.
@@ -295,7 +295,7 @@ def archive_all(
     After an error in one no segment of these is committed. One that goes away meanwhile keeps no other out.
 
     :param progress: called after each data file with the bytes of its segments, from any thread.
-    :return: one receipt a job, in order, but for those whose files went away.
+    :return: one receipt a job, in order, but for those whose files vanished.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
     run, groups = uuid.uuid4().hex, file_groups(jobs, threads_for(jobs))
@@ -389,7 +389,7 @@ def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJ
 
 
 def _file_of(job: SegmentJob) -> tuple[str, str] | None:
-    """Return what jobs have in common whose segments may lie in one file; None: nothing."""
+    """Return the common parameters of jobs whose segments may lie in one file; None: they share none."""
     if job.found_in is not None:
         return job.store_id, job.found_in[0]
     return None if job.shares is None else (job.store_id, f"topic {job.shares}")
@@ -438,11 +438,11 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     the earlier, it is written under a final name that no other attempt has. Companions are in what is
     returned: they are proven once the receipt that is made of it was read back.
 
-    :raises FileGoneError: a file of the segment went away since it was listed.
+    :raises FileGoneError: a file of the segment vanished since it was listed.
     :raises StoreNotFoundError: one can't be seen from this host.
-    :raises ProofError: a file of it was written to or replaced, or what was read back from the lake is not
+    :raises ProofError: a file of it was written to or replaced, or the rows read back from the lake are not
         the segment.
-    :raises ChangedUnderUsError: somebody writes to one again and again.
+    :raises ChangedUnderUsError: another process keeps writing to one.
     :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
     :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
     """
@@ -514,7 +514,7 @@ def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[Prov
 
     Each is in row groups of its own, or together with others in one.
 
-    :raises FileGoneError: a file of one went away: then the others are in no file.
+    :raises FileGoneError: a file of one vanished: then the others are in no file.
     :raises StorageEngineError: as :func:`archive_segment` does.
     """
     first = jobs[0]
@@ -589,7 +589,7 @@ def _with_source(proven: ProvenSegment, read: _Read) -> ProvenSegment:
 
 
 def first_damage(job: SegmentJob) -> Damage | None:
-    """Return what is wrong with a segment's first bytes that can't be read; None: nothing, or it is gone."""
+    """Return the fault of a segment's first unreadable bytes; None: there is none, or the file is gone."""
     codec = find_broker(job.broker).codec
     with suppress(StorageEngineError, OSError):
         source = read_source(job)
@@ -607,7 +607,7 @@ def _remove_staged(staged: str, data_file: str) -> None:
 
 
 def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments where the table has their rows already, without receipts; those that are there still.
+    """Prove segments whose rows the table still has, without receipts.
 
     :raises ProofError: one isn't there as it is on disk.
     """
@@ -730,7 +730,7 @@ class _LeftOutStreams:
     rules: tuple[str, ...] = ()
 
     def widened(self, stats: DataFileStats) -> DataFileStats:
-        """Return what a file's rows say of their segment, with the times of what isn't among them."""
+        """Return a segment's facts by its file's rows, with the times of records that are not among them."""
         firsts = [stats.first_store_timestamp_ms, *(it["first_ms"] for it in self.streams.values())]
         lasts = [stats.last_store_timestamp_ms, *(it["last_ms"] for it in self.streams.values())]
         return replace(

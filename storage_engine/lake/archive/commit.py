@@ -91,7 +91,7 @@ class SharedFileError(StorageEngineError):
 
 
 class SharedWithOthersError(LakeUnavailableError):
-    """A data file that doesn't prove a segment has rows of others, too, which aren't archived with it.
+    """A data file that doesn't prove a segment also has rows of others, which aren't archived with it.
 
     :param slots: all that it has, as their own files' names begin.
     :param receipts: those of them that count; they name it, or the files that it took the place of.
@@ -113,10 +113,10 @@ ReceiptsOf = Callable[[], Sequence[Receipt]]
 
 @dataclass(frozen=True, slots=True)
 class LeavingFile:
-    """A shared file that leaves the table once those of its segments are archived again that can be.
+    """A shared file that leaves the table once those of its segments that can be archived again are.
 
     :param slots: all that it has.
-    :param lost: those that it doesn't prove any more, and that are nowhere else.
+    :param lost: segments that it no longer proves, and that are nowhere else.
     """
 
     slots: frozenset[str]
@@ -301,7 +301,7 @@ def _is_as_proven(file: LiveFile, segment: ProvenSegment) -> bool:
 
 
 def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> bool:
-    """Return whether rows of a segment lie in files other than its own, which may be lost: none is read."""
+    """Return whether a segment has rows in files other than its own, which may be lost; no file is read."""
     where = segment_rows(segment.store_id, segment.lineage, segment.log, segment.base_offset)
     locations = {file.location for file in own}
     with metadata_errors(table.location(), "look for rows of a segment"):
@@ -554,7 +554,7 @@ def _commit_batch(
 def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequence[Receipt]]) -> None:
     """Append receipts of segments whose rows are in the lake already.
 
-    :param missing: says of a freshly loaded ``segments`` table which rows it lacks.
+    :param missing: returns the rows that a freshly loaded ``segments`` table lacks.
     :raises StorageEngineError: as :func:`commit_segments` does.
     """
 
@@ -575,7 +575,7 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
 def _look(
     lake: Lake, segments: Table, messages: Table, proven: Sequence[ProvenSegment], leaving: Leaving
 ) -> tuple[list[ProvenSegment], dict[SegmentIdentity, Receipt]]:
-    """Return which segments have no receipt that holds, and the receipts of the others.
+    """Return the segments without a sound receipt, and the receipts of the others.
 
     :param segments: loaded before the table of rows: a receipt comes after its data.
     """
@@ -611,7 +611,7 @@ def _look(
 
 
 def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
-    """Return whether a receipt lacks nothing of a segment but what archive rules leave out of it now, too."""
+    """Return whether a receipt lacks only rows that archive rules leave out now, too."""
     if row.is_whole or not row.lacks_by_rules:
         return row.is_whole
     lacks = {stream["name"] for stream in json.loads(segment.streams or "[]") if stream["gone"] is not None}
@@ -693,8 +693,8 @@ def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> Non
 
 def _adopt(log: str) -> str:
     return Text(
-        "If the broker recovered from a crash and wrote these offsets again, or a restore filled what "
-        "is gone, run ",
+        "If the broker recovered from a crash and wrote these offsets again, or a restore filled "
+        "missing messages, run ",
         Command("adopt"),
         " to open a new lineage, with --conn-id for a store of Airflow; of several logs, --log "
         f"{shlex.quote(log)} opens it for this one alone. Otherwise the file was changed.",

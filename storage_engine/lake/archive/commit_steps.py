@@ -38,10 +38,11 @@ from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_unavailable
 MAX_ATTEMPTS = 30
 
 _PATIENCE_SECONDS = 300
-"""For a catalog that is read well and never says what became of a commit."""
+"""Patience with a catalog that can be read and never tells a commit's outcome."""
 
 _MAX_REPEATS = 6
-"""Of two that archive one segment, the later may replace the other's file before its receipt is there."""
+"""Repeats where two archive one segment: the later may replace the other's file before its receipt is
+there."""
 
 _REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
 """Answers by which a catalog server says that it did nothing."""
@@ -52,9 +53,10 @@ _REFUSED_STATES = ("25006", "42501", "53100", "55P03")
 
 @dataclass(frozen=True, slots=True)
 class CommitStep:
-    """What has to be committed next.
+    """The next thing to commit.
 
-    :param what: says the same for the same work, so that two readings of the tables can be compared.
+    :param what: a text that is the same for the same work, so that two readings of the tables can be
+        compared.
     """
 
     table: Table
@@ -67,8 +69,8 @@ def commit_steps(
 ) -> None:
     """Commit one step after the other until freshly loaded tables miss nothing.
 
-    :param next_step: loads the tables and says what they miss; None: nothing.
-    :param mark: records below another table what was committed; None: both are marked.
+    :param next_step: loads the tables and returns what they lack; None: nothing.
+    :param mark: records the commit below another table; None: both are marked.
     :raises LakeUnavailableError: a table can't be read or written, or others commit all the time.
     :raises CommitStateUnknownError: the outcome of a commit can't be read.
     """
@@ -99,8 +101,8 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
             continue
         if committed[step.what] == _MAX_REPEATS:
             raise LakeUnavailableError(
-                f"lake table {step.table.location()}: a commit went through {_MAX_REPEATS} times, and each "
-                "time what it had added was not to be found: another program undoes it. The store was not "
+                f"lake table {step.table.location()}: a commit went through {_MAX_REPEATS} times, and its "
+                "rows were missing each time: another program removes them. The store was not "
                 "changed. Find out who writes to the table."
             )
         began = time.monotonic()
@@ -137,7 +139,8 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
 
 
 def _is_up_to_date(lake: Lake, table: Table) -> bool:
-    """Return whether a loaded table has all that was ever committed to it, by the mark below its location.
+    """Return whether a loaded table has all commits that were ever made to it, by the mark below its
+    location.
 
     :raises LakeIdentityError: not even the table as it is now has: its catalog went back to an older state.
     """
@@ -172,7 +175,7 @@ def _unknown_if_unreadable(lake: Lake, unknown: Exception | None) -> Iterator[No
 def _is_still(
     step: CommitStep, next_step: Callable[[], CommitStep | None], lake: Lake, cause: Exception
 ) -> bool:
-    """Return whether the tables, read again, still miss exactly what an attempt wanted to add."""
+    """Return whether the tables, read again, still miss exactly the rows that an attempt wanted to add."""
     try:
         again = next_step()
     except LakeUnavailableError as error:
@@ -183,7 +186,7 @@ def _is_still(
 
 
 def _is_settled(lake: Lake, error: Exception) -> bool:
-    """Return whether what the table says now is final, so that a failed attempt can't land later.
+    """Return whether the table's present state is final, so that a failed attempt can't land later.
 
     True for SQLite, whose commits end with the call. A server may still be at work on a request that
     timed out.
@@ -196,7 +199,7 @@ def _is_settled(lake: Lake, error: Exception) -> bool:
 
 
 def _was_not_sent(error: Exception) -> bool:
-    """Return whether a commit failed at writing a file, which comes before the catalog is asked.
+    """Return whether a commit failed while it wrote a file, that is before the catalog was asked.
 
     A file has a name; a connection that broke has none.
     """

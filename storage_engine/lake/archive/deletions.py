@@ -31,7 +31,7 @@ def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
 def drop_unreadable(lake: Lake, store_id: str) -> str:
     """Take the table out of the catalog where a file of its own is lost or damaged: who adds makes it again.
 
-    :return: what reading it came to; "": it can be read, and stays.
+    :return: the result of reading it; "": it can be read, and stays.
     :raises LakeUnavailableError: it can't be read for another reason, or the lake can't be written.
     """
     ready_to_write(lake)
@@ -49,7 +49,7 @@ def add_deletions(
 ) -> None:
     """Append rows that the lake lacks. A table that isn't in the catalog is made, from the first row on.
 
-    :param missing: says of a store's rows which others belong there.
+    :param missing: returns the rows of a store that the table lacks.
     :raises LakeUnavailableError: the lake can't be read or written, or is a copy.
     :raises CommitStateUnknownError: the outcome of a commit can't be read; run again.
     """
@@ -77,7 +77,8 @@ def _loaded(lake: Lake) -> Table:
     table = lake.deletions()
     if table is None:
         raise LakeUnavailableError(
-            f"lake {lake.location}: expected the table of deletions, found that somebody dropped it a moment "
+            f"lake {lake.location}: expected the table of deletions, found that another program dropped "
+            "it a moment "
             "ago. Run again: it is made again from the journal."
         )
     return table

@@ -47,8 +47,8 @@ def begin(table: Table) -> Transaction:
 
 
 MERGED_FILES = 4
-"""So many files of one store and of about one size are merged into one by the commit that finds them. About
-one size: then a receipt is written again once each time its file grows fourfold, however long the history."""
+"""Number of files of one store and of about one size that the commit which finds them merges into one. With
+about one size a receipt is written again once each time its file grows fourfold, however long the history."""
 
 FULL_FILE_ROWS = 1_000
 """A file with as many receipts is not merged: rewriting it would cost more than reading it."""
@@ -60,7 +60,7 @@ def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequenc
     A store's small files go in the same snapshot, with their rows in the new file as they were: the chain
     is the same, whoever reads the table sees each row once, and a killed commit changed nothing.
 
-    :param table: as loaded; ``heads`` are what its chains end with.
+    :param table: as loaded; ``heads`` are the ends of its chains.
     :param heads: by store.
     :param rows: to append, in this order for each store; they become links of its chain here.
     :raises OSError: as PyIceberg does when a file can't be written.

@@ -33,7 +33,7 @@ _COMPRESSION: Any = "gzip"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a table's metadata is written for.
+    """The place that a table's metadata is written for.
 
     :param location: of the table there, without a final slash.
     :param attempt: a UUID that stands in the name of every file that is written.

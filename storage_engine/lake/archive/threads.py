@@ -1,4 +1,4 @@
-"""How many segments one process archives or reads at a time: by its processors, its memory and its pace."""
+"""The number of segments that one process archives or reads at a time: by processors, memory and pace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Of a container's, by version 2 and 1 of control groups."""
 _THREAD_BYTES_PER_SECOND = 200_000_000
-"""What one thread reads and writes, with what a pace counts (docs/performance.md)."""
+"""Bytes that one thread reads and writes, with those that a pace counts (docs/performance.md)."""
 _MOST = 8
 """Of one process: another one may archive beside it."""
 _OVERLAPPING = 2

@@ -1,4 +1,4 @@
-"""How many bytes of which topic and day a segment holds, by four narrow columns of its rows."""
+"""Bytes of each topic and day in a segment, computed from four narrow columns of its rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import TopicDay
 
 MOST_TOPICS = 100
-"""Of a segment; the others are counted together."""
+"""Topics of a segment with rows of their own; the others are counted together."""
 MOST_ROWS = 10_000
-"""Of a segment; a broker writes one within a few days. What has fewer bytes is left out."""
+"""Rows of a segment, which a broker writes within a few days. Those with fewer bytes are left out."""
 
 _SIZE, _KIND = "size", "kind"
 _COUNTED = ["topic", "day", "bytes", "messages"]
@@ -27,11 +27,11 @@ _A_DAY = {"s": 86_400, "ms": DAY_MS, "us": 86_400_000_000, "ns": 86_400_000_000_
 
 
 def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tuple[TopicDay, ...]:
-    """Return what a segment holds of each topic and day, the largest first.
+    """Return the bytes of each topic and day in a segment, the largest first.
 
     :param table: that of rows, as loaded.
-    :param untouched: what :func:`~storage_engine.lake.soundness.segment_reader.untouched_files` says of the
-        table.
+    :param untouched: the result of :func:`~storage_engine.lake.soundness.segment_reader.untouched_files` for
+        the table.
     :return: nothing where the broker's codec names no topic or no time.
     :raises ProofError: a data file is no Parquet file.
     :raises LakeUnavailableError: the lake can't be read.
@@ -44,7 +44,8 @@ def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tupl
 
 
 def topic_days_of(batches: Iterable[pa.Table], columns: Columns) -> tuple[TopicDay, ...]:
-    """Return what rows hold of each topic and day, the largest first; messages without either don't count.
+    """Return the bytes of each topic and day in some rows, the largest first; messages without one of both
+    don't count.
 
     What holds messages, as the header of a batch does, has the time of the next one.
 

@@ -65,7 +65,7 @@ class Lake:
     """An open lake. Its catalog is asked again at each call, for a table that is kept shows the past; a
     metadata file that this process has parsed is not parsed again.
 
-    :param catalog_id: what tells its catalog from a copy of it.
+    :param catalog_id: the identity that tells its catalog from a copy of it.
     """
 
     config: LakeConfig
@@ -209,7 +209,7 @@ def rows_table_among(names: Iterable[str]) -> str:
 
 
 def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
-    """Return whether a lake takes the first store of whatever kind. Pure.
+    """Return whether a lake takes the first store of any kind. Pure.
 
     One of version 1, which has no UUID, was made for the default broker.
     """
@@ -224,7 +224,7 @@ def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
 
 
 def has_no_broker(lake: Lake) -> bool:
-    """Return whether a lake is still nobody's, and takes the first store of whatever kind.
+    """Return whether a lake has no kind yet, and takes the first store of any kind.
 
     :raises LakeUnavailableError: its tables can't be read.
     """
@@ -284,9 +284,7 @@ def connect(config: LakeConfig) -> Lake:
 
 
 def tables_are_missing(error: BaseException | None) -> bool:
-    """Return whether an error says that a catalog lacks its own tables or ours; a catalog that is down
-    doesn't.
-    """
+    """Return whether an error says that a catalog lacks its own tables or ours, and isn't just down."""
     if isinstance(error, NoSuchTableError):
         return True
     if not isinstance(error, DBAPIError):

@@ -1,4 +1,4 @@
-"""How a catalog server is talked to: never for ever, and never over a connection that outlived its use."""
+"""Connections to a catalog server: each has a time limit, and none is used again after a long idle time."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
     """
 
     def _init_catalog(self) -> None:
-        """Find out about the catalog's tables, which PyIceberg takes for missing whatever fails.
+        """Read the catalog's tables, which PyIceberg takes for missing after any failure.
 
         :raises SQLAlchemyError: the database is locked, down or damaged.
         """
@@ -177,7 +177,7 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
-        """Apply a commit to what the table says of itself, and write the result where our files lie."""
+        """Apply a commit to the table's metadata, and write the result where our files lie."""
         staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
         if current_table is not None:
             before = self._read(current_table.metadata_location)

@@ -1,4 +1,4 @@
-"""Where a lake is: everything it takes to open its Iceberg catalog, as plain data."""
+"""A lake's place: everything needed to open its Iceberg catalog, as plain data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LakeConfig:
     """A catalog and a namespace in it.
 
     :param name: catalog name; SQL catalogs keep it in their rows, so other engines must use the same.
-    :param properties: what ``pyiceberg.catalog.load_catalog`` takes: type, uri, warehouse, credentials.
+    :param properties: the arguments of ``pyiceberg.catalog.load_catalog``: type, uri, warehouse, credentials.
     :param namespace: Iceberg namespace of the two tables.
     """
 
@@ -67,8 +67,8 @@ class LakeConfig:
 
     def __post_init__(self) -> None:
         """
-        :raises BadInputError: the catalog's URL has a password that is read as a part of its host, or names
-            what a driver would load; a class isn't one of the list; or a place is relative.
+        :raises BadInputError: the catalog's URL has a password that is read as a part of its host, or makes a
+            driver load something; a class isn't one of the list; or a place is relative.
         """
         uri = self.properties.get("uri", "")
         is_sql = self.properties.get("type") == "sql" or not uri.startswith(("http", "thrift"))

@@ -95,7 +95,7 @@ def _create(lake: Lake) -> Table:
     if table is None:
         raise LakeUnavailableError(
             f"lake {lake.location}: expected the table {DELETIONS} that was made a moment ago, found that "
-            "somebody dropped it. Run again: it is made again from the journal."
+            "another program dropped it. Run again: it is made again from the journal."
         )
     return table
 

@@ -1,4 +1,4 @@
-"""Which lake this is: told by three witnesses, so that a copy or an older state is never taken for the lake.
+"""A lake's identity: three witnesses tell it, so that a copy or an older state is never taken for the lake.
 
 A UUID, which every copy has too, tells another lake. A **mark** below each table's location says which
 catalog committed last, and what: a copied catalog, or one that was put back from a backup, contradicts it.
@@ -36,7 +36,7 @@ LAKE_ID_PROPERTY = "storage-engine.lake-id"
 """Of both tables, and of a new lake's namespace: the lake's UUID. A lake of version 1 has none."""
 
 COPY_OF_PROPERTY = "storage-engine.copy-of"
-"""Of both tables of a copy that nobody has promoted: UUID of the lake that it was made from."""
+"""Of both tables of a copy that was not promoted: UUID of the lake that it was made from."""
 
 ANCESTORS_PROPERTY = "storage-engine.ancestors"
 """Of both tables of a copy that was promoted: JSON list of the UUIDs of the lakes that it goes on for."""
@@ -52,7 +52,7 @@ MARK_NAME = f"{HIDDEN_PREFIX}mark.json"
 _METADATA_FILE = re.compile(r"v?(\d+)(?:-.*)?\.metadata\.json")
 
 _DENIED = re.compile(r"AWS Error ACCESS_DENIED|Azure Error: \[\w*\] 403")
-"""What PyArrow says, without an error number, of a file that one isn't allowed to see."""
+"""PyArrow's text, without an error number, for a file that this user may not see."""
 
 _POSTGRES = "postgresql:"
 _REST = "rest:"
@@ -73,7 +73,7 @@ _POSTGRES_SCHEMA = re.compile(rf"(?P<database>{_POSTGRES}\d+/\d+)/(?P<schema>.*)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a table's location says of the lake that it belongs to.
+    """The record at a table's location of the lake that it belongs to.
 
     :param catalog: identity of the catalog that committed last.
     :param metadata: name of the table's metadata file that was committed last.
@@ -95,7 +95,7 @@ def lake_id_of(table: Table) -> str | None:
 
 
 def copy_of(table: Table) -> str | None:
-    """Return what a loaded table's lake is a copy of; None: it may be written."""
+    """Return the lake that a loaded table's lake is a copy of; None: it is no copy, and may be written."""
     return table.properties.get(COPY_OF_PROPERTY)
 
 
@@ -105,7 +105,7 @@ def ancestors_of(table: Table) -> tuple[str, ...]:
 
 
 def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
-    """Return what tells a catalog from a copy of it at another place.
+    """Return the identity by which a catalog differs from a copy of it at another place.
 
     Of SQLite it is the file's real path; of PostgreSQL the cluster's identifier, which a dump restored
     elsewhere doesn't have; of a REST catalog its address, without a user's name and password.
@@ -236,7 +236,7 @@ def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = Fals
 
 
 def mark_of(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> Mark:
-    """Return what a loaded table's mark has to say."""
+    """Return the contents of a loaded table's mark."""
     return Mark(lake_id, str(table.metadata.table_uuid), catalog, _name(table.metadata_location), pending)
 
 
@@ -312,7 +312,7 @@ def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
 
 
 def _is_denied(cause: BaseException | None) -> bool:
-    """Return whether a failure says that one may not see a file, or that it can't be there."""
+    """Return whether a failure means that this user may not see a file, or that it can't be there."""
     return isinstance(cause, PermissionError | NotADirectoryError) or bool(_DENIED.search(str(cause)))
 
 
@@ -327,7 +327,7 @@ def is_below(location: str, directory: str) -> bool:
 
 
 def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
-    """Hold what the mark below a table's location says against the table.
+    """Compare the mark below a table's location with the table.
 
     :param table: as loaded; loaded again where somebody may have committed since.
     :param lake_id: of the lake, by its tables; None: nothing gave it one yet.
@@ -345,13 +345,14 @@ def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
 
 
 def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: str) -> str:
-    """Return what a mark has against a loaded table, and what to do; "" where nothing."""
+    """Return the contradiction between a mark and a loaded table, and the remedy; "" where there is none."""
     if mark is None:
         if lake_id is None or lake_id_of(table) is None or table.current_snapshot() is None:
             return ""
         return Text(
             f"expected the mark of lake {lake_id}, found no file {MARK_NAME}: this is a copy that left "
-            "hidden files out, or somebody removed it. Nothing was changed. Bring the file back; or run ",
+            "hidden files out, or another program removed it. Nothing was changed. Bring the file back; "
+            "or run ",
             Command("lake relocate"),
             ", which looks at every file and writes the mark again.",
         )
@@ -375,7 +376,7 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
 
 
 def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
-    """Return whether a table's metadata, at ``location``, came after another file's, or is that one."""
+    """Return whether a table's metadata, at ``location``, is that of another file or was made after it."""
     known = {_name(entry.metadata_file) for entry in metadata.metadata_log}
     if file_name == _name(location) or file_name in known:
         return True

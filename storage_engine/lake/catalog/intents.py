@@ -1,4 +1,4 @@
-"""What a command that makes a lake's metadata means to do, kept beside the tables until it is done.
+"""The intent of a command that makes a lake's metadata, kept beside the tables until the command is done.
 
 A command that was killed and is run again finds here which UUID it gave, and which files its earlier attempts
 wrote. Those are removed only after the catalog names another attempt's. What was meant is over once the mark
@@ -49,7 +49,7 @@ class Intent:
 
 
 def read_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return what a command that was killed meant to do.
+    """Return the intent of a command that was killed.
 
     :raises LakeUnavailableError: it can't be read.
     """
@@ -67,7 +67,7 @@ def read_intent(file_io: FileIO, location: str) -> Intent | None:
 
 
 def open_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return what a command that was killed meant to do, if nobody has committed there since.
+    """Return the intent of a killed command, unless another one has committed there since.
 
     :raises LakeUnavailableError: it can't be read.
     """
@@ -76,7 +76,7 @@ def open_intent(file_io: FileIO, location: str) -> Intent | None:
 
 
 def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) -> bool:
-    """Return whether what the catalog names may be an attempt's work: nobody has committed after it.
+    """Return whether the catalog's state may be an attempt's work: no other commit came after it.
 
     :param named: name of the metadata file that the catalog names.
     :raises LakeUnavailableError: it can't be read.
@@ -105,7 +105,7 @@ def _marked(file_io: FileIO, location: str) -> str:
 
 
 def end(file_io: FileIO, location: str, intent: Intent) -> None:
-    """Forget what was to be done: it is done.
+    """Forget the intent: it is carried out.
 
     :raises LakeUnavailableError: the record can't be removed.
     """
@@ -113,7 +113,7 @@ def end(file_io: FileIO, location: str, intent: Intent) -> None:
 
 
 def sweep_attempts(file_io: FileIO, tables: Iterable[str], intent: Intent, named: Iterable[str]) -> None:
-    """Remove what attempts wrote that came to nothing.
+    """Remove files of attempts that failed.
 
     To be called before anybody else can commit: then what the catalog names tells which attempt counts. Where
     it names none of them, nothing is removed.

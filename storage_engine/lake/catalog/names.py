@@ -25,7 +25,7 @@ def location_of(table: Table, name: str) -> str:
     """Return where a file lies now.
 
     :param table: the table below whose location the file lies.
-    :param name: what a receipt says: relative, or a whole location of this table, now or before.
+    :param name: the name in a receipt: relative, or a whole location of this table, now or before.
     """
     if "://" not in name and not name.startswith("/"):
         return f"{_root(table)}/{name}"

@@ -1,4 +1,4 @@
-"""Whether a lake, or what comes out of one, lies inside a broker's store or another lake.
+"""Checks that a lake, or output of one, doesn't lie inside a broker's store or another lake.
 
 Their disk and their tools would take it with them, and a broker does not start with files among its own
 that it doesn't know. Links and bind mounts are followed. Nothing is written.
@@ -25,7 +25,7 @@ from storage_engine.lake.catalog.identity import MARK_NAME
 def refuse_inside_store(places: Mapping[str, Path]) -> None:
     """Make sure that no place to write to is a broker's store, or lies among its own files.
 
-    :param places: by what they are; they need not exist.
+    :param places: paths by their purpose; they need not exist.
     :raises BadInputError: one does; nothing was changed.
     """
     for what, place in places.items():
@@ -93,7 +93,8 @@ def refuse_nested(config: LakeConfig) -> None:
     if around := place_around(config):
         raise BadInputError(
             f"lake {config.location}: expected a place outside of stores and other lakes, found one inside "
-            f"{around}: what takes that takes both. Nothing was changed. Name another directory, on another "
+            f"{around}: whatever destroys that destroys both. Nothing was changed. Name another "
+            "directory, on another "
             "disk."
         )
 
@@ -112,7 +113,8 @@ def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
     """Return the error for a lake that lies inside a store or another lake."""
     return LakeIdentityError(
         f"lake {config.location}: expected a lake outside of stores and other lakes, found one inside "
-        f"{around}, which proves nothing for a release and takes nothing: what takes that takes both. "
+        f"{around}, which proves nothing for a release and takes nothing: whatever destroys that destroys "
+        "both. "
         "Nothing was changed. Move its directory to another disk and run ",
         Command("lake relocate"),
         "; ",
@@ -152,7 +154,7 @@ def places_around(place: Path) -> Iterator[Path]:
 
 
 def _other_names(path: Path) -> Iterator[Path]:
-    """Yield what an existing path is called by other mounts of its file system (proc_pid_mountinfo(5))."""
+    """Yield an existing path's names through other mounts of its file system (proc_pid_mountinfo(5))."""
     lines: list[str] = []
     with suppress(OSError):
         lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()

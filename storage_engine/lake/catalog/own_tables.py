@@ -41,7 +41,7 @@ def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
 
 
 def ignored_properties(found: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of a table's properties that nobody here follows. Pure."""
+    """Return the names of a table's properties that aren't followed here. Pure."""
     return tuple(
         sorted(
             key
@@ -70,9 +70,10 @@ class OwnTable(Table):
 
 
 class OwnTables(Catalog):
-    """How our catalogs load and commit tables; each has to be told whose it is before the first.
+    """Loads and commits tables for our catalogs; each catalog has to be given its owner before the first
+    table.
 
-    :param ignored: names of what a catalog's server has answered and nobody here follows.
+    :param ignored: names of a catalog server's answers that aren't followed here.
     """
 
     ignored: Set[str] = frozenset()
@@ -80,7 +81,7 @@ class OwnTables(Catalog):
     _catalog_id: str
 
     def belong_to(self, config: LakeConfig, catalog_id: str) -> None:
-        """Take what tells which place is this lake's own."""
+        """Take the function that tells which place is this lake's own."""
         self._config, self._catalog_id = config, catalog_id
 
     def _load_file_io(self, properties: Properties | None = None, location: str | None = None) -> FileIO:
@@ -92,7 +93,7 @@ class OwnTables(Catalog):
     ) -> OwnTable:
         """Return a table as it counts here.
 
-        :param config: what the catalog's protocol needs.
+        :param config: values that the catalog's protocol needs.
         :raises LakeUnavailableError: which place is its own can't be told.
         """
         file_io = self._load_file_io(location=location)

@@ -1,4 +1,4 @@
-"""Where a lake's catalog has to be, told without opening it: cheap enough for every plan."""
+"""Checks that a lake's catalog is in its place, without opening it: cheap enough for every plan."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_catalog_file(config: LakeConfig) -> None:
     """Make sure that a catalog which is a file is there.
 
     :raises LakeMissingError: it isn't.
-    :raises LakeUnavailableError: whether it is can't be told, or what has its name is no file.
+    :raises LakeUnavailableError: it can't be told whether the file is there, or its name is no file's.
     """
     if not is_catalog_there(config):
         raise LakeMissingError(
@@ -51,7 +51,7 @@ def check_catalog_file(config: LakeConfig) -> None:
 def is_catalog_there(config: LakeConfig) -> bool:
     """Return whether a catalog's file is there; True where the catalog is no file.
 
-    :raises LakeUnavailableError: that can't be told, or what has its name is no file.
+    :raises LakeUnavailableError: that can't be told, or its name is no file's.
     """
     file = sqlite_file_of(config)
     if file is None:

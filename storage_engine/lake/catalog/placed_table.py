@@ -158,7 +158,7 @@ def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
     """Return a table with whether somebody has moved what its metadata names.
 
     :param place: where its own files lie, by metadata and marks. It is the table's location, too, once a
-        warehouse was moved whose catalog stayed: then what the metadata names elsewhere lies here.
+        warehouse was moved whose catalog stayed: then files that the metadata names elsewhere lie here.
     :raises LakeUnavailableError: its files can't be looked at.
     """
     if place.rstrip("/") != table.location:
@@ -176,7 +176,7 @@ def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
 def parse_metadata(data: bytes, location: str) -> TableMetadata:
     """Parse a metadata file; another engine may have compressed it, as its name says then.
 
-    :raises Exception: whatever PyIceberg raises for what is none.
+    :raises Exception: any error of PyIceberg for text that is no metadata.
     """
     compressor = Compressor.get_compressor(location)
     return FromByteStream.table_metadata(cast("Any", io.BytesIO(data)), compression=compressor)
@@ -229,7 +229,7 @@ def live_files(table: PlacedTable) -> dict[str, DataFile]:
 
 
 class _PlacedIO(FileIO):
-    """Opens what a table's metadata names where it lies now; writes nothing."""
+    """Opens files that a table's metadata names, at the place where they lie now; writes nothing."""
 
     def __init__(self, table: PlacedTable) -> None:
         super().__init__(table.io.properties)

@@ -153,6 +153,6 @@ def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:
 
 def _overtaken(lake: Lake, name: str, expected: str) -> LakeUnavailableError:
     return LakeUnavailableError(
-        f"lake {lake.location}: expected the catalog to name {expected} for {name}, found that somebody "
-        "changed it meanwhile. Nothing was changed. Run again when nobody writes to the lake."
+        f"lake {lake.location}: expected the catalog to name {expected} for {name}, found that another "
+        "program changed it meanwhile. Nothing was changed. Run again when no process writes to the lake."
     )

@@ -1,4 +1,4 @@
-"""How a REST catalog is asked, and what of its answers is followed."""
+"""Requests to a REST catalog, and the parts of its answers that are followed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from storage_engine.lake.catalog.catalog_connections import ANSWER_SECONDS, CONN
 from storage_engine.lake.catalog.own_tables import OwnTables
 
 _REST_CONFIG = ("prefix", "namespace-separator")
-"""What the protocol needs of a REST catalog's configuration; all else is ours to say."""
+"""Properties that the protocol needs of a REST catalog's configuration; all others are ours."""
 
 _REST_TABLE_CONFIG = ("token",)
-"""The same of what it says of a table."""
+"""The same for its answers about a table."""
 
 _ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
 
@@ -67,7 +67,7 @@ class PatientRestCatalog(OwnTables, RestCatalog):
 
 def _check_redirect(response: Response, **_: Any) -> None:
     """
-    :raises TooManyRedirects: the answer leads to another host, which would get what was sent.
+    :raises TooManyRedirects: the answer leads to another host, which would get the request.
     """
     host = urlsplit(response.headers.get("location", "")).hostname
     if response.is_redirect and host not in (None, urlsplit(response.url).hostname):

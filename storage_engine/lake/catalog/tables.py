@@ -66,7 +66,7 @@ SEGMENTS_COMMENTS: Mapping[str, str] = {
     "data_file": "data file with the segment's rows, relative to the table of rows",
     "data_file_bytes": "length of the data file",
     "data_file_sha256": "SHA-256 of the data file, in hex",
-    "proof_version": "version of what proven means",
+    "proof_version": "version of the meaning of proven",
     "proven_at_ms": f"when every byte was read back from the lake, {_MS}",
     "moved_to": "JSON list of the files that have the rows since another engine moved them; null: data_file",
     "sequence": "number of the receipt among those of its store; of one segment the last counts",
@@ -122,9 +122,9 @@ DELETIONS = "deletions"
 """The table of what runs released or found gone. A lake is whole without it: it is made from the journal."""
 
 SCHEMA_VERSION = "3.0"
-"""Of a new lake."""
+"""Version of a new lake."""
 VERSION_WITHOUT_TREES = "2.0"
-"""Of an older lake that was written to, and of the table of deletions."""
+"""Version of an older lake that was written to, and of the table of deletions."""
 SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
 
 _MAJOR_WITH_TREES = "3"
@@ -139,10 +139,10 @@ _TREE_TYPES: dict[str, pa.DataType] = {
     "gone": pa.string(),
 }
 TREE_COLUMNS = pa.schema([pa.field(name, kind) for name, kind in _TREE_TYPES.items()])
-"""What the lake adds behind a codec's columns since version 3."""
+"""Columns that the lake adds behind a codec's columns since version 3."""
 
 TREE_FIELDS = ("root", "streams", "row_groups", "state", "act")
-"""What receipts have since version 3."""
+"""Columns of receipts since version 3."""
 
 LATER_COLUMNS: tuple[str, ...] = ("properties_text",)
 """Columns that some codec has since version 3, in the order in which they came. A new table gets the columns
@@ -157,7 +157,7 @@ _IDENTITY_TYPES: dict[str, pa.DataType] = {
     "segment_base_offset": pa.int64(),
 }
 IDENTITY_COLUMNS = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _IDENTITY_TYPES.items()])
-"""What the lake adds in front of a codec's columns."""
+"""Columns that the lake adds in front of a codec's columns."""
 
 SELECTIVE_COLUMNS = (*IDENTITY_COLUMNS.names, "physical_offset", "kind")
 """Columns of every broker's rows with minimum and maximum: what a query selects by."""
@@ -269,7 +269,8 @@ def messages_schema(
 ) -> Schema:
     """The Iceberg schema of the table of rows for a codec's columns.
 
-    :param comments: of the codec's columns; None: without any comment, for who only reads or compares.
+    :param comments: of the codec's columns; None: without any comment, for a caller that only reads or
+        compares.
     """
     schema = _messages_schema(codec_schema, LATER_COLUMNS)
     if not trees:
@@ -310,7 +311,7 @@ def partition_by_store(schema: Schema) -> PartitionSpec:
 
 
 def is_by_store(table: Table, spec_id: int) -> bool:
-    """Return whether files of this partition spec are of one store each, which their partition names."""
+    """Return whether files of this partition spec have one store each, which their partition names."""
     (only, *others) = table.specs()[spec_id].fields or (None,)
     return (
         only is not None
@@ -385,7 +386,7 @@ def check_version_of(location: str, properties: Mapping[str, str]) -> None:
 
 
 def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
-    """Return what a loaded table lacks, as one that an older version made does."""
+    """Return the columns that a loaded table lacks because an older version made it."""
     there = {field.name for field in table.schema().fields}
     return [field for field in expected.fields if field.name not in there]
 
@@ -400,7 +401,9 @@ def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
 
 
 def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return what other engines and older releases go by and a table has not, or has otherwise. Pure."""
+    """Return the properties that other engines and older releases need and that a table lacks, or has with
+    other values. Pure.
+    """
     wanted = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
     return {key: value for key, value in wanted.items() if found.get(key) != value}
 
@@ -412,7 +415,7 @@ def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None 
 
     :param properties: set in the same commit.
     :raises LakeUnavailableError: a column is missing that can't be empty: the table isn't ours.
-    :raises CommitFailedException: somebody else changes the table at this moment.
+    :raises CommitFailedException: another process changes the table at this moment.
     """
     missing, uncommented = missing_columns(table, expected), missing_comments(table, expected)
     if not missing and not uncommented and not properties:
@@ -490,7 +493,7 @@ def _with_id(field: pa.Field[Any], field_id: int) -> pa.Field[Any]:
 
 
 def _with_nested_ids(field: pa.Field[Any], ids: Iterator[int]) -> pa.Field[Any]:
-    """Number what is nested: all of one level, then what is below each."""
+    """Number nested fields: all fields of one level, then those of the level below each."""
     if pa.types.is_list(field.type):
         element = _with_id(field.type.value_field, next(ids))
         return field.with_type(pa.list_(_with_nested_ids(element, ids)))

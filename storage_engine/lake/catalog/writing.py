@@ -1,4 +1,4 @@
-"""Before a lake is written: its locks are taken, it may be written, and older ones get what they lack.
+"""Preparation of a lake for writing: its locks are taken, it is checked, and older lakes get what they lack.
 
 A lake of version 1 is taken over once: it gets a UUID and marks, and its tables' major version is
 raised, so that an older release on another host refuses it. Killed at any instant and run again, that
@@ -103,7 +103,8 @@ _OTHERS = {
 def committing(lake: Lake) -> Iterator[None]:
     """Hold off whoever removes files, from looking at the tables until the catalog has answered.
 
-    :raises LakeUnavailableError: somebody removes files for longer than is waited, or the lock can't be had.
+    :raises LakeUnavailableError: another process removes files for longer than is waited, or the lock can't
+        be had.
     """
     with _held(lake.messages().location(), fcntl.LOCK_SH):
         yield
@@ -113,7 +114,7 @@ def committing(lake: Lake) -> Iterator[None]:
 def nobody_commits(lake: Lake) -> Iterator[None]:
     """Hold off commits.
 
-    :raises LakeUnavailableError: somebody commits for longer than is waited, or the lock can't be had;
+    :raises LakeUnavailableError: another process commits for longer than is waited, or the lock can't be had;
         nothing was removed.
     """
     with nobody_commits_at(lake.messages().location()):
@@ -135,7 +136,8 @@ def nobody_commits_at(location: str) -> Iterator[None]:
 def recording_acts(lake: Lake) -> Iterator[None]:
     """Hold off whoever removes files and whoever records an act, while others may commit.
 
-    :raises LakeUnavailableError: somebody does either for longer than is waited, or a lock can't be had.
+    :raises LakeUnavailableError: another process does either for longer than is waited, or a lock can't be
+        had.
     """
     with committing(lake), _held(lake.segments().location(), fcntl.LOCK_EX, _ACTS_LOCK_NAME):
         yield
@@ -162,7 +164,7 @@ def _held(location: str, operation: int, name: str = LOCK_NAME) -> Iterator[None
                 holders = ", ".join(map(run_text, flock_holders(descriptor))) or "somebody"
                 others = f"{holders} {_OTHERS[name, operation]}"
                 raise LakeUnavailableError(
-                    f"{path}: expected that nobody else holds the lake, but for {seconds:g} s "
+                    f"{path}: expected that no other process holds the lake, except for {seconds:g} s "
                     f"{others}, or keeps the file locked; only who may write there can. Nothing was changed. "
                     "Run again when that has ended; --wait says how long to wait for it."
                 )
@@ -259,9 +261,9 @@ def ready_to_write(lake: Lake) -> None:
 
     Not to be called while :data:`CHANGE_LOCK` is held: it is taken where something is changed.
 
-    :raises LakeIdentityError: the lake is a copy that nobody promoted, or lies inside a store or another
-        lake; or it is of version 1, and its warehouse shows that the catalog is older than what lies there,
-        or not the only one.
+    :raises LakeIdentityError: the lake is a copy that was not promoted, or lies inside a store or another
+        lake; or it is of version 1, and its warehouse shows that the catalog is older than the warehouse, or
+        not the only one.
     :raises LakeUnavailableError: the lake can't be written, or isn't ours.
     """
     refuse_nested_proof(lake.config)

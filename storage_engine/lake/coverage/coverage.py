@@ -1,4 +1,4 @@
-"""Where the bytes of a log are: store and lakes laid over each other. Pure; reads nothing.
+"""Coverage of a log: the ranges that the store, a lake, both or neither have. Pure; reads nothing.
 
 The union of what lies on disk and what lies in the lake has to be one interval: every gap between its
 ends is LOST. Where both have a segment their SHA-256 has to agree. What a journal says was released
@@ -24,7 +24,7 @@ from storage_engine.model.store import IdentifiedRange, LogNames, by_log
 def in_either(
     rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str], elsewhere: Iterable[Receipt]
 ) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
-    """One lake's receipts with those of the other that say more; each segment's bytes once.
+    """Merge one lake's receipts with the better ones of the other; each segment's bytes once.
 
     :param broken: which of ``rows`` prove nothing, and why.
     :param elsewhere: receipts that hold in the other lake.
@@ -58,19 +58,19 @@ _ARCHIVED_ONLY = "in the lake only, with a valid receipt"
 
 @dataclass(frozen=True, slots=True)
 class LocalSpan:
-    """What one segment file holds of the log: [start_offset, end_offset), up to the logical end.
+    """One segment file's range of the log: [start_offset, end_offset), up to the logical end.
 
-    :param sha256: of the whole file; None when nobody read it.
+    :param sha256: of the whole file; None when it was not read.
     :param unchanged: its facts (device, inode, size, mtime, ctime) are still those it was proven with,
         which stands for an equal hash where ``sha256`` is None.
-    :param pending: planned to go.
+    :param pending: planned for deletion.
     :param path: of the file; "" when nobody is to read it.
     :param different_at: position of the first byte at which it was found not to be the archived segment.
     :param shielded: it is gone from the log, and lies in the shield.
     :param companions_fault: why its companions aren't those that were archived; "" where they are, or nothing
         was.
-    :param lineage: of its log now: what is archived of an older one had other bytes; 0: not known.
-    :param unread: why it can't be read, so that what it has isn't known; "": it can.
+    :param lineage: of its log now: archived segments of an older one had other bytes; 0: not known.
+    :param unread: why it can't be read, so that its bytes are unknown; "": it can.
     """
 
     log: str
@@ -90,16 +90,16 @@ class LocalSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedSpan:
-    """What went from a log, by the journal: what a run deleted, or others deleted.
+    """A range that was deleted from a log, by the journal: by a run, or by others.
 
     :param excused: why no receipt was needed (policy ``archive: off``, a rule, or a waiver); "" when it was.
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
-    :param others: where others deleted it, what is known of that; "" where a run deleted it.
-    :param lineage: of the log then: what is archived of an older one had other bytes; 0: not known.
-    :param unknown: nobody can tell whether it has gone: it may lie where nobody can look.
+    :param others: where others deleted it, the known facts of that; "" where a run deleted it.
+    :param lineage: of the log then: archived segments of an older one had other bytes; 0: not known.
+    :param unknown: it is unknown whether it is gone: it may lie in an unreadable place.
     :param log_id: which log it went from, as receipts have it; "" where that isn't known.
     :param is_other: another log has the name of that one by now.
-    :param unproven: no lake had all of it when it was found gone, whatever receipts say of what they lack.
+    :param unproven: no lake had all of it when it was found gone, whatever receipts say.
     """
 
     log: str
@@ -116,16 +116,16 @@ class ReleasedSpan:
 
     @property
     def is_loss(self) -> bool:
-        """Return whether it went when no rule let it go, and nobody has accepted that."""
+        """Return whether it was deleted while no rule permitted that, and no person has accepted the loss."""
         return self.unproven and not self.excused
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpan:
-    """What another store has archived of a log that both have a replica of.
+    """A range that another store has archived of a log that both have a replica of.
 
-    :param log: its name, or what it is called once another one has that.
-    :param ended: what became of it where it expired; "": that store has it whole.
+    :param log: its name, or its label once another log has that name.
+    :param ended: its end where it expired, as a clause; "": that store has it whole.
     """
 
     log: str
@@ -141,10 +141,10 @@ ComparedReceipts = Callable[[], Collection[str | SegmentIdentity]]
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """Who may know of bytes that are in no place that was looked at.
+    """Places that may have bytes that are in no place that was looked at.
 
     :param present: by name, the identity of the log on disk, as receipts have it; "": it can't be told.
-    :param replicas: what sound receipts of other stores have; counts where nothing of the store does.
+    :param replicas: ranges in sound receipts of other stores; they count where the store has none of its own.
     :param unasked: lakes that may have them and were not asked, each as a clause that names it.
     :param compared: by the journal.
     :param expiries: by which policy and since when something expired, by the SHA-256 of the act.
@@ -160,7 +160,7 @@ class Witnesses:
 def names_of_logs(
     present: Mapping[str, str], archived: Iterable[IdentifiedRange], released: Iterable[ReleasedSpan]
 ) -> LogNames:
-    """Return what the logs are called that lakes and journal tell of.
+    """Return the names of the logs in lakes and journal.
 
     :param present: by name, the identity of the log on disk.
     """
@@ -185,12 +185,12 @@ def log_ranges(
 
     A log whose name another one has by now is a log of its own, called by its label.
 
-    :param local: what is on disk; spans without a byte (preallocated files) are ignored.
-    :param receipts: of one store, also those of segments that expired. Of several lineages that cover an
-        offset the highest counts, that of the log on disk among them: a person opened it because the offset
+    :param local: ranges on disk; spans without a byte (preallocated files) are ignored.
+    :param receipts: of one store, also those of segments that expired. Where several lineages cover an
+        offset, the highest counts, also above that of the log on disk: a person opened it because the offset
         was written again, and the older bytes stay in the lake as history.
-    :param released: what the journal says has gone.
-    :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
+    :param released: ranges deleted by the journal's record.
+    :param broken: receipts that contradict their data file, with the reason: they prove nothing.
     """
     witnesses = witnesses or Witnesses()
     rows, went = list(receipts), [span for span in released if span.end_offset > span.start_offset]
@@ -255,7 +255,7 @@ def _one_log(
 
 
 def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[list[T]]:
-    """For each elementary interval between neighbouring cuts, what covers it."""
+    """Return the spans that cover each elementary interval between neighbouring cuts."""
     position_of = {offset: position for position, offset in enumerate(cuts)}
     covering: list[list[T]] = [[] for _ in cuts[1:]]
     for start, end, item in spans:
@@ -309,7 +309,7 @@ def _judge(
         where, place = Where.ARCHIVED, _ARCHIVED_ONLY
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif local and any(span.pending for span in local):
-        where, place = Where.PENDING, "on disk, planned to go, not in the lake yet"
+        where, place = Where.PENDING, "on disk, planned for deletion, not in the lake yet"
     elif local:
         where, place = Where.LOCAL, "on disk"
     elif shielded:
@@ -356,7 +356,7 @@ def _judge(
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """What became of bytes that are in no place that was looked at.
+    """State of bytes that are in no place that was looked at.
 
     :param where: NOT_ARCHIVED, LOST or UNKNOWN.
     :param is_accepted: all of it went without an archive by somebody's decision.
@@ -370,7 +370,8 @@ class Absent:
 def judge_absent(
     released: Sequence[ReleasedSpan], unasked: Sequence[str], *, has_receipt: bool = False
 ) -> Absent:
-    """Decide what bytes are that are in no place that was looked at: LOST only where nobody else may know.
+    """Judge bytes that are in no place that was looked at: LOST only where every place that may have them was
+    asked.
 
     :param released: what the journal says of their going.
     :param unasked: lakes that may have them and were not asked, each as a clause.
@@ -437,7 +438,7 @@ def _joined(rows: Sequence[RangeStatus]) -> RangeStatus:
 
 
 def merge_intervals(pieces: Iterable[HasOffsets | Interval]) -> list[Interval]:
-    """Return what ranges cover, as intervals that don't touch, by offset."""
+    """Return the union of ranges as intervals that don't touch, by offset."""
     found: list[Interval] = []
     ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
     for start, end in sorted(ends):

@@ -1,4 +1,4 @@
-"""What a store has on disk, and what a lake has by its receipts: a few columns, as there may be 100,000."""
+"""Ranges that a store has on disk and a lake has by its receipts: few columns, for up to 100,000 rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def local_spans(
     lineages: Lineages,
     ends: Mapping[SegmentId, int] | None = None,
 ) -> tuple[LocalSpan, ...]:
-    """Return what a store has on disk, compared with its receipts. A file that goes away meanwhile isn't on
+    """Return a store's ranges on disk, compared with its receipts. A file that goes away meanwhile isn't on
     disk.
 
     :param rows: the store's receipts; :func:`comparable` says which count.
@@ -94,7 +94,7 @@ def compare(
 
     :param files: its own first.
     :param hash_all: read and hash each.
-    :raises FileNotFoundError: a file to hash went away.
+    :raises FileNotFoundError: a file to hash vanished.
     """
     if receipt is None:
         return Compared(None, False, "")
@@ -142,7 +142,7 @@ def companion_fault(broker: str, proven: Companion, path: Path) -> str:
 
 
 def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
-    """Return whether a file that has other bytes than a companion says the same.
+    """Return whether a file that differs from a companion in bytes has the same content.
 
     :raises OSError: it can't be read.
     """
@@ -157,10 +157,10 @@ _COLUMNS = ("sequence", "log", "lineage", "base_offset", "size_bytes", "row_hash
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReceiptSpan:
-    """What one receipt says of where its segment lies, and its place in the chain of receipts.
+    """A receipt's range, the file of its rows, and its place in the chain of receipts.
 
     :param log_id: which log it is of; "": it isn't known.
-    :param ended: what became of a segment that expired; "": the lake has it whole.
+    :param ended: the end of a segment that expired, as a clause; "": the lake has it whole.
     """
 
     sequence: int
@@ -178,9 +178,9 @@ class ReceiptSpan:
 class ArchivedSpan:
     """One segment that a lake has a receipt of, or several that follow each other.
 
-    :param fault: what verifying found wrong with it last; "" where it found nothing, or never looked.
+    :param fault: the last fault that verifying found in it; "" where there is none, or it was never verified.
     :param log_id: which log it is of; "": it isn't known.
-    :param ended: what became of it where it expired; "": the lake has it whole.
+    :param ended: its end where it expired, as a clause; "": the lake has it whole.
     """
 
     log: str
@@ -242,8 +242,8 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
 
 
 def has_those_before(lake: Lake, store_id: str, rows: Sequence[ReceiptSpan]) -> bool:
-    """Return whether a lake has as many receipts of a store as the last one's number says: another engine may
-    have deleted some. No file of them is read.
+    """Return whether a lake has as many receipts of a store as the number of the last one says: another
+    engine may have deleted some. No file of them is read.
 
     :param rows: the store's last ones, in their order.
     :raises LakeUnavailableError: the table can't be read.
@@ -259,7 +259,7 @@ def has_those_before(lake: Lake, store_id: str, rows: Sequence[ReceiptSpan]) -> 
 def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[ArchivedSpan, ...]:
     """Return the segments that receipts are of, by log, lineage and offset.
 
-    :param history: what verifying remembers of receipts that it found at fault.
+    :param history: verification's memory of receipts with faults.
     """
     spans: dict[tuple[str, int, int], ArchivedSpan] = {}
     for row in sorted(rows, key=attrgetter("sequence")):

@@ -38,7 +38,7 @@ def last_check(history: History, receipt: HasReceiptHash, level: VerifyLevel) ->
 
 
 def standing_fault(history: History, receipt: HasReceiptHash) -> Check | None:
-    """Return what was found wrong with a segment and not found right since, by a look at least as close."""
+    """Return the fault of a segment that no later look of at least the same depth found mended."""
     for check in history.get(receipt.row_hash, ()):
         if check.fault and last_check(history, receipt, check.level) == check:
             return check
@@ -58,8 +58,8 @@ def choose(
     At least one that is not urgent is always chosen, however small the budget: the walk goes on.
 
     :param urgent: looked at before the others, on up to half of the budget, so that a repair shows soon.
-    :param cost_bytes: what looking at a segment reads.
-    :param max_bytes: budget of what is read; None: everything.
+    :param cost_bytes: the bytes read by a look at a segment.
+    :param max_bytes: budget of bytes to read; None: all.
     """
 
     def seen_ms(receipt: Receipt) -> int:
@@ -103,7 +103,7 @@ def coverage(
 
 
 def _fitting(turns: Sequence[Receipt], cost_bytes: Callable[[Receipt], int], max_bytes: int) -> list[Receipt]:
-    """As many from the front as fit; a later one never overtakes one that doesn't."""
+    """Return as many items from the front as fit; a later one never overtakes one that doesn't fit."""
     chosen = []
     for receipt in turns:
         max_bytes -= cost_bytes(receipt)

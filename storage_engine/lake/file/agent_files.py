@@ -38,7 +38,7 @@ from storage_engine.same_bytes.own_acts import OwnActs
 
 PROTOCOL: Final = 2
 DRIVER: Final = "driver"
-"""What who asks for a run calls itself; a task says the run's name."""
+"""The caller's name for itself; a task gives the run's name."""
 PLAIN: Final = "plain://"
 BLOCK_BYTES: Final = 256 << 10
 """Sent at a time, with a CRC-32C behind it. Smaller ones cost more calls, larger ones leave the caches."""
@@ -135,7 +135,7 @@ def notice_death(connection: socket.socket) -> None:
 
 
 def shows(secret: bytes, who: str, own_nonce: str, others_nonce: str) -> str:
-    """Return what shows that one has a secret, to who has made a nonce for it."""
+    """Return the proof that the caller has a secret, for the peer that made the nonce."""
     return hmac.new(secret, f"{who} {own_nonce} {others_nonce}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -272,7 +272,7 @@ class AgentFiles:
         return self._facts({"ask": "look", "path": path, "settled": False})
 
     def own_acts(self, path: str) -> OwnActs:
-        """Return what this package did itself to a file."""
+        """Return the changes that this package itself made to a file."""
         answer = self._agent.ask({"ask": "acts", "path": path})
         with self._agent.understood():
             return from_jsonable(OwnActs, answer["acts"], "acts")
@@ -362,7 +362,7 @@ class _Agent:
     def ask(self, question: Mapping[str, Any], *, behind: bytes = b"") -> dict[str, Any]:
         """Return the agent's answer.
 
-        :param behind: what is sent after the question.
+        :param behind: the bytes sent after the question.
         :raises StorageEngineError: the agent's error; or it doesn't answer.
         """
         with self.understood():
@@ -390,7 +390,7 @@ class _Agent:
     @contextmanager
     def understood(self) -> Iterator[None]:
         """
-        :raises AgentError: in the block the connection failed, or what came isn't what an agent says.
+        :raises AgentError: in the block the connection failed, or the answer isn't an agent's.
         """
         try:
             yield

@@ -54,9 +54,7 @@ CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, A
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """What a segment's rows say of it, by the names that receipts have for it. Timestamps in ms since the
-    epoch; None without messages.
-    """
+    """Facts about a segment from its rows. Timestamps in ms since the epoch; None without messages."""
 
     row_count: int
     message_count: int
@@ -216,7 +214,7 @@ def _read_only(data: memoryview) -> memoryview:
 def codec_errors(name: str) -> Iterator[None]:
     """Turn whatever a codec raises into one error; out of memory is no fault of its own.
 
-    :raises ProofError: a broker's codec raises what is no error of this package.
+    :raises ProofError: a broker's codec raises an error that isn't of this package.
     """
     try:
         yield
@@ -228,7 +226,7 @@ def codec_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def _row_errors(name: str) -> Iterator[None]:
-    """Tell what is wrong with a codec's rows from a sink that can't take them.
+    """Turn errors about a codec's rows, raised by a sink that can't take them, into ours.
 
     :raises ProofError: the rows aren't as their schema says.
     """
@@ -250,7 +248,7 @@ def encode_rows(codec: SegmentCodec, rows: pa.Table, out: memoryview, first_posi
     """Let a codec write rows' bytes.
 
     :return: how many bytes it says that it has written.
-    :raises ProofError: the codec fails, or says what can't be.
+    :raises ProofError: the codec fails, or returns impossible values.
     """
     with codec_errors(name):
         written: object = codec.encode(rows, out, first_position)
@@ -350,7 +348,7 @@ class RowCounter:
             self._last_us.append(extremes["max"].as_py())
 
     def stats(self) -> DataFileStats:
-        """Return what has been counted."""
+        """Return the counts so far."""
         first, last = min(self._first_us, default=None), max(self._last_us, default=None)
         return DataFileStats(
             row_count=self._rows,
@@ -362,7 +360,7 @@ class RowCounter:
 
 
 class WindowMemory:
-    """What windows are put together in. It serves one segment after the other, never two at a time.
+    """Memory in which windows are put together. It serves one segment after the other, never two at a time.
 
     Fresh pages would have to be cleared by the kernel, which takes a good part of the time of encoding.
     """
@@ -701,7 +699,7 @@ def read_window(
 
 
 def _encoded_rows(parquet: SegmentRows, codec: SegmentCodec, group: int) -> pa.Table:
-    """Read what the bytes of a row group's rows are made of, and no columns that none of them needs."""
+    """Read the columns that a row group's bytes are made of, and no column that none of its rows needs."""
     spared = codec.columns.not_of_raw
     names = [name for name in codec.encoded_columns if name not in spared]
     rows = parquet.read_row_group(group, columns=names, use_threads=False)
@@ -759,7 +757,7 @@ def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) 
 
 
 def place_of(metadata: pq.FileMetaData, column: str, name: str) -> int:
-    """Return which of a data file's columns one is.
+    """Return the position of one of a data file's columns.
 
     :raises ProofError: its footer names none.
     """
@@ -786,8 +784,8 @@ def push_rows(
     row groups at a time.
 
     :param origin: position of the segment's first byte.
-    :param take: is given each row group with all columns, after its number; None: only those are read that
-        the leaves are made of.
+    :param take: is given each row group with all columns, after its number; None: only the columns that
+        leaves are made of are read.
     :param compare: is given the bytes of each window's rows.
     :raises ProofError: rows overlap, or lie outside of the segment.
     """

@@ -1,4 +1,4 @@
-"""How the Parquet writer encodes a data file's columns: by what their codec says, and by a sample of them."""
+"""Parquet encodings of a data file's columns: chosen by their codec and by a sample of them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from storage_engine.model.broker.codec import Columns
 
 COMPRESSION_LEVEL: Final = 1
 _PACKED_LEVEL: Final = -100
-"""Of what doesn't shrink: zstd then looks for little."""
+"""The level for data that doesn't shrink: zstd then searches little."""
 SAMPLE_ROWS: Final = 1 << 14
-"""Of the first rows, by which a file's options are chosen."""
+"""Number of first rows by which a file's options are chosen."""
 _SAMPLE_VALUES: Final = 1000
 _LEAST_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Of a sample of bytes: of fewer than the least nothing is judged."""
+"""Bytes of a sample: fewer than the least are not judged."""
 _SHRINKS: Final = 0.97
-"""To this part of its size, or compression isn't worth its time."""
+"""Part of its size that compression has to reach to be worth its time."""
 _MOST_DISTINCT: Final = 0.9
-"""Of a column with more distinct values than this part, a dictionary is tried in vain."""
+"""Share of distinct values above which no dictionary is tried."""
 
 
 def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -
 
 
 def _has_repeats(column: pa.ChunkedArray[Any]) -> bool:
-    """Return whether values come again often enough for a dictionary."""
+    """Return whether values repeat often enough for a dictionary."""
     values: Any = column
     if pa.types.is_binary_view(values.type):
         values = values.cast(pa.large_binary())
@@ -62,7 +62,7 @@ def _has_repeats(column: pa.ChunkedArray[Any]) -> bool:
 
 
 def _is_packed(column: pa.ChunkedArray[Any]) -> bool:
-    """Return whether a column of bytes doesn't shrink, as they are compressed already."""
+    """Return whether a column of bytes doesn't shrink, since they are compressed already."""
     if not pa.types.is_binary_view(column.type):
         return False
     taken: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What goes into archiving a segment and what comes out: plain data, picklable and JSON-able."""
+"""Input and output of the archiving of one segment: plain data, picklable and JSON-able."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from storage_engine.model.proof.receipt import ProvenRows, Receipt, SegmentIdent
 from storage_engine.model.store import FileFacts, SegmentContext, in_file_name
 
 _LOG_BYTES = 148
-"""Of a log's name in a data file's, which has at most 107 more while it is staged; file systems take 255."""
+"""Bytes of a log's name in a data file's name, which has at most 107 more while it is staged; file
+systems take 255."""
 
 _SHARED_FILE_NAME = re.compile(r"shared-[0-9a-f]{8,32}-\d{1,9}(?:-[0-9a-f]{8})?\.parquet")
 
@@ -22,7 +23,7 @@ _DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})(?:-([0-9a-f]{8}))?
 
 @dataclass(frozen=True, slots=True)
 class AgentAccess:
-    """How a driver reaches the agent beside a broker.
+    """The address of the agent beside a broker, and the driver's access to it.
 
     :param address: HOST:PORT; plain://HOST:PORT without TLS.
     :param token: that the agent has as well; "": it asks for a certificate.
@@ -38,10 +39,10 @@ class AgentAccess:
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """With what a task reads the segments of one run from an agent, and nothing else.
+    """Everything that a task needs to read the segments of one run from an agent.
 
     :param address: as of :class:`AgentAccess`, as is ``authorities``.
-    :param run: what the agent calls the run: the digest of what it may read, and a number.
+    :param run: the agent's name for the run: the digest of the files that it may read, and a number.
     """
 
     address: str
@@ -57,15 +58,15 @@ class SegmentJob:
     :param facts: the file as it was when it was chosen; a file that differs is refused.
     :param messages_location: the location of the table of rows, so that a task needs no catalog.
     :param accept_damage: archive bytes that don't decode as they are, instead of refusing them.
-    :param original_mtime_ns: see ``Segment``; what the receipt says of the file's time.
+    :param original_mtime_ns: see ``Segment``; the receipt's time of the file.
     :param attempt: part of the data file's name, where one by that name was in the table and was lost or
         rewritten: another engine's snapshot expiry may still delete it.
     :param bytes_per_second: how fast this process may archive; None: as fast as it can. See ``pace``.
-    :param store_name: what the receipt says of the store's name.
-    :param store_host: what the receipt says of the machine on which the store lies.
+    :param store_name: the receipt's name of the store.
+    :param store_host: the receipt's name of the machine on which the store lies.
     :param end_offset: see ``Segment.end``; None where it is base offset + size.
     :param companions: see ``Segment``, as they were when they were chosen.
-    :param context: what its broker knows of it beside its files.
+    :param context: facts of its broker that its files don't have.
     :param permits: by which rows of some topics stay out of the lake; None: all rows enter.
     :param agent: where its files are read; None: on this host.
     :param found_in: a shared data file of the table that has its rows, without a receipt of it, and the row
@@ -125,7 +126,7 @@ class ProvenSegment(ProvenRows):
 
     :param staged_file: where the proven bytes lie until they are published under ``data_file``; equal
         to it when they are there already. Belongs to this attempt alone.
-    :param manifest_facts: what the manifest is to say of the data file; see
+    :param manifest_facts: values for the data file's entry in the manifest; see
         :func:`~storage_engine.lake.file.table_entries.packed_facts`.
     """
 
@@ -177,7 +178,7 @@ def slot_prefix(identity: SegmentIdentity) -> str:
 
 
 def split_data_file_name(name: str) -> tuple[str, str]:
-    """Return what :func:`slot_prefix` made, and the 16 digits of the content.
+    """Return the parts that :func:`slot_prefix` was made from, and the 16 digits of the content.
 
     :return: two empty strings when another program named the file.
     """
@@ -194,12 +195,12 @@ def shared_file_name(run: str, task: int) -> str:
 
 
 def is_shared_name(name: str) -> bool:
-    """Return whether a data file is named as one of several segments."""
+    """Return whether a data file's name is that of a file of several segments."""
     return _SHARED_FILE_NAME.fullmatch(name) is not None
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a data file is named as archiving names them; else another program did."""
+    """Return whether a data file has a name that archiving gives; else another program wrote it."""
     return is_shared_name(name) or split_data_file_name(name)[0] != ""
 
 

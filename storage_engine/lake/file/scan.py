@@ -58,7 +58,7 @@ RANGES_NAME = f"{HIDDEN_PREFIX}manifests.json"
 
 
 class Range(NamedTuple):
-    """What a manifest can have of a store.
+    """Range of a store that a manifest can have.
 
     :param first: lowest base offset of a segment; ``last`` the highest.
     :param newest: highest sequence of a row.
@@ -72,7 +72,7 @@ class Range(NamedTuple):
 
 
 class WantedFiles(NamedTuple):
-    """Which files of a store somebody looks for.
+    """Files of a store that are looked for.
 
     :param first: those with segments of this base offset or a higher one, up to ``last``.
     :param since: those with rows of this sequence or a higher one.
@@ -96,13 +96,13 @@ _known: FileMemory[Mapping[str, Ranges]] = FileMemory(most=8)
 
 
 def known_ranges(table: Table) -> Mapping[str, Ranges]:
-    """Return what is known of manifests, by :func:`manifest_key`."""
+    """Return the known ranges of manifests, by :func:`manifest_key`."""
     location = _location(table)
     return _known.get(location, lambda: _read(table, location))
 
 
 def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:
-    """Return whether a manifest can have files of a store that somebody looks for.
+    """Return whether a manifest can have files of the wanted stores.
 
     :param ranges: None: nothing is known of it.
     """
@@ -127,7 +127,7 @@ def write_ranges(
 ) -> None:
     """Write down what a table's manifests cover; where it is known already, nothing is written.
 
-    :param manifests: of the current snapshot; what was said of others is dropped.
+    :param manifests: of the current snapshot; ranges of others are dropped.
     :param ranges_of: opens a manifest.
     :raises LakeUnavailableError: the file can't be written.
     """
@@ -290,7 +290,7 @@ def plan_files(
     columns that name a segment; other statistics are left out.
 
     :param base_offsets: only files that can hold a segment whose base offset lies within these two.
-    :param store_id: only files of this store; None: of those that ``where`` says.
+    :param store_id: only files of this store; None: files of all stores that ``where`` selects.
     :param since: only files that can hold a row of this sequence, or of a later one.
     :param below_rows: only files of fewer rows, as far as the catalog leaves the planning to us.
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
@@ -329,7 +329,7 @@ def count_rows(table: Table, store_id: str) -> int | None:
 
 
 def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[ManifestFile], bool]:
-    """Return what tells whether a manifest of a loaded table can list files that somebody looks for."""
+    """Return a check of whether a manifest of a loaded table can list the files that are looked for."""
     ranges = known_ranges(table)
     return lambda manifest: may_hold(ranges.get(manifest_key(manifest)), store_id, wanted)
 
@@ -382,12 +382,12 @@ def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Range]:
 
 
 def is_whole_file(task: FileScanTask) -> bool:
-    """Return whether every row that a file holds is wanted."""
+    """Return whether every row in a file is wanted."""
     return not task.delete_files and task.residual == AlwaysTrue()
 
 
 def _sorted_out(table: Table, entries: Sequence[ManifestEntry]) -> _Entries:
-    """Keep what is needed of entries: with all their statistics they would take five times the memory."""
+    """Keep only the needed fields of entries: all their statistics would take five times the memory."""
     fields = {field.name: field.field_id for field in table.schema().fields}
     kept = {fields[name] for name in _KEPT_BOUNDS if name in fields}
     offset = next((fields[name] for name in _OFFSET_COLUMNS if name in fields), -1)
@@ -486,7 +486,7 @@ class LiveFile:
         return bool(self.deletes)
 
     def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
-        """Return what tells whether the file may have a segment, by the bounds that the table has of it."""
+        """Return a check of whether a file may have a segment, by the table's bounds of the file."""
         bounds = []
         for name, value_of in _BOUNDED.items():
             field = schema.find_field(name)
@@ -520,7 +520,7 @@ def live_data_files(
     :param base_offsets: only files that can hold a segment whose base offset lies within these two,
         inclusive.
     :param statistics: with every statistic that the table has of them, in five times the memory.
-    :raises LakeUnavailableError: when the manifests can't be read, or say what can't be told by them.
+    :raises LakeUnavailableError: the manifests can't be read, or don't tell enough.
     """
     with metadata_errors(table.location(), "read the table's manifests"):
         try:

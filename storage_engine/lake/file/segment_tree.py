@@ -36,7 +36,7 @@ from storage_engine.lake.file.tree_kernels import (
 from storage_engine.model.broker.codec import Columns
 
 RUN_LEAVES = 4096
-"""At most so many leaves of a stream share a key."""
+"""Number of leaves of a stream that may share a key."""
 
 NOTHING_GONE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
@@ -50,7 +50,7 @@ _INT64 = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What a receipt says of a segment's tree.
+    """A receipt's record of its segment's tree.
 
     :param root: in hex.
     :param streams: JSON list of the streams by name; None: there is one, and nothing of it is gone.
@@ -182,7 +182,7 @@ class SegmentTree:
 
         :param sha256: of the segment's file, in hex.
         :param gone: streams without rows, by name, whose recorded hashes stand for them.
-        :raises ProofError: the rows lack what a tree is made of, or a stream that is gone has some.
+        :raises ProofError: the rows lack columns that a tree needs, or a stream that is gone has some.
         """
         kept = self.streams()
         if odd := kept.keys() & gone.keys():
@@ -287,7 +287,7 @@ class SegmentTree:
 
 
 def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> SegmentTree | None:
-    """Return what makes the tree of a data file; None: it was written before its lake had trees.
+    """Return the builder of a data file's tree; None: the file was written before its lake had trees.
 
     :param parquet: the file, or a segment's part of it.
     :raises ProofError: the file has keys of leaves, and the lake is of an older version: its table of rows

@@ -60,7 +60,7 @@ class Source:
     checksums: Sequence[int] = ()
 
     def loader(self) -> LoadBytes:
-        """Return what makes parts of ``data`` readable, each behind the one before.
+        """Return a function that makes parts of ``data`` readable, each behind the one before.
 
         :raises StorageEngineError: as :func:`read_source` does.
         """
@@ -109,10 +109,10 @@ class Source:
 def read_source(job: SegmentJob) -> Source:
     """Read the whole file.
 
-    :raises FileGoneError: it went away since it was listed.
+    :raises FileGoneError: it vanished since it was listed.
     :raises StoreNotFoundError: it can't be seen from this host.
     :raises ProofError: another file lies there, or it is truncated.
-    :raises ChangedUnderUsError: somebody writes to it again and again.
+    :raises ChangedUnderUsError: another process keeps writing to it.
     """
     files = files_of(job)
     with source_errors(job.path):
@@ -160,7 +160,7 @@ class LocalFiles:
         return FileFacts.of(path)
 
     def own_acts(self, path: str) -> OwnActs:
-        """Return what this package did itself to files of the store."""
+        """Return the changes that this package itself made to files of the store."""
         return read_own_acts(self._root)
 
     def read(self, path: str, into: memoryview, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts]:
@@ -242,7 +242,7 @@ def read_beginning(
     :param store_root: "": it may have changed. Otherwise it may not, but by our own acts: its name and its
         inode may be another file's by now.
     :param agent: where it is read; None: on this host.
-    :raises FileGoneError: it went away since, or another file has its name.
+    :raises FileGoneError: it vanished since, or another file has its name.
     :raises StoreNotFoundError: it can't be seen from this host.
     :raises ProofError: it is shorter.
     """
@@ -394,9 +394,8 @@ def _source_memory(size_bytes: int) -> memoryview:
 
 @contextmanager
 def source_errors(path: str) -> Iterator[None]:
-    """Tell a segment file that is gone from one that this host can't read.
-
-    :raises FileGoneError: in the block a segment's file went away.
+    """
+    :raises FileGoneError: in the block a segment's file vanished.
     :raises StoreNotFoundError: it can't be seen from this host.
     """
     try:

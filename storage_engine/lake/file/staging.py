@@ -83,7 +83,9 @@ def _published(segment: ProvenSegment) -> ProvenSegment:
 
 
 def discard(segments: Iterable[ProvenSegment]) -> None:
-    """Remove what these attempts staged. Published files stay: another attempt may have proven them."""
+    """Remove the staged files of these attempts. Published files stay: another attempt may have proven
+    them.
+    """
     for segment in segments:
         if segment.staged_file != segment.data_file:
             staged, _ = _paths(segment)

@@ -1,4 +1,4 @@
-"""What Iceberg's manifests say of data files: as it is written, as it is listed, and what is wrong with it.
+"""Data files in Iceberg's manifests: entries as written, entries as listed, and faults in them.
 
 A data file is read only where another engine made its partition. The driver of a job assembles its manifest
 from entries that were packed where a file was proven, and opens no data file.
@@ -73,7 +73,7 @@ def _stores_in(table: Table, task: FileScanTask) -> list[str]:
 def check_entries(
     table: Table, rows: Sequence[Receipt], entries: Sequence[LiveFile], committed_since: frozenset[str]
 ) -> tuple[Finding, ...]:
-    """Return what is wrong with the entries that no receipt names, though every receipt may be sound.
+    """Return faults of entries that no receipt names, though every receipt may be sound.
 
     :param rows: receipts that count; the file of a segment that expired may be there, or not any more.
     :param committed_since: data files whose receipts came after ``rows`` was read.

@@ -89,7 +89,7 @@ COMPACTED_FILE_BYTES = 256 << 20
 """About so large a data file becomes; one of :data:`SHARED_SEGMENT_BYTES` is no small one any more."""
 
 COMPACTED_FILE_SEGMENTS = 10_000
-"""In such a file at most: their receipts are committed together."""
+"""Segments in such a file at most: their receipts are committed together."""
 
 COMPACTED_LEAST_FILES = SHARED_LEAST_SEGMENTS
 """Fewer small files stay as they are."""
@@ -104,9 +104,9 @@ _WHY = "compaction"
 class SmallFile:
     """A data file of the table that may be written again with others.
 
-    :param kind: what those have in common that may lie in one file.
+    :param kind: the common values of files that may be joined into one.
     :param days: of the rule by which they expire; None: by none.
-    :param newest_ms: from when its newest segment's age counts; None: nobody knows.
+    :param newest_ms: from when its newest segment's age counts; None: unknown.
     """
 
     location: str
@@ -132,13 +132,13 @@ class LargerFile:
 
 @dataclass(frozen=True, slots=True)
 class LakeCompaction:
-    """What was done to a lake's small data files, or would be.
+    """Changes to a lake's small data files, done or planned.
 
     :param files: number of those that were replaced.
     :param larger_files: number of those that replaced them.
     :param size_bytes: of the replaced ones.
-    :param faults: what is damaged, and stays as it is.
-    :param notices: what else was left as it is, and why.
+    :param faults: damaged files, which stay as they are.
+    :param notices: other files left as they are, and why.
     """
 
     dry_run: bool
@@ -150,7 +150,7 @@ class LakeCompaction:
 
     @property
     def text(self) -> str:
-        """Return what was done, as a sentence; "": nothing was."""
+        """Return what was done, as a sentence; "": nothing was done."""
         if not self.larger_files:
             return ""
         small, larger = count_text(self.files, "small data file"), count_text(self.larger_files, "file")
@@ -165,10 +165,10 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
     lost or broken of one store is among the faults, and ends no other store's compaction.
 
     :param store_id: of that store alone; None: of every one.
-    :param dry_run: say what would be done by the tables alone, and change nothing.
+    :param dry_run: describe the changes by the tables alone, and make none.
     :raises BadInputError: the lake is of a version without trees.
-    :raises LakeIdentityError: the lake is a copy, or its catalog is older than what lies there.
-    :raises LakeUnavailableError: the lake can't be read or written; what was committed before stays.
+    :raises LakeIdentityError: the lake is a copy, or its catalog is older than the warehouse.
+    :raises LakeUnavailableError: the lake can't be read or written; commits made before stay.
     """
     properties = lake.segments().properties
     if not has_trees(properties):
@@ -204,9 +204,9 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
 
 
 def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> tuple[str, ...]:
-    """Do what :func:`compact_lake` does, as a part of a lake's maintenance.
+    """Run :func:`compact_lake` as a part of a lake's maintenance.
 
-    :return: what was done, or why nothing was, as sentences.
+    :return: the changes, or why there were none, as sentences.
     """
     if not has_trees(lake.segments().properties):
         return ()
@@ -309,7 +309,7 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
 
 
 def _is_as_archived(file: LiveFile, rows: Sequence[Receipt]) -> bool:
-    """Return whether a small file is as its receipts say, and has no row of which none says so."""
+    """Return whether a small file agrees with its receipts, and has no row without a receipt."""
     return (
         bool(rows)
         and file.entry.file_size_in_bytes < SHARED_SEGMENT_BYTES
@@ -388,7 +388,7 @@ def _changed_text(larger: LargerFile) -> str:
     first = larger.old[0]
     return Text(
         f"{count_text(len(larger.old), 'segment')} of {first.log} from offset {first.base_offset} on "
-        "stay in small files: somebody archived, expired or proved one of them again meanwhile. Run ",
+        "stay in small files: another process archived, expired or proved one of them again meanwhile. Run ",
         Command("lake compact"),
         " again",
     )
@@ -397,7 +397,7 @@ def _changed_text(larger: LargerFile) -> str:
 def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile | None, list[str]]:
     """Write small files as one, without those that are damaged.
 
-    :return: None where too few are left, or the larger file can't be proven; and what is wrong.
+    :return: None where too few are left, or the larger file can't be proven; and the faults.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     try:
@@ -439,7 +439,7 @@ def _check(table: Table, file: SmallFile) -> None:
 def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
     """Write small files as one, prove each segment there, and give it its name. Nothing refers to it yet.
 
-    :raises ProofError: what was read back isn't what was there before.
+    :raises ProofError: the rows read back differ from those before.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     folder = group[0].location.rpartition("/")[0]
@@ -611,12 +611,12 @@ def _rows(segments: Table, files: Sequence[LargerFile]) -> dict[SegmentIdentity,
 
 
 def _names(messages: Table, row: Receipt | None, location: str) -> bool:
-    """Return whether a receipt says that a data file has the rows, as we have put them there."""
+    """Return whether a receipt names a data file for the rows, as we have put them there."""
     return row is not None and row.moved_to is None and data_file_of(messages, row) == location
 
 
 def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
-    """Return what is next: data files first; receipts only when the table has all of them.
+    """Return the next step: data files first; receipts only when the table has all data files.
 
     What is to come is asked of the very tables that the commit is then bound to.
     """
@@ -674,7 +674,7 @@ def _going_back(
 def _finish(lake: Lake, store_id: str) -> list[str]:
     """Go on with larger files of which the table has the rows, and not all receipts: a compaction was killed.
 
-    :return: what is wrong with those that don't prove their segments.
+    :return: the faults of those that don't prove their segments.
     """
     faults: list[str] = []
     segments, messages = lake.segments(), lake.messages()
@@ -710,9 +710,9 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
 
 
 def _file_fault(error: ProofError | LakeUnavailableError) -> Text:
-    """Return what is wrong with one data file.
+    """Return the fault of one data file.
 
-    :raises LakeUnavailableError: nobody can tell, as the lake can't be read.
+    :raises LakeUnavailableError: the lake can't be read.
     """
     if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
         raise error

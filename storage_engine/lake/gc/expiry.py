@@ -87,9 +87,9 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity]
     is decided again. But its receipt says that it expired once an act says that its file is gone.
 
     :param rebuilt: the receipts may be of before an act whose files are all gone. Nothing more leaves.
-    :param kept: segments that don't leave any more, for what other lakes hold, or for whatever else.
-    :raises LakeIdentityError: the lake is a copy, its catalog is older than what lies there, or its acts are
-        no one chain.
+    :param kept: segments that don't leave any more, because of other lakes' holds or another reason.
+    :raises LakeIdentityError: the lake is a copy, its catalog is older than the warehouse, or its acts are no
+        single chain.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on.
     :raises ReceiptError: a store's chain of receipts is broken.
     """
@@ -144,8 +144,9 @@ def remove_expired(
     """Remove for good the files of expiries that are old enough, but what a hold covers.
 
     :param trash_ms: how long after its act a file stays, in milliseconds by the lake's clock.
-    :param kept: ids of stores of which nothing goes, for what other lakes hold of them, or may.
-    :return: what went, by the names that receipts give it.
+    :param kept: ids of stores of which nothing leaves the lake, because of other lakes' holds, known or
+        possible.
+    :return: segments that left, by the names that receipts give them.
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
     going: list[StoredFile] = []
@@ -187,7 +188,7 @@ class EarlierFile:
     """A data file that had rows of segments before another took its place, and that is there still.
 
     :param segments: of which it has rows.
-    :param for_gc: no act can take it: it lies in gc's trash, or no receipt says what it is.
+    :param for_gc: no act can take it: it lies in gc's trash, or no receipt describes it.
     """
 
     file: StoredFile
@@ -278,7 +279,7 @@ def _place_of(identity: SegmentIdentity) -> tuple[str, int, str, int]:
 
 
 def _shares(expiry: RecordedExpiry) -> bool:
-    """Return whether segments of an act share data files: it names the file of each, in their order."""
+    """Return whether segments of an act share data files: the act names the file of each, in their order."""
     decision = expiry.recorded.act.decision
     return not decision.thinned and len(set(decision.files)) < len(decision.files) == len(decision.segments)
 
@@ -297,7 +298,7 @@ def _now(acts: Acts, expiry: RecordedExpiry) -> RecordedExpiry:
 
 
 def _is_current(acts: Acts, expiry: RecordedExpiry) -> bool:
-    """Return whether an expiry may still be what the rules say, and its files may still be brought back."""
+    """Return whether an expiry may still follow the rules, and its files may still be brought back."""
     act = expiry.recorded.act
     return act.decision.policy == policy_of(acts).version and abs(clock_ms() - act.at_ms) < DAY_MS
 
@@ -309,7 +310,7 @@ def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
 def _next_step(
     lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], kept: Set[SegmentIdentity] | None
 ) -> CommitStep | None:
-    """Return what is next of an expiry, or of its undo.
+    """Return the next step of an expiry, or of its undo.
 
     :param kept: segments that don't leave any more; None: all of them.
     """
@@ -334,7 +335,8 @@ def _next_expiry_step(
     batch: Sequence[SegmentIdentity],
     may_leave: Set[SegmentIdentity],
 ) -> CommitStep | None:
-    """Receipts first; data files only when all of the batch say that they expired, or what did of them.
+    """Return the next step: receipts first; data files only when the receipts of the whole batch have
+    expired.
 
     Where an act says that a file is gone for good, both tables may be of before that act or of after it.
 
@@ -481,13 +483,13 @@ def _thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, T
 
 
 def _is_thinned_by(row: Receipt, thinned: Mapping[SegmentIdentity, Thinning]) -> bool:
-    """Return whether a receipt is as an act left it that took its segment in part."""
+    """Return whether a receipt is the one left by an act that took its segment in part."""
     thinning = thinned.get(row.identity)
     return thinning is not None and row.state == PARTIAL and row.proven_files == (thinning.kept,)
 
 
 def is_there(messages: Table, row: Receipt) -> bool:
-    """Return whether a receipt's data file is where it says, by its size.
+    """Return whether a receipt's data file is at its place, by its size.
 
     :raises LakeUnavailableError: that can't be told.
     """
@@ -604,7 +606,8 @@ def _changed(location: str, file: StoredFile, what: str, advice: str = "") -> Pr
 
 
 def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]) -> list[StoredFile]:
-    """Return the files of an expiry that may go for good now: not those that a later one can bring back.
+    """Return the files of an expiry that may be removed for good now, without those that a later one can
+    bring back.
 
     :raises LakeUnavailableError: the lake can't be read, or its clock isn't this machine's.
     """

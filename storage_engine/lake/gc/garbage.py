@@ -1,4 +1,4 @@
-"""Finding what may go from the lake, taking it into the trash, and emptying that later.
+"""Finding files that may be removed from the lake, taking them into the trash, and emptying that later.
 
 What may go says :mod:`storage_engine.lake.gc.garbage_rule`. Here the tables are read and the files listed,
 and what was decided is done. It is decided twice: once before the lock, for live files are read back and that
@@ -112,10 +112,10 @@ class Evidence:
         return self._needed[table.metadata_location] | marked
 
     def of(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> GarbageContents:
-        """Return what a file holds or names, and where something live holds the same.
+        """Return the contents of a file, or the files that it names, and where a live file holds the same.
 
         :param table: the file's, as loaded now.
-        :raises LakeUnavailableError: what is live can't be read.
+        :raises LakeUnavailableError: live files can't be read.
         """
         if file.size_bytes == 0:
             return GarbageContents(empty=True)
@@ -247,7 +247,7 @@ _METADATA_KINDS = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.
 class Waits:
     """:param settled_ns: files that were modified after this are young.
     :param foreign_ns: data files of other programs that were modified after this are young.
-    :param due_ns: what went into the trash before this may go for good.
+    :param due_ns: what entered the trash before this may be removed for good.
     """
 
     settled_ns: int
@@ -266,7 +266,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What lies below one table's location, listed once, and what was read of it so far."""
+    """Files below one table's location, listed once, and the parts of them read so far."""
 
     place: Place
     listing: Listing
@@ -309,7 +309,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class TableDecision:
-    """What is to become of one table's files.
+    """Decision on one table's files.
 
     :param orphans: files that are kept, those in the trash too.
     :param due: files that may go from the trash for good.
@@ -328,7 +328,7 @@ class TableDecision:
 
 
 def look(lake: Lake) -> list[Scene]:
-    """List what lies below the tables' locations.
+    """List the files below the tables' locations.
 
     :raises LakeUnavailableError: it can't be listed, or lacks a table's metadata.
     """
@@ -357,7 +357,7 @@ def _look(table: Table) -> Scene:
 def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Waits) -> list[TableDecision]:
     """Decide about the files that were listed, by the tables as they are now.
 
-    :raises LakeUnavailableError: what the tables need can't be read.
+    :raises LakeUnavailableError: files that the tables need can't be read.
     """
     tables = {table.name()[-1]: table for table in lake.every_table()}
     twins = LiveTwins(*lake.tables(), read_back, tables.get(DELETIONS))
@@ -459,10 +459,10 @@ def _candidate(
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """:param garbage: what may go and is older than the grace.
+    """:param garbage: files that may be removed and are older than the grace.
     :param taken: those of them that went into the trash now.
     :param moment: name of the pass, by which they come back; "" where nothing was taken.
-    :param orphans: what the tables don't need and is kept.
+    :param orphans: files that the tables don't need and that are kept.
     :param due: files that have been in the trash for long enough.
     :param deleted: those of them that were removed for good now.
     :param waiting_count: files that have to stay in the trash for longer.
@@ -496,13 +496,13 @@ def collect(
         modification. The lock keeps our own commits safe even without one; other engines' need it, and
         on object stores ours do, too.
     :param trash_ms: how long a file is in the trash before it goes; on object stores never less than a grace.
-    :param known_heads: by store, rows that somebody knows that the chain of receipts had.
+    :param known_heads: by store, rows known to have been in the chain of receipts.
     :raises BadInputError: the grace is under ``UNLOCKED_GRACE_MS``, and files are to be taken from an
         object store.
     :raises LakeIdentityError: the lake is an unpromoted copy, lacks a receipt that is known, or its acts are
         no one chain.
     :raises LakeUnavailableError: the lake can't be read, listed or written, got its identity within the
-        grace, or somebody commits all the time. What was taken before the error was garbage.
+        grace, or another process commits all the time. What was taken before the error was garbage.
     """
     tables = lake.tables()
     unlocked = [place.location for place in map(Place.of, tables) if not place.is_local]

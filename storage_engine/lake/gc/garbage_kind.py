@@ -1,4 +1,4 @@
-"""Kinds of files below a lake's tables, and how long those that go can be put back: without a library."""
+"""Kinds of files below a lake's tables, and how long removed ones can be put back; imports no library."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 from storage_engine.core.clock import DAY_MS
 
 TRASH_MS = 7 * DAY_MS
-"""How long a file is in the trash, at least, if nobody says otherwise."""
+"""How long a file is in the trash, at least, if no other time is given."""
 
 
 class GarbageKind(StrEnum):
-    """What a file below a table's location is, by its name."""
+    """Kind of a file below a table's location, by its name."""
 
     STAGED = "staged by an attempt that ended"
     DATA_FILE = "data file"

@@ -1,4 +1,4 @@
-"""Which files below the lake's tables may go: the rule, and nothing else. Pure.
+"""The rule that decides which files below a lake's tables may be removed; it does nothing else. Pure.
 
 Nothing is garbage because nobody names it; only because something live provably holds the same. So a data
 file goes if each segment in it is held by a live file as well, and a file of receipts if each of its rows is
@@ -24,10 +24,10 @@ _NAMED_BY = {
     GarbageKind.RECEIPTS: GarbageKind.MANIFEST,
     GarbageKind.DELETIONS: GarbageKind.MANIFEST,
 }
-"""Which kind of file names which; nothing names what is staged."""
+"""Kinds of files that each kind names; no file names a staged one."""
 
 _SMALL_TABLES = {SEGMENTS: GarbageKind.RECEIPTS, DELETIONS: GarbageKind.DELETIONS}
-"""What a data file is by its table; of any other it has rows of segments."""
+"""Kind of a data file by its table; in any other table it has rows of segments."""
 
 _BOTTOM_UP = (
     GarbageKind.STAGED,
@@ -50,7 +50,7 @@ class GarbageStanding(Enum):
 class Held:
     """A segment, or a receipt, that a file holds.
 
-    :param twin: what holds the same and is live; "" where nothing does.
+    :param twin: the live file with the same content; "" where there is none.
     :param fault: why nothing does.
     """
 
@@ -61,11 +61,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class GarbageContents:
-    """What was read of a file that the table doesn't need.
+    """Contents of a file that the table doesn't need.
 
     :param held: the segments or receipts in it.
     :param names: keys of the files that it names.
-    :param fault: why it can't be told what it holds or names; "" when it can.
+    :param fault: why its content is unknown; "" when it is known.
     :param keep: why it has to stay whatever it holds or names; "" where nothing is against it.
     :param empty: it has no byte: its writer died before it wrote one, or it was damaged since.
     """
@@ -81,7 +81,7 @@ class GarbageContents:
 class Candidate:
     """A file below a table's location that the table doesn't need.
 
-    :param key: what other files name it by.
+    :param key: the name by which other files refer to it.
     :param kind: None: neither we nor Iceberg name files so; it is never removed.
     :param contents: None: it was not looked at, since it is young.
     :param young: it may belong to work that goes on.
@@ -95,7 +95,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param twins: live files that hold what a file that may go holds."""
+    """:param twins: live files with the same content as a file that may be removed."""
 
     standing: GarbageStanding
     reason: str
@@ -103,7 +103,7 @@ class Verdict:
 
 
 def kind_of(table: str, inside: str) -> GarbageKind | None:
-    """Return what a file is by its name; None where neither we nor Iceberg name files so.
+    """Return a file's kind by its name; None where neither we nor Iceberg give such names.
 
     :param inside: its path, relative to the table's location.
     """
@@ -181,7 +181,9 @@ def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
         more = f" and {len(twins) - 1} more" if len(twins) > 1 else ""
         return Verdict(GarbageStanding.GARBAGE, f"{twins[0]}{more} holds the same", twins)
     if contents.names:
-        return Verdict(GarbageStanding.GARBAGE, "all that it names is in the table, goes too, or is gone")
+        return Verdict(
+            GarbageStanding.GARBAGE, "all files that it names are in the table, are removed too, or are gone"
+        )
     return Verdict(GarbageStanding.GARBAGE, "it holds and names nothing")
 
 
@@ -196,7 +198,7 @@ def _with_damage(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
 
 
 class _Hidden:
-    """Which files only a file could name that can't be read."""
+    """Files that only an unreadable file could name."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         self._unreadable: dict[GarbageKind, str] = {}

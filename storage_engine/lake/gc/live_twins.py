@@ -1,4 +1,4 @@
-"""Which live file provably holds a segment or a receipt: read back now, held against its SHA-256."""
+"""Live files that provably hold a segment or a receipt: each is read back and compared with its SHA-256."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ RANGE_COLUMNS = (
 
 
 class ReadBack:
-    """What was read back of files, so that none is read twice while it is as it was."""
+    """Results of reading files back, so that none is read twice while it is unchanged."""
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, int, int], str] = {}
         self.differences: dict[tuple[str, str], str] = {}
-        """By a file's location and a receipt's ``row_hash``: what the file's rows have against them."""
+        """Differences of a file's rows, by the file's location and a receipt's ``row_hash``."""
 
     def fault(self, table: Table, file: StoredFile) -> str:
         """Return why a file isn't as it was proven; "" when it is.
@@ -216,7 +216,7 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
             digest.update(chunk)
             whole[position - origin : position - origin + len(chunk)] = chunk
         if digest.hexdigest() != receipt.sha256:
-            return "what the table has of it is not the segment that was proven"
+            return "the table's rows of it are not the proven segment"
         entry: Any = parquet_file_to_data_file(table.io, table.metadata, location)
         entry.spec_id = table.metadata.default_spec_id
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)

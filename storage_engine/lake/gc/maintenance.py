@@ -48,7 +48,7 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class LakePolicy:
-    """Which snapshots of a table are kept.
+    """Snapshot retention of a table.
 
     :param snapshot_age_ms: younger ones are, as long as there are no more than ``most_snapshots``.
     :param least_snapshots: so many of the newest are, however old.
@@ -62,10 +62,10 @@ class LakePolicy:
 
 @dataclass(frozen=True, slots=True)
 class MaintainedTable:
-    """What was done to one table, or would be.
+    """Changes to one table, done or planned.
 
     :param expired: number of snapshots.
-    :param left: likewise; what each commit writes down.
+    :param left: likewise; the figures that each commit records.
     :param metadata_bytes: size of the table's metadata file before.
     :param left_bytes: the same after.
     """
@@ -87,11 +87,11 @@ class MaintainedTable:
 
 @dataclass(frozen=True, slots=True)
 class LakeMaintenance:
-    """What maintenance did to a lake.
+    """Results of a lake's maintenance.
 
     :param taken_files: number of files that gc took into its trash.
     :param deleted_files: number of files that had been in the trash for long enough.
-    :param notices: what was left alone, and why.
+    :param notices: files that were left alone, and why.
     """
 
     dry_run: bool
@@ -116,11 +116,11 @@ def maintain_lake(
     dry_run: bool = False,
     known_heads: Mapping[str, Sequence[ChainHead]] | None = None,
 ) -> LakeMaintenance:
-    """Expire what a policy doesn't keep. It may be killed at any instant and run again.
+    """Expire snapshots that a policy doesn't keep. It may be killed at any instant and run again.
 
     :param known_heads: by store, receipts that the lake is known to have had.
-    :raises LakeIdentityError: the lake is a copy, or its catalog is older than what lies there.
-    :raises LakeUnavailableError: the lake can't be read or written; what expired before that has.
+    :raises LakeIdentityError: the lake is a copy, or its catalog is older than the warehouse.
+    :raises LakeUnavailableError: the lake can't be read or written; snapshots expired before that stay so.
     :raises CommitStateUnknownError: the outcome of a commit can't be read; run again.
     """
     if not dry_run:
@@ -201,7 +201,7 @@ def _strays(table: Table) -> set[int]:
 
 
 def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
-    """Return what the current snapshots lack and an older one may have; "" where nothing."""
+    """Return what the current snapshots lack and an older one may have; "" where nothing is missing."""
     segments = lake.segments()
     try:
         for store_id, heads in known_heads.items():

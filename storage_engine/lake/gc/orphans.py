@@ -51,9 +51,9 @@ _PARTITION = "store_id="
 @dataclass(frozen=True, slots=True)
 class Orphan:
     """:param location: the data file.
-    :param slot: what its name begins with: lineage, log and base offset.
-    :param digest: first 16 digits of the segment's SHA-256; "" of a file that segments share, whose name says
-        nothing of them.
+    :param slot: the beginning of its name: lineage, log and base offset.
+    :param digest: first 16 digits of the segment's SHA-256; "" for a shared file, whose name doesn't name its
+        segments.
     :param part: the segment and its row groups in such a file.
     """
 
@@ -66,7 +66,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """:param found: those of segments that no receipt which counts proves; an expired one is left to expiry.
+    """:param found: segments without a sound receipt; an expired one is left to expiry.
     :param conflicting: the same where other bytes have a receipt under the segment's offset.
     :param foreign: data files that another program named, and that the table doesn't have.
     """
@@ -132,7 +132,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
 def _in_shared_file(
     messages: PlacedTable, location: str, store: str, counting: Mapping[tuple[str, str], str]
 ) -> Iterator[Orphan]:
-    """Yield the segments in a file that many share which no receipt that counts proves."""
+    """Yield the segments in a shared file that no sound receipt proves."""
     for identity, groups in segments_in(messages.io, location).items():
         slot = slot_prefix(identity)
         if identity.store_id == store and (store, slot) not in counting:
@@ -152,9 +152,9 @@ def prove_orphan(
     trees: bool,
     beside: ProvenSegment | None = None,
 ) -> ProvenSegment:
-    """Prove that a file is the segment that its name says, or has the one that it is to have.
+    """Prove that a file is the segment in its name, or has the expected one.
 
-    :param earlier: receipts that don't count any more, or never did: they know what the broker's file was.
+    :param earlier: receipts that don't count any more, or never did: they describe the broker's file.
     :param beside: a segment that was proven in the same file just now: it isn't hashed again.
     :raises ProofError: it isn't.
     :raises LakeUnavailableError: it can't be read.

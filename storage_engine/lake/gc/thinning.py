@@ -41,7 +41,7 @@ def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thin
 
     :param receipt: that counts; its rows are in its data file alone.
     :param streams: names of those that go; others stay.
-    :raises ProofError: what was read back isn't what was there before.
+    :raises ProofError: the rows read back differ from those before.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     table = lake.messages()

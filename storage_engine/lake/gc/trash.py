@@ -43,12 +43,13 @@ TRASH = f"{HIDDEN_PREFIX}trash"
 """Directory below a table's location: one directory a pass, with the files that it took."""
 
 TAKEN_LIST = f"{HIDDEN_PREFIX}taken.json"
-"""In such a directory: what the pass took. On an object store it is all that there is."""
+"""Name, in such a directory, of the list of files that the pass took. On an object store there is nothing
+else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a table's files lie.
+    """The place of a table's files.
 
     :param location: without a final slash.
     :param root: the same as the file system names it.
@@ -105,7 +106,7 @@ class TableFile:
     modified_ns: int
 
     def key(self, place: Place) -> str:
-        """Return what other files name it by."""
+        """Return the name by which other files refer to it."""
         return key_of(f"{place.root}/{self.inside}")
 
 
@@ -122,7 +123,7 @@ class Listing:
     """:param files: of the table, without ours and without the trash.
     :param linked: files that a symbolic link leads to; they are left alone.
     :param trashed: files in the trash, by the moment at which they were taken.
-    :param lists: what took them.
+    :param lists: the lists of the passes that took them.
     """
 
     files: tuple[TableFile, ...]
@@ -182,7 +183,7 @@ def _table_file(file: ListedFile, inside: str) -> TableFile:
 
 
 class _Links:
-    """Which files of a local place are reached by a symbolic link: another name for a file, or elsewhere."""
+    """Files of a local place that a symbolic link leads to: another name for a file, or a file elsewhere."""
 
     def __init__(self, place: Place) -> None:
         self._root = os.path.realpath(place.root) if place.is_local else None
@@ -202,7 +203,7 @@ class _Links:
 class Taken:
     """A file on a pass's list.
 
-    :param why: what it was, and why it could go.
+    :param why: its kind, and why it could be removed.
     """
 
     inside: str
@@ -293,7 +294,7 @@ def empty(place: Place, files: Iterable[tuple[TrashList, TableFile]]) -> list[Ta
 
 
 def forget(place: Place, moment: str) -> None:
-    """Remove what is left of a pass that has nothing in the trash any more.
+    """Remove the record of a pass that has nothing in the trash any more.
 
     :raises LakeUnavailableError: the place can't be written.
     """

@@ -105,7 +105,8 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
         original = segments.properties.get(COPY_OF_PROPERTY)
         if original is None and text is None:
             raise BadInputError(
-                f"lake {lake.location}: expected a copy, found a lake that is none. Nothing was changed. It "
+                f"lake {lake.location}: expected a copy, found a lake that isn't one. Nothing was "
+                "changed. It "
                 "may be written as it is."
             )
         if text is None or (original is not None and PROMOTED_PROPERTY not in messages.properties):
@@ -312,7 +313,7 @@ class _Work:
         return self._wanted == self._had and properties.get(COPIED_HEADS_PROPERTY) == heads_text(self._rows)
 
     def do(self, intent: Intent) -> None:
-        """Copy what is missing, write the metadata, and make the copy's catalog name it."""
+        """Copy the missing files, write the metadata, and make the copy's catalog name it."""
         locations = {name: own_location(self._to, name) for name in self._source}
         ios = {name: load_file_io(self._to.file_io_properties, place) for name, place in locations.items()}
         intent = begin(ios[SEGMENTS], locations[SEGMENTS], intent)
@@ -400,7 +401,7 @@ def _loaded(lake: Lake) -> dict[str, PlacedTable]:
 
 
 def _is_whole(deletions: PlacedTable) -> bool:
-    """Return whether a table can be copied; one of deletions that can't be keeps no lake from it."""
+    """Return whether a table can be copied; one of deletions that can't doesn't stop the copy of a lake."""
     with suppress(LakeUnavailableError):
         files = live_files(deletions).items()
         return not any(file_fault(deletions.io, at, it.file_size_in_bytes, None) for at, it in files)
@@ -433,7 +434,8 @@ def _check_apart(lake: Lake, to: LakeConfig) -> None:
             if outer is not None and is_below(f"{inner}/", f"{outer}/"):
                 raise BadInputError(
                     f"lake {to.location}: expected a place apart from the lake, found one that shares "
-                    f"{outer} with it: what takes that takes both. Nothing was created. Name another "
+                    f"{outer} with it: whatever destroys that destroys both. Nothing was created. Name "
+                    "another "
                     "directory, on another disk."
                 )
 
@@ -484,8 +486,8 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
 
 def _taken(to: LakeConfig, found: str, original: str) -> LakeIdentityError:
     return LakeIdentityError(
-        f"lake {to.location}: expected an empty place, or a copy of lake {original} that nobody "
-        "promoted, found ",
+        f"lake {to.location}: expected an empty place, or a copy of lake {original} that was "
+        "not promoted, found ",
         found,
         ". Nothing was changed. Name another directory.",
     )

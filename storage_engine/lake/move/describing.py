@@ -1,4 +1,6 @@
-"""What a lake is, also one that no command opens: then why not, and what helps. Nothing is changed."""
+"""Description of a lake; of a lake that no command opens also the reason, and the command that helps. Nothing
+is changed.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class TableInfo:
     :param named_location: where the metadata says that they lie.
     :param former_locations: where it lay before.
     :param metadata_count: metadata files that its log names.
-    :param mark: what the hidden file below its location says; None: there is none that can be read.
+    :param mark: the content of the hidden file below its location; None: there is none that can be read.
     :param fault: why the rest isn't known; "" when it is.
     """
 
@@ -102,10 +104,11 @@ class LakeInfo:
     :param promoted: who made a copy writable, when and why.
     :param broker: whose segments it has; "": it takes those of the first store; None: its tables can't be
         read.
-    :param acts: how many decisions of people it has recorded of what it keeps; None: they can't be read.
+    :param acts: how many decisions of people on its keeping it has recorded; None: they can't be read.
     :param acts_fault: why not; "": they can.
     :param archive_rules: by which messages don't enter it.
-    :param ignored: what its tables, and a REST catalog, say and nobody here follows: where, and the names.
+    :param ignored: properties of its tables, and of a REST catalog, that aren't followed here: where, and the
+        names.
     """
 
     location: str
@@ -126,7 +129,7 @@ class LakeInfo:
 
 
 def describe(config: LakeConfig) -> LakeInfo:
-    """Say what a lake is; of one of a newer major version, all but its stores.
+    """Describe a lake; of a lake of a newer major version all but its stores.
 
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """

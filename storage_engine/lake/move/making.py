@@ -76,7 +76,7 @@ from storage_engine.lake.storage.small_files import (
 _CLAIM_PREFIX = f"{HIDDEN_PREFIX}claim-"
 
 _GZIP_BITS = 31
-"""What zlib calls a gzip stream."""
+"""zlib's number for a gzip stream."""
 
 
 def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
@@ -166,7 +166,7 @@ def _make(config: LakeConfig, broker: str) -> None:
 
 
 def _finish(lake: Lake) -> None:
-    """Do what an attempt that was killed behind its last table didn't come to."""
+    """Finish the steps of an attempt that was killed after its last table."""
     claim = _claim_name(lake.catalog_id)
     for table in lake.tables():
         if table.current_snapshot() is None and read_mark(table) is None and (own_id := lake_id_of(table)):
@@ -301,7 +301,8 @@ def refuse_around(config: LakeConfig) -> None:
             if inside != warehouse and read_small_file(file_io, mark) is not None:
                 raise BadInputError(
                     f"lake {config.location}: expected a place without other lakes in it, found the lake "
-                    f"{inside} inside it: what takes this takes both. Nothing was changed. Name another "
+                    f"{inside} inside it: whatever destroys this destroys both. Nothing was changed. Name "
+                    "another "
                     "directory."
                 )
 
@@ -310,7 +311,7 @@ def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:
     """Make sure that no other lake lies at a location that was known only once its table was there.
 
     :param is_new: the table was made a moment ago, here.
-    :raises LakeIdentityError: another lake lies there; a new table that nobody wrote to was dropped again.
+    :raises LakeIdentityError: another lake lies there; a new table without rows was dropped again.
     """
     if table.current_snapshot() is not None:
         return
@@ -368,7 +369,9 @@ def _is_torn(data: bytes) -> bool:
 
 
 def _claim_name(catalog_id: str) -> str:
-    """One name a catalog: who makes its lake again takes over, and removes, what a killed attempt left."""
+    """Give each catalog one name: a lake that is made again takes over, and removes, the files of a killed
+    attempt.
+    """
     return f"{_CLAIM_PREFIX}{hashlib.sha256(catalog_id.encode()).hexdigest()[:16]}.json"
 
 

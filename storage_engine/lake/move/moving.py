@@ -95,7 +95,7 @@ def check_other_catalog(
 
 
 def _there(catalog_id: str, other: str) -> str:
-    """Return what there is to be said of a catalog that may be in use; "" when it is gone."""
+    """Return a text about a catalog that may be in use; "" when it is gone."""
     if not other.startswith(_SQLITE):
         return "can't be looked at from here"
     path = Path(other.removeprefix(_SQLITE).rsplit(" ", 2)[0])
@@ -146,7 +146,7 @@ def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
 
 
 def is_usable(deletions: PlacedTable, tables: Tables) -> bool:
-    """Return whether a table of deletions is of the lake that other tables are of, and can be read.
+    """Return whether a table of deletions belongs to the lake of the other tables, and can be read.
 
     :raises BadInputError: a newer release made it.
     :raises LakeUnavailableError: its files can't be told.
@@ -221,7 +221,7 @@ def heads_text(rows: Sequence[Receipt]) -> str:
 
 
 def has_landed(intent: Intent, tables: Tables) -> bool:
-    """Return whether the catalog names what one of a command's attempts wrote for this place."""
+    """Return whether the catalog names metadata that one of a command's attempts wrote for this place."""
     if any(table.is_elsewhere for table in tables.values()):
         return False
     segments = tables[SEGMENTS]
@@ -237,10 +237,10 @@ def move_tables(
 ) -> Intent:
     """Write the tables' metadata for the place where their files lie, and make the catalog name it.
 
-    :param pointers: what the catalog's rows say now, by table.
+    :param pointers: the catalog's present rows, by table.
     :param rows: every receipt.
     :param command: that does this, for its record.
-    :return: what was done, with the lake's UUID, and whether it is a copy.
+    :return: the result, with the lake's UUID, and whether it is a copy.
     :raises LakeUnavailableError: something can't be read or written.
     """
     segments = tables[SEGMENTS]
@@ -293,7 +293,7 @@ def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
 
 
 def _newest_act(segments: PlacedTable) -> str:
-    """Return the SHA-256 of the newest act; of acts that are no one chain that which the mark names."""
+    """Return the SHA-256 of the newest act; where acts are no single chain, the one that the mark names."""
     with suppress(LakeUnavailableError):
         acts = read_acts_at(segments.io, segments.location)
         return acts[-1].sha256 if acts else ""
@@ -318,9 +318,7 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
 
 
 def _is_same_place(table: PlacedTable) -> bool:
-    """Return whether the place that a table's metadata names is its own under another name, as by a bind
-    mount.
-    """
+    """Return whether a table's metadata names its own place by another name, as by a bind mount."""
     here, there = local_path(table.location), local_path(table.named_location)
     if here is None or there is None:
         return False
@@ -344,7 +342,7 @@ def check_same_lake(tables: Tables) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """What a relocation came to.
+    """Result of a relocation.
 
     :param former: where the metadata said that the lake was; None: its files are where they belong.
     :param copy_of: UUID of the lake that this is a plain copy of; None: it is none.
@@ -370,7 +368,7 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
 
     :param take_over: another catalog that names the same files is not to be used any more.
     :raises LakeMissingError: the catalog has no tables.
-    :raises LakeIdentityError: another lake lies there, or the catalog is older than what lies there.
+    :raises LakeIdentityError: another lake lies there, or the catalog is older than the warehouse.
     :raises LakeUnavailableError: the lake can't be read or written, or a file is missing or damaged.
     """
     lake = connect(config)

@@ -65,21 +65,21 @@ from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.store import grouped
 
 _TOGETHER = 16
-"""So many segments are committed at a time: what a kill costs is proving these once more."""
+"""Number of segments committed at a time: after a kill these are proven once more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild came to, or would come to.
+    """Result of a rebuild, done or planned.
 
     :param copy_of: UUID of the lake that this is a copy of; None: it is none. Nothing is brought into a copy.
     :param other_catalog: the catalog whose place this one took; None: it was this one's lake already.
     :param brought: segments that were proven again, or would be tried; each as its data file.
-    :param refused: data files that don't prove what their name says, with the reason.
+    :param refused: data files that contradict their names, with the reason.
     :param conflicting: data files of other bytes than a receipt proves under the same offset.
     :param foreign: data files that another program wrote, and that the table doesn't have.
     :param missing: data files that the table has and that aren't there; ``verify`` names their segments.
-    :param unknown_heads: stores of which somebody knows a receipt that no state of the lake has.
+    :param unknown_heads: stores with a known receipt that no state of the lake has.
     """
 
     location: str
@@ -130,7 +130,7 @@ def rebuild(
 
 
 class _Rebuild:
-    """What lies in a warehouse, and what is made of it."""
+    """Files in a warehouse, and the tables made of them."""
 
     def __init__(self, config: LakeConfig, known_heads: Mapping[str, ChainHead]) -> None:
         self._config = config
@@ -232,7 +232,7 @@ class _Rebuild:
         return open_lake(self._config)
 
     def earlier_receipts(self) -> list[Receipt]:
-        """Return receipts of every state that can be trusted, superseded ones too, those that count last."""
+        """Return sound receipts of every state, also superseded ones; those that count come last."""
         segments = self.tables[SEGMENTS]
         live = set(live_files(segments))
         found: list[Receipt] = []
@@ -273,7 +273,7 @@ class _Rebuild:
         )
 
     def _unfinished(self) -> tuple[str, ...]:
-        """UUIDs of attempts of a command that was killed, where the catalog names none of them.
+        """Return UUIDs of a killed command's attempts, where the catalog names none of them.
 
         :raises LakeIdentityError: it is a copy that never was whole.
         """
@@ -332,7 +332,7 @@ class _Rebuild:
         return self._receipts_by_state[segments.file_name]
 
     def _worth_of_receipts(self, segments: PlacedTable) -> int | None:
-        """Return how many of the receipts that somebody knows of a state has."""
+        """Return how many of the known receipts a state has."""
         rows = self._receipts(segments)
         if rows is None:
             return None

@@ -63,7 +63,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages; every part that is None selects all.
+    """Selection of messages; every part that is None selects all.
 
     :param queue_id: number of the queue, or of the partition.
     :param from_ms: stored at or after, ms since the epoch.
@@ -87,7 +87,7 @@ class Selection:
 
 
 def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
-    """Return what the table itself can select by; a key is looked for in what it gives.
+    """Return the conditions that the table itself can select by; a key is looked for in the rows that come.
 
     :param columns: of the codec that made the rows, with a topic, a queue and a time of storing.
     """
@@ -114,7 +114,7 @@ def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
 
 
 def has_key(rows: pa.Table, key: str, columns: Columns) -> pa.ChunkedArray[Any]:
-    """Return which rows have ``key`` as a key, or among those of a list.
+    """Return the rows that have ``key`` as a key, or among those of a list.
 
     No row has an empty one.
 
@@ -183,7 +183,7 @@ def topic_id_column(rows: pa.Table, ids: TopicIds) -> pa.ChunkedArray[Any]:
 
 
 _STORE_COLUMNS = ("store_id", "lineage")
-"""What is exported of a message before the columns that its codec names."""
+"""Columns exported for a message before the columns that its codec names."""
 
 Write = Callable[[pa.Table], None]
 
@@ -202,11 +202,11 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export wrote, and what it took to read.
+    """Result of an export: the messages written, and the bytes read.
 
     :param still_compressed: messages whose bodies are as their producers compressed them.
     :param bytes_read: of the lake's Parquet columns.
-    :param expired: what expired of the stores and the span of time, and may have had such messages.
+    :param expired: expired segments of the stores and the span of time that may have had such messages.
     """
 
     path: str
@@ -282,7 +282,7 @@ def export_messages(
             if new.sha256() != file.digest.hexdigest():
                 raise ExportError(
                     f"{target}: expected to read back what was written, found other bytes. Nothing was left "
-                    "behind. Somebody else writes there, or its disk is damaged: export to another place."
+                    "behind. Another program writes there, or its disk is damaged: export to another place."
                 )
             try:
                 new.publish()
@@ -540,7 +540,7 @@ def _exists(target: Path) -> ExportError:
 
 @contextmanager
 def _target_errors(target: Path) -> Iterator[None]:
-    """Only what the target's own file system says; the lake's failures have their own names."""
+    """Errors of the target's own file system alone; the lake's failures have names of their own."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,6 @@
-"""What a restored store says of segments that aren't the archived ones: filler stands for what is gone."""
+"""A restored store's record of segments that differ from the archived ones: filler replaces deleted
+messages.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class FilledSegment:
     :param sha256: of the file as it was restored.
     :param archived_sha256: of the file that was archived.
     :param filler_bytes: how much of it stands for messages that are gone.
-    :param why: what became of these, as a clause.
+    :param why: their end, as a clause.
     """
 
     log: str
@@ -41,7 +43,7 @@ class FilledSegment:
     why: str
 
     def __str__(self) -> str:
-        """Say what differs."""
+        """Return the differences as text."""
         return (
             f"{self.log}/{self.base_offset:020d} was restored with {bytes_text(self.filler_bytes)} of "
             f"filler, as it is {self.why}. Its SHA-256 was {self.sha256}, that of the archived segment "
@@ -63,7 +65,7 @@ class FilledSegments:
 
 
 def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) -> tuple[str, ...]:
-    """Say which segments that are there were restored with filler, or why that isn't known.
+    """Name the present segments that were restored with filler, or why that is unknown.
 
     :param there: logs and base offsets.
     """
@@ -74,9 +76,9 @@ def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) 
 
 
 def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:
-    """Return which segments of a store were restored with filler; (): none was.
+    """Return the segments of a store that were restored with filler; (): there are none.
 
-    :raises StoreIdentityError: what says so can't be read.
+    :raises StoreIdentityError: the record of it can't be read.
     """
     path = Path(root) / FILLED_FILE
     try:

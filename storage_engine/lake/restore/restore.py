@@ -73,7 +73,7 @@ from storage_engine.model.store import by_log
 
 
 def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """Return which files :func:`config_files` gives for a broker's segments."""
+    """Return the files that :func:`config_files` makes for a broker's segments."""
     if config is None:
         return ()
     logs = dict.fromkeys(receipt.log for receipt in receipts)
@@ -83,10 +83,10 @@ def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> 
 def queues_of_segment(
     config: RestoredConfig | None, table: Table, receipt: Receipt, untouched: Set[str]
 ) -> pa.Table:
-    """Return what :func:`config_files` has to know of a segment; reads a few narrow columns, in batches.
+    """Return the facts of a segment that :func:`config_files` needs; reads a few narrow columns, in batches.
 
     :param table: that of rows, of the lake that the segment lies in, as loaded.
-    :param untouched: what ``untouched_files`` says of the table.
+    :param untouched: the result of ``untouched_files`` for the table.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.
     """
@@ -112,7 +112,7 @@ class Extension:
 
     :param asked_end: offset behind the last segment that was asked for.
     :param end: offset behind the last one that is restored.
-    :param why: what is not finished at ``asked_end``, as a part of a sentence.
+    :param why: the unfinished transaction at ``asked_end``, as a part of a sentence.
     """
 
     log: str
@@ -207,12 +207,12 @@ class RestoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSegments:
-    """What a restore writes, chosen before anything is written.
+    """Segments that a restore writes, chosen before anything is written.
 
     :param receipts: in order, of each log without a hole.
     :param extensions: logs of which these are more than was asked for.
-    :param expired: what of the span expired, before the first of these or behind the last.
-    :param others: what other lineages of these logs hold.
+    :param expired: expired ranges of the span, before the first of these or behind the last.
+    :param others: ranges of other lineages of these logs.
     :param config: None: segments alone.
     """
 
@@ -250,7 +250,7 @@ def choose_segments(
     :param lineage: None: the newest.
     :param log: None: all logs.
     :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config`.
-    :param files_only: segments alone, without what a broker needs beside them.
+    :param files_only: segments alone, without the files that a broker needs beside them.
     :param with_filler: also segments of which some streams are gone, with filler where these were.
     :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, or the brokers that
         are to serve it would not.
@@ -289,7 +289,7 @@ def choose_segments(
 
 
 def _unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
-    """Return what went of a store without a copy, by rule, as far as the lake's table of deletions tells."""
+    """Return a store's ranges deleted without a copy, by rule, as far as the lake's deletions tell."""
     with suppress(StorageEngineError):
         return tuple(
             LineageRange(row.lineage, row.log, row.start_offset, row.end_offset, row.detail)
@@ -379,7 +379,7 @@ def write_segments(
 
 
 class _Source:
-    """What the chosen segments are read from: for each, the lake that its receipt is of."""
+    """Source of the chosen segments: for each, the lake of its receipt."""
 
     def __init__(
         self,
@@ -410,14 +410,14 @@ class _Source:
         )
 
     def segment(self, receipt: Receipt) -> bytearray:
-        """Return a segment's bytes, which nobody has compared with its SHA-256."""
+        """Return a segment's bytes, not yet compared with its SHA-256."""
         data, origin = bytearray(receipt.size_bytes), origin_of(receipt)
         for position, chunk in self.chunks(receipt):
             data[position - origin : position - origin + len(chunk)] = chunk
         return data
 
     def queues(self, receipt: Receipt) -> pa.Table:
-        """Return what the broker's configuration has to know of a segment."""
+        """Return the facts of a segment that the broker's configuration needs."""
         place = self._place(receipt)
         if receipt.row_hash not in self._queues:
             found = queues_of_segment(self._config, self._tables[place], receipt, self._untouched[place])
@@ -437,9 +437,9 @@ class _Source:
         return frozenset(there - {columns.filler})
 
     def filled(self, partly: Sequence[Receipt]) -> dict[str, FilledSegment]:
-        """Return what segments of which some streams are gone are with filler, by the hashes of their rows.
+        """Return the segments with filler for the streams that are gone, by the hashes of their rows.
 
-        :raises ProofError: what stays of one isn't as it was proven.
+        :raises ProofError: the remaining rows of one differ from the proven ones.
         """
 
         def fill(row: Receipt) -> FilledSegment:
@@ -509,7 +509,7 @@ def _check_receipts(chosen: Sequence[Receipt]) -> None:
 
 
 def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
-    """Return where a segment goes, relative to the target.
+    """Return a segment's path, relative to the target.
 
     :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration; who
         wrote it isn't our archiver.
@@ -609,7 +609,7 @@ def _check_written(what: str, expected: str, new: NewFile) -> None:
 def _other_than_written(what: str, expected: str, found: str) -> RestoreError:
     return RestoreError(
         f"{what}: expected SHA-256 {expected} after writing it, read back {found}. The file was not "
-        "restored. Somebody else writes into the target, or its disk is damaged: restore into another."
+        "restored. Another program writes into the target, or its disk is damaged: restore into another."
     )
 
 

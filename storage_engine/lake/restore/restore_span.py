@@ -1,4 +1,4 @@
-"""Which archived segments a restore takes, and what it leaves where it is. Pure; reads nothing."""
+"""The archived segments that a restore takes, and those that it leaves out. Pure; reads nothing."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def choose(
 ) -> tuple[Receipt, ...]:
     """The segments that a span touches, of each log's newest lineage in ``found``, without a hole in any log.
 
-    :param replicas: of other stores, receipts of the same logs: they stand for what the store lacks between,
-        before and behind its own, where they join them without a hole.
+    :param replicas: other stores' receipts of the same logs: they fill gaps between, before and behind the
+        store's own receipts, where they join them without a hole.
     :param expired: of the store, receipts of segments that expired: messages name them.
-    :param expiries: by which policy and since when, by the act's SHA-256.
-    :param unarchived: what went without a copy by a rule, with the rule.
+    :param expiries: policy and time of each act, by the act's SHA-256.
+    :param unarchived: ranges deleted without a copy by a rule, with the rule.
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
     chosen: list[Receipt] = []
@@ -156,7 +156,7 @@ def _between(
     expiries: Mapping[str, str],
     unarchived: Sequence[LineageRange],
 ) -> str:
-    """Say what became of the bytes between two segments."""
+    """Say where the bytes between two segments are."""
     hole = Span(left.end, right.base_offset)
     # A replica of the log may have archived them.
     of_log = [
@@ -179,10 +179,10 @@ def _between(
 def expired_ranges(
     expired: Sequence[Receipt], span: Span, expiries: Mapping[str, str] = NO_EXPIRIES
 ) -> tuple[LineageRange, ...]:
-    """Return which offsets of a span expired, of the newest lineage of each log.
+    """Return the offsets of a span that expired, of the newest lineage of each log.
 
     :param expired: receipts of segments that expired.
-    :param expiries: by which policy and since when, by the act's SHA-256.
+    :param expiries: policy and time of each act, by the act's SHA-256.
     """
 
     def text_of(row: Receipt) -> str:
@@ -213,7 +213,7 @@ def expired_line(one: LineageRange) -> str:
 
 
 def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
-    """Say which other stores archived bytes between two segments, though nothing shows that they join."""
+    """Name other stores that archived bytes between two segments, though nothing shows that they join."""
     stores = {
         row.store_id: None
         for row in replicas
@@ -279,7 +279,7 @@ def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
 
 
 def other_lineages(found: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
-    """Return what other lineages hold of the chosen logs: restoring those doesn't bring it back."""
+    """Return the other lineages of the chosen logs: a restore of the chosen ones doesn't bring them back."""
     lineages = {row.log: row.lineage for row in chosen}
     ordered = sorted(found, key=lambda row: (row.lineage, row.log, row.base_offset))
     return tuple(

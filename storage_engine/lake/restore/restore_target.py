@@ -36,9 +36,9 @@ class RestoreTarget:
         self._stale: list[Path] = []
 
     def look(self, expected: Set[Path], made_after: Set[str] = frozenset()) -> Set[Path]:
-        """Return which of the expected files are there.
+        """Return those of the expected files that are there.
 
-        :param made_after: names, right below the target, of what is made once all of these are there.
+        :param made_after: names, right below the target, of files made once all of these are there.
         :raises RestoreError: something else is there, or a symbolic link.
         """
         existing, strange, made = set(), [], []
@@ -69,7 +69,7 @@ class RestoreTarget:
         return existing
 
     def sweep(self) -> None:
-        """Remove what :meth:`look` saw that a killed restore left half-way."""
+        """Remove files that :meth:`look` saw and a killed restore left half-written."""
         for path in self._stale:
             with target_errors(self._name / path), self._directory(path.parent) as directory:
                 os.unlink(path.name, dir_fd=directory)
@@ -132,7 +132,7 @@ class RestoreTarget:
 def restore_target(path: Path) -> Iterator[RestoreTarget]:
     """Make a directory if it is missing, and have it alone while the block runs.
 
-    :raises RestoreError: it is no directory, can't be written, or somebody else restores into it.
+    :raises RestoreError: it is no directory, can't be written, or another process restores into it.
     """
     with target_errors(path):
         real = Path(os.path.realpath(path))
@@ -148,7 +148,7 @@ def restore_target(path: Path) -> Iterator[RestoreTarget]:
 
 @contextmanager
 def target_errors(path: Path) -> Iterator[None]:
-    """Turn what the target's own file system says into one of our errors."""
+    """Turn errors of the target's own file system into one of our errors."""
     try:
         yield
     except OSError as error:
@@ -168,7 +168,8 @@ def _lock(path: Path, fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise RestoreError(
-            f"{path}: expected nobody else to restore into it, found that another restore does. Nothing was "
+            f"{path}: expected no other process to restore into it, found that another restore does. "
+            "Nothing was "
             "changed. Wait for its end and run the same restore again, or restore into another directory."
         ) from None
     except OSError:

@@ -52,7 +52,7 @@ _files: FileMemory[pa.Table] = FileMemory(most=500_000)
 """By the number of their rows: some 140 bytes each."""
 
 _heads: dict[tuple[str, str], ChainHead] = {}
-"""By table and store: up to which row this process has found a chain whole, or a known one followed."""
+"""Row up to which this process has found a chain whole, or followed a known one, by table and store."""
 
 _HASHED = sorted(set(Receipt.__dataclass_fields__) - {"row_hash"})
 _KEYS = [f'"{name}":' for name in _HASHED]
@@ -111,9 +111,9 @@ def check_chain(
 
     :param rows: all rows of the store, superseded ones too, in any order.
     :param known: rows that the chain is known to have had.
-    :param faults: what :func:`row_faults` found of these rows; None: nobody looked yet.
+    :param faults: what :func:`row_faults` found of these rows; None: not looked at yet.
     :return: the last row's place.
-    :raises ReceiptError: when a row was changed, removed, or added by somebody else.
+    :raises ReceiptError: when a row was changed, removed, or added by another program.
     """
     ordered = sorted(rows, key=lambda row: row.sequence)
     faults = row_faults(ordered) if faults is None else faults
@@ -126,7 +126,7 @@ def check_chain(
 def check_links_of(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:
     """The same without hashing the rows' fields: what :func:`check_links` checks, of rows that were read.
 
-    :raises ReceiptError: when a row was removed, replaced, or added by somebody else.
+    :raises ReceiptError: when a row was removed, replaced, or added by another program.
     """
     ordered = sorted(rows, key=lambda row: row.sequence)
     store_id = ordered[0].store_id if ordered else ""
@@ -151,7 +151,7 @@ def check_links(
     :param known: rows that the chain is known to have had.
     :param whole: check all rows, whatever is known.
     :return: the last row's place.
-    :raises ReceiptError: when a row was removed, replaced, or added by somebody else.
+    :raises ReceiptError: when a row was removed, replaced, or added by another program.
     :raises LakeUnavailableError: the table can't be read.
     """
     head: ChainHead | None = None
@@ -190,7 +190,7 @@ def forget_links() -> None:
 
 
 def _links(table: Table, store_id: str, first: int) -> pa.Table:
-    """Return what links a store's rows, in their order.
+    """Return the links of a store's rows, in their order.
 
     :param first: only from this one on.
     """
@@ -235,7 +235,7 @@ def _check_links(
     first: int = 0,
 ) -> ChainHead:
     """:param sequences: ascending.
-    :param first: number of the first row that was read; what it follows is taken for right.
+    :param first: number of the first row that was read; the row before it is taken for right.
     """
     wrong = np.flatnonzero(sequences != np.arange(first, first + len(sequences)))
     if len(wrong):

@@ -51,8 +51,8 @@ class Chosen:
 class TableState:
     """The state that a table is in.
 
-    :param found: what lies there of it.
-    :param mark: what its location says; None: nothing that can be read.
+    :param found: its files there.
+    :param mark: its location's mark; None: there is none that can be read.
     """
 
     found: MetadataFiles
@@ -93,7 +93,7 @@ def find_metadata(
 def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -> list[PlacedTable]:
     """Return the metadata of the one table that a location is for.
 
-    :param mark: what the location says; None: nothing.
+    :param mark: the location's mark; None: there is none.
     :param pointer: name of the metadata file that the catalog names; None: it names none.
     :raises LakeIdentityError: there are several tables, and nothing tells which it is.
     """
@@ -148,7 +148,7 @@ def choose(
     """Return the state that the lake is in.
 
     :param tables: metadata of one table.
-    :param worth: how much of what is known otherwise a state has; None: its files can't be read.
+    :param worth: how many of the otherwise known receipts a state has; None: its files can't be read.
     :raises LakeUnavailableError: no state can be read.
     """
 

@@ -46,17 +46,17 @@ P = ParamSpec("P")
 
 _ROWS_AT_A_TIME = 50_000
 _MOST_BYTES_TO_SHARE = 1 << 30
-"""Of a column: more texts may not fit into one Arrow array."""
+"""Bytes of a column: more texts may not fit into one Arrow array."""
 
 _identity = attrgetter("store_id", "lineage", "log", "base_offset", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """What the lake holds of one store. Root, host, name and broker are those of the segment that was proven
-    for the first time last, at ``newest_proof_ms``; host and name are None where an older version wrote that.
-    ``log_lineages`` has each log's newest lineage. What expired is in neither ``segment_count`` nor
-    ``size_bytes``.
+    """Summary of a lake's content for one store. Root, host, name and broker are those of the segment that
+    was proven for the first time last, at ``newest_proof_ms``; host and name are None where an older version
+    wrote that. ``log_lineages`` has each log's newest lineage. What expired is in neither ``segment_count``
+    nor ``size_bytes``.
     """
 
     store_id: str
@@ -125,7 +125,7 @@ def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
 
 
 def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Of several rows for one segment the last, whatever its state, by log, lineage and offset."""
+    """Return the last of several rows for one segment, whatever its state, by log, lineage and offset."""
     last = {_identity(row): row for row in sorted(rows, key=attrgetter("sequence"))}
     return tuple(sorted(last.values(), key=attrgetter("log", "lineage", "base_offset")))
 
@@ -319,9 +319,9 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
 
 
 def file_fault(file_io: FileIO, location: str, size_bytes: int, sha256: str | None) -> str:
-    """Return what is wrong with a file; "" where nothing is.
+    """Return the fault of a file; "" where there is none.
 
-    :param sha256: in hex; None: nobody recorded it, and only the size is looked at.
+    :param sha256: in hex; None: it was not recorded, and only the size is looked at.
     :raises LakeUnavailableError: it can't be read.
     """
     try:

@@ -51,7 +51,7 @@ Mask = Callable[[pa.Table], "pa.ChunkedArray[Any] | pa.Array[Any]"]
 
 @dataclass(slots=True)
 class ReadCount:
-    """What a stream has read so far of what the table has; bytes are those of Parquet columns."""
+    """The bytes that a stream has read so far, of all in the table; bytes of Parquet columns."""
 
     files: int = 0
     row_groups: int = 0
@@ -76,7 +76,7 @@ def message_batches(
 
     :param where: over the table's columns.
     :param columns: to yield, in this order.
-    :param mask_columns: what ``mask`` needs.
+    :param mask_columns: the columns that ``mask`` needs.
     :param mask: which rows match, beyond ``where``.
     :param count: is counted up.
     :param left_out: locations of data files that aren't read.
@@ -130,7 +130,7 @@ def with_sources(names: Iterable[str], columns: Columns) -> tuple[str, ...]:
 def shaped(rows: pa.Table, schema: pa.Schema, codec: SegmentCodec) -> pa.Table:
     """Return rows with the columns of a schema, made of their sources where they have no value.
 
-    :param rows: with what :func:`with_sources` names, as far as the table has it.
+    :param rows: with the columns that :func:`with_sources` names, as far as the table has them.
     """
     columns = []
     for field in schema:
@@ -164,7 +164,7 @@ def rows_of_file(
 
     :param filter_expression: as Arrow has it.
     :param deciding: columns that it or the mask needs.
-    :param columns: what is wanted beside them.
+    :param columns: further wanted columns.
     :param types: of these columns, for those that came to the table after the file, which have no value.
     """
     count = ReadCount() if count is None else count
@@ -226,7 +226,7 @@ def _merged_on_read(
 
 
 EVERY_ROW: Final[Any] = cast("Any", pc).scalar(True)
-"""Which rows, as Arrow has it."""
+"""Mask of rows, as an Arrow array."""
 
 
 def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
@@ -264,7 +264,7 @@ def read_segment(
     engine rewrote. Who reads compares the SHA-256: nothing here is proof.
 
     :param table: that of rows, as loaded.
-    :param untouched: what :func:`untouched_files` says of the table; None: it is asked for this segment.
+    :param untouched: the result of :func:`untouched_files` for the table; None: it is asked for this segment.
     :param memory: says how long the bytes are valid; None: until the next are asked for.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     :raises LakeUnavailableError: the lake can't be read.
@@ -277,7 +277,7 @@ def read_segment(
 
 
 def tree_to_compare(receipt: Receipt, name: str) -> SegmentTree | None:
-    """Return what makes a tree to hold against a receipt's; None: that has none.
+    """Return the builder of a tree to compare with a receipt's; None: the receipt has no tree.
 
     :param name: of the file or table that has the rows, for messages.
     """
@@ -287,7 +287,7 @@ def tree_to_compare(receipt: Receipt, name: str) -> SegmentTree | None:
 def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
     """Return how the tree over a segment's rows differs from its receipt's; "" where it doesn't.
 
-    :param leaves: what :func:`tree_to_compare` gave, once all rows were read.
+    :param leaves: the result of :func:`tree_to_compare`, once all rows were read.
     """
     if leaves is None:
         return ""
@@ -321,7 +321,7 @@ def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
     over the SHA-256 of its file.
 
     :param table: that of rows, as loaded.
-    :param from_table: read what the table has of them; else their own data file, which the table may not
+    :param from_table: read their rows from the table; else from their own data file, which the table may not
         have yet. Rows of streams that are gone are passed over there.
     :raises ProofError: the rows aren't of the segment.
     :raises LakeUnavailableError: the lake can't be read.
@@ -351,7 +351,7 @@ def narrow_rows(
     """Yield some columns of a segment's rows, in batches.
 
     :param table: that of rows, as loaded.
-    :param untouched: what :func:`untouched_files` says of the table.
+    :param untouched: the result of :func:`untouched_files` for the table.
     :param keeps: which rows, as Arrow has it, by these columns.
     :raises ProofError: a data file is no Parquet file.
     :raises LakeUnavailableError: the lake can't be read.
@@ -396,7 +396,7 @@ def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
     bytes that is. All other bytes are proven: with the recorded hashes of what is gone they reach the root.
 
     :param table: that of rows, as loaded.
-    :raises ProofError: what stays isn't as it was proven.
+    :raises ProofError: the remaining rows differ from the proven ones.
     :raises LakeUnavailableError: the lake can't be read.
     """
     leaves = tree_to_compare(receipt, table.location())

@@ -18,7 +18,7 @@ from storage_engine.lake.file.scan import LiveFile
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BOUND_CHARACTERS = 64
-"""So much of a longer text is in a bound (``truncate(64)`` in the table's properties)."""
+"""Characters of a longer text that a bound has (``truncate(64)`` in the table's properties)."""
 
 _NUMBERS = {
     name for name in IDENTITY_COLUMNS.names if not pa.types.is_string(IDENTITY_COLUMNS.field(name).type)
@@ -29,7 +29,7 @@ NO_SUCH_FILE = -1
 
 
 class Depth(IntEnum):
-    """How closely to look, by what it costs; each depth includes those before it."""
+    """Depth of a look, by its cost; each depth includes those before it."""
 
     METADATA = 0
     """The receipt's own row, and what the table says of its files."""
@@ -44,7 +44,7 @@ class Depth(IntEnum):
 
 
 class ReceiptFault(StrEnum):
-    """What is wrong with a receipt."""
+    """A fault of a receipt."""
 
     ROW = "row"
     CHAIN = "chain"
@@ -63,13 +63,15 @@ class ReceiptFault(StrEnum):
 
     @property
     def is_displaced(self) -> bool:
-        """Return whether the table has the rows elsewhere by now, or not at all: reading them tells."""
+        """Return whether the table has the rows in other files by now, or not at all: only reading them
+        tells.
+        """
         return self in (ReceiptFault.MOVED, ReceiptFault.MOVED_AGAIN, ReceiptFault.ROWS_DELETED)
 
     @property
     def loses(self) -> bool:
-        """Return whether nothing proves the bytes any more. Else the files that do are in the table: what is
-        wrong is the chain, the tree, or what queries go by.
+        """Return whether the bytes are no longer proven by anything. Else the files that do are in the table:
+        what is wrong is the chain, the tree, or what queries go by.
         """
         return self not in (
             ReceiptFault.CHAIN,
@@ -124,7 +126,7 @@ class Fault:
 
 
 Faults = Mapping[SegmentIdentity, tuple[Fault, ...]]
-"""Of receipts that are not sound; those that lose bytes first."""
+"""Faults of receipts that are not sound; those that lose bytes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,8 @@ class SeenFile:
     """A file that a receipt rests on, as it was found.
 
     :param listed: the table's entries of it; a delete file has none.
-    :param size_bytes: None: nobody looked; :data:`NO_SUCH_FILE`: it is not there.
-    :param sha256: None: nobody read it.
+    :param size_bytes: None: not looked at; :data:`NO_SUCH_FILE`: it is not there.
+    :param sha256: None: it was not read.
     """
 
     stored: StoredFile
@@ -147,16 +149,19 @@ Identity = tuple[tuple[str, int, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was read for one receipt.
+    """Data read for one receipt.
 
-    :param row: what is wrong with its own row; then nothing else was read. "" where nothing is.
+    :param row: the fault of its own row; then nothing else was read. "" where there is none.
     :param files: those that it rests on.
     :param own: the table's entries of the data file that archiving wrote, whether it rests on that or not.
-    :param identity: what these have to say of the segment: column, its field id, its value as a bound.
-    :param statistics: what of ``own`` is not as in the file's footer; "" where all is, or nobody compared.
-    :param rows_sha256: of the rows, turned back into the segment; None: nobody read them.
-    :param undecoded: why they can't be turned back; "" where they can, or nobody tried.
-    :param tree: how the tree over them differs from the receipt's; "" where it doesn't, or nobody compared.
+    :param identity: the values of the segment that these must have: column, its field id, its value as a
+        bound.
+    :param statistics: difference between ``own`` and the file's footer; "" where there is none, or it was not
+        compared.
+    :param rows_sha256: of the rows, turned back into the segment; None: they were not read.
+    :param undecoded: why they can't be turned back; "" where they can, or that was not tried.
+    :param tree: how the tree over them differs from the receipt's; "" where it doesn't, or it was not
+        compared.
     """
 
     row: str = ""
@@ -184,7 +189,7 @@ class Look:
 
     @property
     def is_proven_by_rows(self) -> bool:
-        """Return whether the rows, wherever they lie by now, were found to be the segment."""
+        """Return whether the rows, in whatever files by now, were found to be the segment."""
         return self.seen.rows_sha256 == self.receipt.sha256
 
     @property
@@ -195,7 +200,7 @@ class Look:
 
 
 def judge(receipt: Receipt, seen: Seen) -> tuple[Fault, ...]:
-    """Say what is wrong with a receipt, by what was read. Pure.
+    """Judge the faults of a receipt, by the data read. Pure.
 
     Of a row that was changed nothing else is believed. Files that the table no longer has as they were
     proven are not asked for, only rows are. The faults that lose bytes come first.
@@ -220,7 +225,7 @@ def is_displaced(receipt: Receipt, files: Sequence[SeenFile]) -> bool:
 
 
 def are_as_proven(files: Iterable[SeenFile]) -> bool:
-    """Return whether files are as they were proven, as far as anybody looked."""
+    """Return whether files are unchanged since their proof, as far as they were looked at."""
     return all(
         file.size_bytes in (None, file.stored.size_bytes) and file.sha256 in (None, file.stored.sha256)
         for file in files
@@ -230,7 +235,7 @@ def are_as_proven(files: Iterable[SeenFile]) -> bool:
 def chain_faults(rows: Iterable[Receipt], broken: str) -> Faults:
     """Say of every receipt of a store that its chain is broken: none proves anything until it is whole.
 
-    :param broken: what is wrong with the chain.
+    :param broken: the fault of the chain.
     """
     return {
         row.identity: (Fault(ReceiptFault.CHAIN, row, "a whole chain of receipts", broken),) for row in rows
@@ -288,7 +293,7 @@ def _rows_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
 
 
 def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
-    """Say what is wrong with the table's entries. No byte is lost by it, but queries are misled."""
+    """Describe the faults of the table's entries. No byte is lost by it, but queries are misled."""
     listed = {
         entries[0].location: entries for entries in (seen.own, *(f.listed for f in seen.files)) if entries
     }
@@ -324,7 +329,7 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
 
 
 def _is_bound(bound: bytes, value: bytes, contains: bool) -> bool:
-    """Return whether a bound is that of a column with one value; of a long text it has only the beginning."""
+    """Return whether a bound fits a column with one value; of a long text it has only the beginning."""
     return bound == value or (contains and len(value.decode(errors="replace")) > BOUND_CHARACTERS)
 
 

@@ -1,4 +1,4 @@
-"""Reading what tells whether receipts are sound, as deep as the caller pays for.
+"""Reading of facts that tell whether receipts are sound, as deep as the caller pays for.
 
 :mod:`~storage_engine.lake.soundness.soundness` judges it. The chain that links receipts is their reader's to
 check.
@@ -68,7 +68,7 @@ logging.getLogger("pyiceberg.io.pyarrow").addFilter(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What the table says of a data file that is as long as that.
+    """The table's values for a data file of the same length.
 
     :param first: the lowest value of each column that names a segment.
     :param last: the highest.
@@ -80,7 +80,7 @@ class _Expected:
     last: tuple[Any, ...]
 
     def is_right(self, row: Receipt) -> bool:
-        """Return whether a receipt says the same."""
+        """Return whether a receipt has the same values."""
         segment = _segment_of(row)
         if row.data_file_bytes != self.size_bytes:
             return False
@@ -91,10 +91,10 @@ class _Expected:
 
 
 class Reader:
-    """Reads what tells whether receipts are sound; each file once, however many segments lie in it.
+    """Reads facts that tell whether receipts are sound; each file once, however many segments lie in it.
 
     :param table: that of rows, as loaded: its state is the one that counts.
-    :param live: what it lists, of all stores and offsets that receipts are looked at of.
+    :param live: the files that it lists, of all stores and offsets of the receipts to look at.
     """
 
     def __init__(self, table: Table, live: Iterable[LiveFile]) -> None:
@@ -116,7 +116,7 @@ class Reader:
 
         Of most a few comparisons tell that nothing is wrong; the others are looked at one by one.
 
-        :param faults: what :func:`row_faults` found of these rows; None: nobody looked yet.
+        :param faults: the faults that :func:`row_faults` found in these rows; None: not looked at yet.
         :raises LakeUnavailableError: a file is there and can't be read.
         """
         faults = row_faults(rows) if faults is None else faults
@@ -126,7 +126,8 @@ class Reader:
         return {look.receipt.identity: look for look in looks if look.faults}
 
     def _is_as_expected(self, row: Receipt, root: str) -> bool:
-        """Return whether table and storage have a receipt's file just as it says; False: look closer.
+        """Return whether table and storage have a receipt's file with the receipt's values; False: look
+        closer.
 
         :param root: below which its file may lie.
         """
@@ -139,7 +140,7 @@ class Reader:
         return expected is not None and expected.is_right(row)
 
     def _expect(self, location: str) -> _Expected | None:
-        """Return what a receipt of a file says where all is well; None: there is more to look at."""
+        """Return the values that a receipt of a sound file has; None: the file needs a closer look."""
         listed = self._live.get(location, ())
         if len(listed) != 1 or listed[0].delete_files:
             return None
@@ -180,7 +181,7 @@ class Reader:
         return _judged(receipt, seen)
 
     def is_displaced(self, receipt: Receipt) -> bool:
-        """Return whether its rows lie in other files by now, or are dropped; its own row is believed."""
+        """Return whether its rows lie in other files by now, or are dropped; its own row is trusted."""
         return is_displaced(receipt, self._listed(receipt)[1])
 
     def file(self, stored: StoredFile, depth: Depth) -> SeenFile:
@@ -270,7 +271,9 @@ class Reader:
         return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong if is_same else "")
 
     def _difference(self, listed: LiveFile) -> str:
-        """Return what of an entry isn't as in the file's footer, which is read once however many share it."""
+        """Return the difference between an entry and the file's footer, which is read once for all segments
+        that share it.
+        """
         if id(listed) not in self._differences:
             self._differences[id(listed)] = statistics_difference(self._table, listed.entry)
         return self._differences[id(listed)]

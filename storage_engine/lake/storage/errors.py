@@ -1,4 +1,4 @@
-"""What storage and catalog libraries raise, told as one error that names the lake."""
+"""Errors of storage and catalog libraries, turned into one error that names the lake."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from storage_engine.core.wording import lock_advice, reason_text
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
 
 _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
-"""What SQLite says of a file that is none of its own, or not whole."""
+"""SQLite's texts for a file that isn't its own, or isn't whole."""
 
 _NOT_WHOLE = (ValidationError, pa.ArrowException)
-"""How they say that a file or an answer isn't whole."""
+"""Texts of libraries for a file or an answer that isn't whole."""
 
 _REBUILD = Text(
     "run ",
@@ -37,7 +37,7 @@ LAKE_FAILURES = (
     NoSuchNamespaceError,
     *_NOT_WHOLE,
 )
-"""How PyArrow, PyIceberg and its catalogs say that the lake can't be reached, read or written."""
+"""Texts of PyArrow, PyIceberg and its catalogs for a lake that can't be reached, read or written."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def lake_errors(location: str, doing: str) -> Iterator[None]:
     """Turn a library's failure into :class:`LakeUnavailableError`.
 
     :param location: the lake, or the file in it, for the message.
-    :param doing: what was being done, as in "can't <doing>".
+    :param doing: the action, as in "can't <doing>".
     """
     try:
         yield
@@ -112,7 +112,7 @@ def is_file_failure(error: Exception) -> bool:
 def is_damage(cause: BaseException | None) -> bool:
     """Return whether a failure says that a file of the lake is missing or isn't whole.
 
-    :param cause: what a library raised.
+    :param cause: the error of a library.
     """
     if isinstance(cause, FileNotFoundError | pa.ArrowException | ValidationError):
         return True
@@ -140,7 +140,7 @@ def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavail
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Return what a library's failure says, without what only a developer of it understands."""
+    """Return a library's failure as text, without words that only its developers understand."""
     if isinstance(error, OSError) and error.strerror:
         return reason_text(error)
     if isinstance(error, DBAPIError):

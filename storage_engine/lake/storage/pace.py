@@ -1,4 +1,4 @@
-"""How fast archiving may read and write, so that a broker on the same disks keeps its own speed.
+"""The rate at which archiving may read and write, so that a broker on the same disks isn't slowed down.
 
 A limit is one of the process, over all its threads, and counts every byte that is read from segments and
 written to or read back from data files, cached or not; of a large segment that is read again only what the
@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 _BURST_SECONDS = 0.1
-"""So much of a pause may be caught up on afterwards."""
+"""Seconds of a pause that may be caught up on afterwards."""
 
 _BLOCK_BYTES = 1 << 20
 """Written at a time, so that no single write is a burst."""
@@ -39,7 +39,7 @@ _SLOW_PUT_MS: Final = 10.0
 """A p99 of no more slows nothing down: brokers tell whole milliseconds apart."""
 
 _LONGER: Final = 1.5
-"""So many times its p99 before a broker's puts take longer than before."""
+"""Factor of its p99 from which a broker's puts count as slower than before."""
 
 _LEAST_SHARE: Final = 0.1
 _STEP: Final = 0.1
@@ -95,7 +95,7 @@ class Pace:
         """Keep what is written to a file to this pace until the block ends.
 
         :param sink: an open binary file, which is left open.
-        :return: what to write to instead.
+        :return: the file to write to instead.
         """
         yield sink
 
@@ -104,13 +104,13 @@ class Pace:
         """Keep what is read from a file to this pace until the block ends.
 
         :param file: open for reading at any position; it is left open.
-        :return: what to read from instead.
+        :return: the file to read from instead.
         """
         yield file
 
 
 class _FollowedBroker:
-    """At which part of its limit archiving goes on beside a broker, which is asked once a minute."""
+    """The part of its limit at which archiving goes on beside a broker, which is asked once a minute."""
 
     def __init__(self, ask: Callable[[], float | None], now: float) -> None:
         self._ask = ask
@@ -119,7 +119,7 @@ class _FollowedBroker:
         self.share = 1.0
 
     def takes_look(self, now: float) -> bool:
-        """Return whether the caller is the one to look now."""
+        """Return whether it is the caller's turn to look."""
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_SECONDS

@@ -22,7 +22,7 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.storage.errors import lake_errors
 
 HIDDEN_PREFIX = ".storage-engine-"
-"""What the names of our own small files below a table's location begin with."""
+"""The beginning of the names of our own small files below a table's location."""
 
 OWN_FOLDER = "_storage-engine"
 """Directory below the location of ``segments`` with our files that are never changed or removed."""
@@ -157,7 +157,7 @@ class FileMemory(Generic[T]):
         _memories.add(self)
 
     def get(self, location: str, parse: Callable[[], T], weigh: Callable[[T], int] = lambda _: 1) -> T:
-        """Return what a file holds; parse it where this process doesn't know it as it is now.
+        """Return a file's content; parse it where this process doesn't know its present state.
 
         :raises Exception: as ``parse`` does.
         """
@@ -195,7 +195,7 @@ def forget_files() -> None:
 
 
 def _stamp(location: str) -> _Stamp:
-    """Return what tells a local file from another of its name; None: it isn't local, or isn't there."""
+    """Return what tells a local file from another of its name; None: it isn't local, or is missing."""
     path = local_path(location)
     try:
         found = None if path is None else path.stat()

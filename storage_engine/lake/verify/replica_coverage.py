@@ -1,4 +1,4 @@
-"""What another replica of a log has archived, and which segments here that stands for.
+"""Segments that another replica of a log has archived, and the segments here that they prove.
 
 Stores of one cluster may share a lake. Their receipts of one log have the same ``log_id``, and segments that
 are cut otherwise: a receipt counts here only where the log's own files, put together over the receipt's
@@ -57,7 +57,7 @@ class ReplicaCover:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What another replica has archived of a log, and this one has not.
+    """A range of a log that another replica has archived, and this one has not.
 
     :param sha256: of this log's bytes at the same offsets; None: no batches of it begin and end there.
     """
@@ -68,7 +68,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaComparison:
-    """What a comparison with other replicas' receipts came to.
+    """Result of a comparison with other replicas' receipts.
 
     :param same: receipts of the very bytes that this log has.
     :param differences: sound receipts of other bytes, at offsets that no receipt of its own bytes covers.
@@ -134,14 +134,14 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
 def replica_spans(
     lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange], compared: ComparedReceipts
 ) -> tuple[ReplicaSpan, ...]:
-    """Return what stores other than one have archived of ranges that it has lost, also what expired since.
+    """Return the ranges lost here that other stores have archived, also those that have expired since.
 
     A log with a unique identity is the same by it. Of names alone, a receipt counts whose bytes were
     compared, or behind whose very segment such bytes or the store's own archived ones were written.
 
     :param names: of the store's logs; of others the store's own receipts, and those that were compared, tell
         the identity.
-    :param lost: what disk and receipts of the store don't have.
+    :param lost: ranges that neither disk nor receipts of the store have.
     :param compared: asked only where an identity isn't unique, or isn't known.
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -217,7 +217,8 @@ def _credited(
 
 
 def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: ComparedReceipts) -> bool:
-    """Return whether other stores' receipts are of a store's log, at least up to where these went apart.
+    """Return whether other stores' receipts belong to a replica of a store's log, at least up to where these
+    diverged.
 
     :param found: of one log; one was compared, or was written behind the store's own archived segment.
     :raises LakeUnavailableError: the lake can't be read.
@@ -233,7 +234,7 @@ def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: Co
 def _with_renewed(
     lake: Lake, rows: Sequence[Receipt], compared: Collection[str | SegmentIdentity]
 ) -> Collection[str | SegmentIdentity]:
-    """Return what was compared with the receipts by which the same bytes were proven again since.
+    """Return the compared receipts together with those by which the same bytes were proven again since.
 
     :param rows: other stores' receipts that count.
     """

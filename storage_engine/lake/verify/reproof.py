@@ -25,7 +25,7 @@ from storage_engine.model.proof.receipt import Receipt, StoredFile, files_text, 
 _THREADS = 2
 
 _TOGETHER = 64
-"""So many receipts are committed at a time: what a kill costs is proving these once more."""
+"""Number of receipts committed at a time: after a kill these are proven once more."""
 
 
 def reprove(
@@ -37,8 +37,8 @@ def reprove(
 
     :param rows: receipts of one store that count.
     :param advance: called with the number of segment bytes that were read since.
-    :return: the new receipts. A segment whose rows prove it no longer, or that was proven by somebody else
-        meanwhile, has none; ``verify`` says of either what there is to say.
+    :return: the new receipts. A segment whose rows prove it no longer, or that was proven by another process
+        meanwhile, has none; ``verify`` reports both.
     :raises ReceiptError: the store's chain of receipts is broken; no receipt was added.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
@@ -86,7 +86,7 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
 
 
 def _reaches_receipt(table: Table, receipt: Receipt) -> bool:
-    """Return whether a segment's rows, wherever they lie, come to what its receipt says.
+    """Return whether a segment's rows, in whatever files, add up to what its receipt says.
 
     A rewrite gets no new root: it keeps what the old one is made of, or it proves nothing.
     """

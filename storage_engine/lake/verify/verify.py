@@ -1,4 +1,5 @@
-"""Checking what the lake holds, and that lake and store together still have every byte of the log.
+"""Verification of a lake: that it is sound, and that lake and store together still have every byte of the
+log.
 
 Metadata is checked whole, every time: it costs no data. Data files are looked at in turns, the one that
 was seen longest ago first, as far as a budget goes; what was seen is remembered, so that the next call goes
@@ -115,20 +116,20 @@ _ADVICE = {
         "and find out who wrote to it. If the broker still has the segment, keep it until then."
     ),
 }
-"""What to do where bytes are proven, and a receipt is not sound all the same."""
+"""Advice where bytes are proven although the receipt isn't sound."""
 
 _OF_FILES = {ReceiptFault.MISSING, ReceiptFault.SIZE, ReceiptFault.SHA256}
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLook:
-    """What a close look at one segment found.
+    """Result of a close look at one segment.
 
     :param fault: why the lake can't be relied on for its bytes; "" when it can.
-    :param findings: what else is wrong; includes that the segment could not be looked at.
+    :param findings: other faults; includes that the segment could not be looked at.
     :param level: how deep the look went: not below the level at which a fault was found.
-    :param done: the look came to an end: what it says may be remembered.
-    :param local: the broker's file as it was found; None when it is not there, or went away.
+    :param done: the look came to an end: its result may be remembered.
+    :param local: the broker's file as it was found; None when it is not there, or vanished.
     """
 
     receipt: Receipt
@@ -144,7 +145,7 @@ def look_at(
 ) -> SegmentLook:
     """Check one segment at FILES, BYTES or STORE.
 
-    :param known: what metadata found wrong with its receipt; None: nothing.
+    :param known: faults that metadata found in its receipt; None: there are none.
     :param local: the broker's file; compared at STORE.
     """
     told = () if known is None else known.faults
@@ -197,7 +198,7 @@ class _Compared:
             self.different_at = position + at
 
     def end(self, receipt: Receipt) -> LocalSpan:
-        """Return what was found of the broker's file."""
+        """Return the result for the broker's file."""
         self.digest.update(self.file.read())
         return replace(
             self.local,
@@ -260,7 +261,7 @@ _COMMIT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StoreMetadata:
-    """What the metadata says of one store.
+    """Facts about one store from the metadata.
 
     :param receipts: of segments that the lake has whole, or some streams of.
     :param ended: of those that expired: nothing is looked at but their chain.
@@ -316,7 +317,7 @@ def read_state(
 
 
 def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
-    """Yield what is wrong with the lake's acts, which hold for each of its stores."""
+    """Yield faults of the lake's acts, which concern each of its stores."""
     try:
         read_acts(lake)
     except LakeUnavailableError as error:
@@ -408,7 +409,7 @@ _REMEMBER_EVERY_SECONDS = 1.0
 
 
 class Memory(Protocol):
-    """What was looked at when, by lake; on disk when ``record`` returns."""
+    """Memory of looks, with their times, by lake; on disk when ``record`` returns."""
 
     def recall(self, lake_id: str) -> Iterable[Check]: ...
 
@@ -432,11 +433,11 @@ def verify(
     """Check a lake, and lay a store over its part if it is given.
 
     :param store_id: only this one; None: every store the lake has anything of.
-    :param local: what is on the broker's disk, from :func:`local_spans`; of the one store only.
+    :param local: ranges on the broker's disk, from :func:`local_spans`; of the one store only.
     :param elsewhere: receipts of that store that hold in another lake, or whose segments expired there.
-    :param released: what the journal says was deleted, by store.
+    :param released: ranges deleted by the journal's record, by store.
     :param known: receipts that the lake is known to have had, by store.
-    :param memory: what was looked at before, and where to remember what is looked at now.
+    :param memory: earlier looks, and the place to remember these.
     :param max_bytes: how much to read of data files and segments; None: everything.
     :param witnesses: who else may know of what is missing, and which logs are on disk, by store; what
         replicas have in this lake is added.
@@ -524,7 +525,7 @@ class _Turn:
         return [c for c in checks if c.receipt_hash not in known and self._states[c.store_id].chained]
 
     def choose(self, max_bytes: int | None) -> list[Receipt]:
-        """Return what to look at closely now, in this order; what metadata has settled needs no look."""
+        """Return the segments to look at closely, in this order; those settled by metadata need no look."""
         if self._level is VerifyLevel.RECEIPTS:
             return []
         whole = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]

@@ -51,7 +51,7 @@ class FenceWatch(Protocol):
 
     @property
     def last_look(self) -> WatchLook:
-        """Return what the last look came to that saw all that the hold rests on."""
+        """Return the result of the last look that saw everything that the hold depends on."""
 
     def watching(self) -> AbstractContextManager[Beating | None]:
         """Be the store's only watch until the block ends; None: another process is.
@@ -60,12 +60,12 @@ class FenceWatch(Protocol):
         """
 
     def silent(self) -> str:
-        """Return which process has the store's watch and doesn't look at it; empty: none has, or it does."""
+        """Return the process that has the store's watch and doesn't look; empty: none has, or it does."""
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """Mend what isn't as the hold left it.
+        """Mend changes to what the hold left.
 
-        :return: what was found, and what was done.
+        :return: findings, and the mends.
         :raises StorageEngineError: something can't be mended; says why.
         :raises OSError: the store can't be read or written.
         """
@@ -75,10 +75,10 @@ class FenceWatch(Protocol):
 
 
 class Beating(Protocol):
-    """What tells others that a watch is alive, and whether it has looked."""
+    """Shows others that a watch is alive, and whether it has looked."""
 
     def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
-        """To be called after each look.
+        """Record that the watch is alive; called after each look.
 
         :param look: the last that saw all.
         :param tends_shield: the watch acts on what is deleted, and can, so that nobody else has to.
@@ -96,8 +96,8 @@ class Watch:
         thresholds; None when all of them are unknown.
     :param ordinary_percent: above this level the broker cleans because of space; None: not known.
     :param next_window_ms: when the time of day is next a cause; the present while it is; None: never.
-    :param known: False: the broker that has to say it couldn't be asked, as a notice tells: no cause holds,
-        and none has ended.
+    :param known: False: the broker couldn't be asked, as a notice says; causes then neither hold nor have
+        ended.
     """
 
     watched_at_ms: int
@@ -116,19 +116,19 @@ class PendingKind(StrEnum):
     TIMER = "timer"
     """Waits in the timer wheel, or to get into it; what cancels another timer is one as well."""
     HALF = "half"
-    """Of a transaction that is neither committed nor rolled back."""
+    """A transaction that is neither committed nor rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is pending of one kind. Too many where the broker's files are behind it, never too few.
+    """Pending messages of one kind. Too many where the broker's files are behind it, never too few.
 
     :param count: messages that are still there; None: unknown, and then any segment may hold some.
     :param first_offset: the smallest physical offset among them; None: there is none, or unknown.
     :param first_due_ms: when the first one is due; None: unknown, or nothing says when.
     :param last_due_ms: when the last one is due; None likewise.
     :param lost: messages that the broker waits for, and whose segments are gone already.
-    :param consequence: what more than the messages is lost with their segments; "" for nothing.
+    :param consequence: further losses if segments with its messages are deleted; "" for none.
     :param error: why it is unknown; "" when it is known.
     :param log: in which it lies; None: it may lie in any log of the store.
     """
@@ -187,14 +187,14 @@ NO_HOLD: Final = HoldStatus(
     held=False,
     notices=("nothing is held: no broker runs, or nothing keeps this kind of broker from deleting",),
 )
-"""Of a store whose broker is stopped, and of one without a hold."""
+"""Value for a store whose broker is stopped, and for one without a hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnheldSegments:
     """Segments that the broker's own rules take by some moment, of a store that is held no more.
 
-    :param unknown: what else they may take, and can't be told, a clause each.
+    :param unknown: further ranges that may be deleted, and are unknown, a clause each.
     """
 
     segments: tuple[Segment, ...]
@@ -216,38 +216,40 @@ class StoreHold:
         return NO_HOLD
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
-        """Hold what goes soon though no lake has it, and put back what was held for that and is archived.
+        """Hold segments that will be deleted soon and no lake has, and undo the hold of those that are
+        archived by now.
 
         Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
 
         :param proven: segments that a lake is known to prove, with the files that it does so for.
         :param margin_ms: how long before its broker deletes it something is held.
-        :return: ``due`` is what goes within the margin and can't be held.
+        :return: ``due`` are segments that will be deleted within the margin and can't be held.
         :raises GateRefusedError: nothing can be held; says why, and the remedy. Nothing was changed.
         """
         return NO_HOLD
 
     def status(self, now_ms: int) -> HoldStatus:
-        """Return what :meth:`renew` would find, without changing anything."""
+        """Return the result that :meth:`renew` would have, without a change."""
         return NO_HOLD
 
     def held_until_ms(self) -> int | None:
         """Return until when the store is held by what lies with it, whoever's journal knows of that.
 
         :return: None: nothing that lies with it says that it is held.
-        :raises StorageEngineError: what lies with it can't be read.
+        :raises StorageEngineError: its copy in the store can't be read.
         """
         return None
 
     def holds(self, log: str) -> bool:
-        """Return whether something of a log is held, as far as is remembered: unknown counts as that.
+        """Return whether something of a log is remembered as held; unknown counts as held.
 
         Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
         """
         return True
 
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
-        """Return what the broker's rules take by a moment if the hold ends now: by age, size and disk level.
+        """Return the segments that the broker's rules delete by a moment if the hold ends now: by age, size
+        and disk level.
 
         Decided by the settings as they are once they are put back.
 
@@ -262,15 +264,15 @@ class StoreHold:
 
 
 class IdentifiedLogs(ABC):
-    """What a store knows of which logs it has, whatever has their names. Without it nothing is remembered of
-    logs, and none is told from another one of its name.
+    """The logs that a store is known to have, by identity, under whatever names. Without it nothing is
+    remembered of logs, and none is told from another one of its name.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        """Return which logs a snapshot has, by name.
+        """Return the logs of a snapshot, by name.
 
         :raises OSError: a file can't be read.
         """
@@ -283,7 +285,9 @@ class IdentifiedLogs(ABC):
         """
 
     def is_present(self, directory: Path) -> bool:
-        """Return whether one of the store's directories is what it was: no mount point without its disk."""
+        """Return whether one of the store's directories is still the same: no mount point without its
+        disk.
+        """
         return directory.is_dir()
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
@@ -294,8 +298,8 @@ class IdentifiedLogs(ABC):
         return {}
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
-        offsets may be the same; "": nothing does.
+        """Return the contradiction between a log and the receipts of that name, though name and offsets may
+        be the same; "": there is none.
 
         :param receipts: of this log, of any of its offsets.
         :raises StorageEngineError: it can't be told.
@@ -305,13 +309,14 @@ class IdentifiedLogs(ABC):
 
 
 class StoreReplicas(ABC):
-    """What a store's logs have in common with their replicas: an identity, and bytes."""
+    """A store's logs compared with their replicas: by identity, and by bytes."""
 
     __slots__ = ()
 
     @abstractmethod
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        """Return what is known of segments beside their files; asked of those that are about to be archived.
+        """Return facts about segments that their files don't have; called with segments that are about to be
+        archived.
 
         :raises StorageEngineError: it can't be told; says of which log.
         :raises OSError: a file can't be read.
@@ -329,24 +334,24 @@ class StoreReplicas(ABC):
 
 
 class StoreConsumers:
-    """Who waits for messages: consumers, and the broker itself. Without it what consumers have not read is
-    unknown, as this class itself answers.
+    """The store's consumers, and the messages that its broker still has to deliver. Without it what consumers
+    have not read is unknown, as this class itself answers.
     """
 
     __slots__ = ()
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        """Return what the broker has taken and still has to deliver or to decide; what can't be read is
-        unknown.
+        """Return messages that the broker has taken and still has to deliver or to decide; those that can't
+        be read are unknown.
         """
         return ()
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
-        """Return what consumers have not read of the messages below these offsets; most messages first.
+        """Return the messages below these offsets that consumers have not read; the most messages first.
 
-        :param new_min_offsets: by the name of the log; of other logs nothing goes.
+        :param new_min_offsets: by the name of the log; of other logs nothing is deleted.
         :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
             the error names whose, and the rows count the others.
         :raises BadInputError: positions or queues that can't be read.
@@ -368,7 +373,7 @@ class StoreConsumers:
 
 
 class StoreCourse:
-    """What goes when, by the broker's own rules, and what a simulation starts from. Without it that isn't
+    """Deletions to come, by the broker's own rules, and the start of a simulation. Without it that isn't
     known, as this class itself answers.
     """
 
@@ -405,7 +410,8 @@ class StoreCourse:
         return {}
 
     def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        """Return what a simulation of this store starts from; None: not known, or it can't be simulated.
+        """Return the start of a simulation of this store; None: it is unknown, or the store can't be
+        simulated.
 
         Its ingest is as the segments' last writes tell it; who has samples of the store knows better.
 
@@ -422,7 +428,7 @@ class StoreCourse:
 
 
 class StoreCauses(ABC):
-    """Why a cleanup is due. Nothing is deleted by it: a plan has causes of its own. Without it a cause always
+    """Causes for a cleanup. Nothing is deleted by it: a plan has causes of its own. Without it a cause always
     holds: what has expired goes at any time.
     """
 
@@ -469,7 +475,7 @@ class StoreProcess:
         return ()
 
     def user(self) -> str:
-        """Return which other process has the store's lock, as a clause of the lock and who has it.
+        """Return the other process that has the store's lock, as a clause on the lock and its owner.
 
         :return: "": none has, by its files; only :meth:`BrokerStore.lock` tells for certain.
         :raises OSError: a file can't be read.
@@ -477,7 +483,7 @@ class StoreProcess:
         return ""
 
     def is_user_ours(self) -> bool:
-        """Return whether another of our runs has the lock, and gives it up by itself.
+        """Return whether the lock's owner is another of our runs, which gives it up by itself.
 
         :return: False: none, or unknown.
         :raises OSError: a file can't be read.
@@ -497,7 +503,7 @@ class StoreProcess:
 
         None, as by default: a broker writes it, which does so by itself, or is stopped.
 
-        :raises StoreBusyError: somebody else has the store.
+        :raises StoreBusyError: another process has the store.
         :raises BrokerError: the process that writes it can't be asked.
         """
         return None
@@ -508,7 +514,7 @@ class StoreProcess:
 
 
 class StoreShield(ABC):
-    """What second names of the store's segments rest on, and what a running broker means for them."""
+    """Disks that second names of the store's segments need, and how a running broker treats them."""
 
     __slots__ = ()
 
@@ -524,13 +530,13 @@ class StoreShield(ABC):
 
         :raises StoreLayoutError: a symbolic link is among them.
         :raises BrokerError: a running broker can't be asked.
-        :raises OSError: one can't be read, or went away in the middle.
+        :raises OSError: one can't be read, or vanished in the middle.
         """
 
     def end_force(self) -> Drift | None:
         """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
 
-        :return: what was found and what was done about it; None: nothing lets it, or none runs.
+        :return: the finding and the change made; None: it may not be changed, or no broker runs.
         :raises BrokerError: the broker can't be asked, or doesn't take the setting.
         """
         return None
@@ -545,7 +551,7 @@ class StoreDependents(ABC):
     def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         """The files that point only below these offsets, by the broker's own rule.
 
-        :param min_offsets: by the name of the log; what points into other logs stays.
+        :param min_offsets: by the name of the log; files that point into other logs stay.
         """
 
     @property
@@ -580,7 +586,7 @@ class StoreDependents(ABC):
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What a broker folder needs to open a store; see ``ManagedStore``."""
+    """Settings that a broker package needs to open a store; see ``ManagedStore``."""
 
     root: str
     broker_conf: str | None = None
@@ -622,14 +628,14 @@ FORMER_MEMBERS: Final = former_members(
     shield="end_force sealed_files shield_need=need",
     tasks="background_tasks=look check_deleted_topics delete_left_over",
 )
-"""What stores had as members of their own before version 0.2, and where it is now."""
+"""Members of stores before version 0.2, and where each is now."""
 
 
 def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
     """Make sure that a package isn't written for a contract that would leave a part of it unasked.
 
     :param package: a class of it, or an object.
-    :param former: by name of a member, what it is now.
+    :param former: by name of a member, its present name.
     :raises TypeError: it defines one.
     """
     for one in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
@@ -643,9 +649,10 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LockedStore:
-    """A store that nobody else changes, locked or held beside its running broker, and what may be deleted.
+    """A store that no other process changes, locked or held beside its running broker, and what may be
+    deleted.
 
-    :param notices: what could not be checked while it was taken.
+    :param notices: checks that could not be made while it was taken.
     :param max_delete_batch: how many segments one ``delete_segments`` takes; None: any number.
     """
 
@@ -666,7 +673,7 @@ class LockedStore:
         """
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId] | None:
-        """Return which of these segments are deleted, where a broker removes their files later.
+        """Return those of these segments that are deleted, where a broker removes their files later.
 
         None, as by default: those whose files are gone.
 
@@ -677,11 +684,11 @@ class LockedStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreLimit:
-    """What is never done with a store that can be looked at.
+    """Actions that are never done with a store, although it can be looked at.
 
     :param why: nothing of it is deleted. Its plans keep everything, and whatever would change it raises.
-    :param may_archive: its log can be archived all the same; else it is a part of a store, and ``why`` is
-        what a person is told.
+    :param may_archive: its log can be archived all the same; else it is a part of a store, and ``why`` is the
+        text for a person.
     """
 
     why: str
@@ -689,7 +696,7 @@ class StoreLimit:
 
 
 class Contract(ABC):
-    """What a package implements. A class that is written for an older contract can't be defined."""
+    """The parts that a package implements. A class that is written for an older contract can't be defined."""
 
     __slots__ = ()
     _former: ClassVar[Mapping[str, str]]
@@ -711,22 +718,22 @@ class BrokerStore(Contract):
 
     @property
     def hold(self) -> StoreHold | None:
-        """Return what keeps its running broker from deleting."""
+        """Return the part that keeps its running broker from deleting."""
         return None
 
     @property
     def identities(self) -> IdentifiedLogs | None:
-        """Return what it knows of which logs it has."""
+        """Return the logs that the store is known to have."""
         return None
 
     @property
     def consumers(self) -> StoreConsumers | None:
-        """Return who waits for its messages."""
+        """Return its consumers."""
         return None
 
     @property
     def course(self) -> StoreCourse | None:
-        """Return what goes when by its broker's rules."""
+        """Return the part that tells what its broker's rules delete, and when."""
         return None
 
     @property
@@ -736,12 +743,12 @@ class BrokerStore(Contract):
 
     @property
     def process(self) -> StoreProcess | None:
-        """Return what its broker's process tells of itself."""
+        """Return the description of its broker's process."""
         return None
 
     @property
     def shield(self) -> StoreShield | None:
-        """Return what second names of its segments have to be measured by."""
+        """Return the disks that the second names of its segments are measured by."""
         return None
 
     @property
@@ -751,12 +758,12 @@ class BrokerStore(Contract):
 
     @property
     def replicas(self) -> StoreReplicas | None:
-        """Return what its logs have in common with their replicas."""
+        """Return the part that compares its logs with their replicas."""
         return None
 
     @property
     def tasks(self) -> BackgroundTasks | None:
-        """Return what its broker does in the background beside taking messages."""
+        """Return the broker's background tasks."""
         return None
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
@@ -764,7 +771,7 @@ class BrokerStore(Contract):
 
         None, as by default: it has to be opened again for that.
 
-        :param memory: what is remembered of a hold beside a running broker.
+        :param memory: the remembered state of a hold beside a running broker.
         :raises BadInputError: settings that can't be worked with.
         :raises BrokerError: the running broker can't be asked.
         """
@@ -784,7 +791,9 @@ class BrokerStore(Contract):
 
     @property
     def limit(self) -> StoreLimit | None:
-        """Return what is never done with it, though it can be looked at; None: nothing, by its files."""
+        """Return the actions that are never done with it, though it can be looked at; None: there are none,
+        by its files.
+        """
         return None
 
     @property
@@ -794,21 +803,22 @@ class BrokerStore(Contract):
 
     @abstractmethod
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Read what the store is now.
+        """Read the store's present state.
 
         :raises StoreNotFoundError: there is no store.
         :raises StoreLayoutError: its files don't form one contiguous log.
         """
 
     def glance(self, now_ms: int) -> StoreSnapshot:
-        """Return what the store is now for who only looks, and reads as little as that takes.
+        """Return the store's present state for readers only, from as few reads as possible.
 
         Never to delete by. The errors are those of :meth:`snapshot`.
         """
         return self.snapshot(now_ms)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Return which segments may be archived by now, and why others may not. By default all sealed may.
+        """Return the segments that may be archived by now, and the reasons why others may not. By default all
+        sealed may.
 
         :raises OSError: a file can't be read.
         """
@@ -823,7 +833,7 @@ class BrokerStore(Contract):
     def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep the broker, and everybody else who asks, from changing the store.
 
-        :raises StoreBusyError: somebody has it.
+        :raises StoreBusyError: another process has it.
         """
 
     @abstractmethod
@@ -837,12 +847,12 @@ class BrokerStore(Contract):
 
         :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
         :param meanwhile: called now and then where it waits for a broker.
-        :param remove: by which a file goes; a running broker deletes by itself.
+        :param remove: the function that removes a file; a running broker deletes by itself.
         :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted. Where its
-            ``path`` names that file, other files that are gone are this call's doing, and what is left of
+            ``path`` names that file, other files that are gone were deleted by this call, and the rest of
             other logs is asked for again.
         :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
-        :raises BrokerError: a running broker didn't delete all of them; they may go any time.
+        :raises BrokerError: a running broker didn't delete all of them; they may be deleted any time.
         """
 
 
@@ -852,12 +862,12 @@ def hold_of(store: BrokerStore) -> StoreHold:
 
 
 def consumers_of(store: BrokerStore) -> StoreConsumers:
-    """Return who waits for a store's messages, or what stands for none."""
+    """Return a store's consumers, or the value for a kind that has none."""
     return store.consumers or StoreConsumers()
 
 
 def course_of(store: BrokerStore) -> StoreCourse:
-    """Return what goes when of a store, or what stands for none."""
+    """Return the forecast of a store's deletions, or the value for a kind that has none."""
     return store.course or StoreCourse()
 
 
@@ -894,20 +904,20 @@ def flush_paths(store: BrokerStore, snapshot: StoreSnapshot) -> tuple[Path, ...]
 
 
 def process_of(store: BrokerStore) -> StoreProcess:
-    """Return what a store's broker tells of its process, or what stands for none."""
+    """Return the description of a store's broker process, or the value for a kind that has none."""
     return store.process or StoreProcess()
 
 
 def is_present(store: BrokerStore, directory: Path) -> bool:
-    """Return whether one of a store's directories is what it was, as far as the store can tell."""
+    """Return whether one of a store's directories is still the same, as far as the store can tell."""
     return directory.is_dir() if store.identities is None else store.identities.is_present(directory)
 
 
 def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
-    """Return what shows that a log isn't the one that receipts are of; "": nothing, or it can't be told."""
+    """Return the contradiction between a log and the receipts of that name; "": none, or it can't be told."""
     return "" if store.identities is None else store.identities.contradiction(log, receipts)
 
 
 def contexts_of(store: BrokerStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-    """Return what a store knows of segments beside their files."""
+    """Return a store's facts about segments that their files don't have."""
     return {} if store.replicas is None else store.replicas.contexts(segments)

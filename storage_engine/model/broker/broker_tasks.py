@@ -1,4 +1,4 @@
-"""What a broker does in the background beside taking messages, and what of it is left to do."""
+"""A broker's background tasks, and how much work each has left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LeftFile:
 class LeftOver:
     """Files of one deletion that a broker has begun and not ended. It ends it when it starts.
 
-    :param what: names it, such as the path of the directory.
+    :param what: its name, such as the path of the directory.
     :param files: in the order in which they go; all are in one directory.
     :param directory: goes after them, with nothing in it; "": it stays.
     :param purpose: why a person may let it go that no lake has it; "": nobody may.
@@ -46,13 +46,14 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTask:
-    """How far one of a broker's background tasks is, as its files tell, or a running broker does.
+    """Progress of one of a broker's background tasks, by its files or by the running broker.
 
     :param name: by which the broker calls it.
-    :param found: clauses of what was found.
-    :param overdue: sentences of what it should have done by now.
-    :param left: what it would remove, and what may go in its place while the broker is stopped.
-    :param kept: clauses of what stays and why.
+    :param found: findings, as clauses.
+    :param overdue: sentences on work that it should have done by now.
+    :param left: files that it would remove, and those that may be deleted in its place while the broker is
+        stopped.
+    :param kept: clauses on files that stay, with the reason.
     """
 
     name: str
@@ -64,7 +65,7 @@ class BrokerTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """From when on a running broker's task is overdue.
+    """Times from which a running broker's task is overdue.
 
     :param checkpoint_ms: age of a checkpoint.
     :param unflushed_bytes: of one log, beyond a segment.

@@ -1,5 +1,5 @@
-"""What people read of one kind of broker where the engine writes it, in that broker's own words; and where
-what goes of its stores can be kept.
+"""Words of one kind of broker for texts that the engine writes; and where deleted files of its stores can be
+kept.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from enum import Enum, auto
 class BrokerWords:
     """The defaults fit any kind.
 
-    :param title: what this kind is called.
+    :param title: the name of this kind.
     :param address_options: options of a command, by any of which its running broker is named.
-    :param by_hand: what a cleanup that a person asks for does beyond its rules, as a sentence without its
-        full stop; "": nothing.
+    :param by_hand: the effect of a cleanup by a person beyond the rules, as a sentence without its full stop;
+        "": none.
     :param causes: by a cause of a run, that cause in words.
-    :param errors: by the name of an error's class, what to do about it.
-    :param checks: by the name of an expectation, what to do when rows break it.
-    :param dependents: heading of the files that went behind segments, as they pointed into them.
-    :param queue: what the messages of a topic are divided into.
+    :param errors: remedies by the name of an error's class.
+    :param checks: remedies by the name of an expectation that rows break.
+    :param dependents: heading of the files deleted after segments, as they pointed into them.
+    :param queue: the part of a topic that has its messages.
     :param crash_sign: how its stores tell that their broker didn't stop cleanly.
-    :param files_only: what serves segments that were restored alone, as sentences.
+    :param files_only: which brokers serve segments that were restored alone, as sentences.
     """
 
     title: str = ""
@@ -32,16 +32,17 @@ class BrokerWords:
     causes: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)
-    dependents: str = "Files that pointed into what went"
+    dependents: str = "Files that pointed into deleted segments"
     queue: str = "queue"
     crash_sign: str = "its files say so"
     files_only: str = "A broker serves them after a restore for its node: --for-store."
 
 
 class Aside(Enum):
-    """Where what goes of a store can be kept for a while."""
+    """Places where deleted files of a store can be kept for a while."""
 
     IN_STORE = auto()
-    """In our own directory within it, which its broker bears: what we delete, second names of segments."""
+    """In our own directory within it, which its broker bears: deleted files, second names of
+    segments."""
     OUTSIDE = auto()
-    """Only what we delete, and in directories that a person names."""
+    """Only for stores whose deletions are ours, and in directories that a person names."""

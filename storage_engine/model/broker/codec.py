@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 LoadBytes = Callable[[int, int], None]
-"""Makes bytes of a segment readable, from one place in it up to another; those before aren't any more."""
+"""Makes bytes of a segment readable, from one position up to another; earlier bytes become unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a codec's columns are for; all but the stored time may be empty.
+    """Purposes of a codec's columns; all but the stored time may be empty.
 
     :param stored_at: when the broker took the message, a timestamp of any unit; None: nothing says.
     :param streams: which name the stream that a message belongs to: topic and queue, say. Bytes are counted
@@ -48,7 +48,7 @@ class Columns:
     :param file_bounds: the same, in files alone.
     :param dictionary: that may have few distinct values; nested ones as Parquet paths.
     :param delta: of numbers that grow slowly.
-    :param export: what is exported of a message, in this order; none: messages aren't exported.
+    :param export: the columns exported of a message, in this order; none: messages aren't exported.
     :param keys: each of which names a message as a whole, texts or binaries.
     :param key_lists: texts of several such names, with blanks between them.
     :param topic_id_of: returns the topic's id that a log's identity (``Receipt.log_id``) names; None: topics
@@ -63,7 +63,8 @@ class Columns:
         messages.
     :param comments: what each column says, for who queries the table in another engine.
     :param not_of_raw: columns of the encoded ones by which no row is encoded that has its bytes as ``raw``.
-    :param filler: the stream of what a restore fills the room of others with: no broker counts or serves it.
+    :param filler: the stream of filler that a restore puts in place of missing messages: no broker counts or
+        serves it.
     """
 
     stored_at: str | None = None
@@ -102,7 +103,7 @@ class SegmentCodec(Protocol):
 
     @property
     def columns(self) -> Columns:
-        """Return what the columns of :attr:`schema` are for."""
+        """Return the purpose of each column of :attr:`schema`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -164,7 +165,7 @@ class SegmentCodec(Protocol):
 
     @property
     def bodies(self) -> Bodies | None:
-        """Return what reads payloads that producers compressed; None, as by default: there are none."""
+        """Return the reader of payloads that producers compressed; None, as by default: there are none."""
         return None
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
@@ -185,7 +186,7 @@ class Bodies(Protocol):
     """Payloads that producers compressed."""
 
     def is_compressed(self, flags: Any) -> Any:
-        """Return which payloads are compressed, by their flags; both are Arrow arrays."""
+        """Return a mask of the payloads that are compressed, by their flags; both are Arrow arrays."""
 
     def decompressed_parts(self, bodies: Any, flags: Any) -> Iterator[pa.Array[Any]]:
         """Yield the payloads in parts, uncompressed; what is damaged becomes null.
@@ -200,7 +201,7 @@ class RestoredSetting:
     """A setting of a broker by which something was made beside restored segments.
 
     :param source: the file or the lake that says it, or that it is the broker's default.
-    :param note: what is not served in spite of it; "": nothing.
+    :param note: the part that is not served in spite of it; "": none.
     """
 
     name: str
@@ -210,7 +211,8 @@ class RestoredSetting:
 
 
 class RestoredConfig(Protocol):
-    """Derives what a broker needs beside restored segments, from their receipts and from their rows.
+    """Derives the files that a broker needs beside restored segments, from their receipts and from their
+    rows.
 
     ``COLUMNS`` are read of each segment; ``NO_QUEUES`` is an empty table of what is known of queues.
     ``ENDS_ANYWHERE``: :meth:`unfinished` never has a reason, and isn't asked. ``FINISHED``: names, right
@@ -219,7 +221,7 @@ class RestoredConfig(Protocol):
 
     @property
     def FILES(self) -> tuple[str, ...]:  # noqa: N802
-        """Return which files there are beside logs, by their path below the restored root."""
+        """Return the files that lie beside logs, by their path below the restored root."""
 
     @property
     def COLUMNS(self) -> tuple[str, ...]: ...  # noqa: N802
@@ -234,18 +236,16 @@ class RestoredConfig(Protocol):
     def FINISHED(self) -> frozenset[str]: ...  # noqa: N802
 
     def log_files(self, log: str) -> tuple[str, ...]:
-        """Return which files there are of a log, by their path below the restored root."""
+        """Return the files of a log, by their path below the restored root."""
 
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
-        """Make sure that a broker would serve what is to be restored.
-
-        :param read_segment: gives a segment's bytes as the lake has them, which nobody has compared with its
-            SHA-256.
-        :raises RestoreError: the broker would not serve what these receipts are of.
+        """
+        :param read_segment: returns a segment's bytes from the lake, not yet compared with its SHA-256.
+        :raises RestoreError: the broker would not serve the segments of these receipts.
         """
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
-        """Return what some rows of a segment say of queues."""
+        """Return the queues' positions that some rows of a segment have."""
 
     def merge_queues(self, queues: pa.Table) -> pa.Table:
         """Return one row a queue."""

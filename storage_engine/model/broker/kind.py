@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowTraits:
-    """What is known of segments' rows before their codec is loaded.
+    """Facts about segments' rows that are known before their codec is loaded.
 
     :param table: name of the lakes' table that has them; never changes.
-    :param task_modules: what a Spark task needs of the broker's package, loaded before workers fork.
+    :param task_modules: modules of the broker's package that a Spark task needs, loaded before workers fork.
     :param offsets_count_bytes: as the codec's positions do; else offsets tell no size.
     :param sets_times: the broker itself writes when it stored a message; else its producers may.
     """
@@ -65,7 +65,7 @@ class BrokerEngine(ABC):
     ) -> StoreRecovery:
         """Make a store clean whose broker did not stop cleanly, as that broker would when it starts.
 
-        :param dry_run: only say what would be done.
+        :param dry_run: only describe the changes.
         :param cut_messages: also where whole messages are lost by it.
         :param whole_index: make an index of keys again however much of the log has to be read for it.
         :raises BadInputError: it can't be done without the broker.
@@ -103,12 +103,12 @@ class BrokerEngine(ABC):
         :param topic: each line becomes a message of it; None: nothing is read.
         :param release: asked where the broker's rules let segments go; None: nothing is deleted.
         :raises BadInputError: this package has no engine for it.
-        :raises StoreBusyError: somebody else has the store.
+        :raises StoreBusyError: another process has the store.
         """
 
 
 class RunningKind(ABC):
-    """What is asked of a running broker, and what a hold beside it rests on.
+    """Questions to a running broker, and the basis of a hold beside it.
 
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
         client; "": a connection has its access key and its secret key.
@@ -128,7 +128,8 @@ class RunningKind(ABC):
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
-        """Return what ``StoreCauses.watch`` does, for who may see nothing of a store but its running broker.
+        """Return the trigger's watch as ``StoreCauses.watch`` does, for a host that sees only the store's
+        running broker.
 
         None: the store itself has to be opened. A broker that can't be asked is no error: the look isn't
         ``known`` then.
@@ -148,7 +149,7 @@ class RunningKind(ABC):
 
 
 class Inspecting(ABC):
-    """What a person is told of a store beside its logs, segments and disks."""
+    """A store's description for a person beside its logs, segments and disks."""
 
     @abstractmethod
     def inspect(
@@ -163,7 +164,7 @@ class Inspecting(ABC):
         """Describe a store for a person.
 
         :param messages: read every segment.
-        :param queues: list what leads consumers to messages.
+        :param queues: list the queues that lead consumers to messages.
         :param snapshot: of a running broker's store; None: take one.
         """
 
@@ -172,9 +173,9 @@ class Inspecting(ABC):
 
         By default there is nothing to say.
 
-        :param memory: what a journal remembers of a hold; None: nobody named a journal.
+        :param memory: a journal's memory of a hold; None: none was named.
         :raises StoreNotFoundError: there is no such store.
-        :raises BadInputError: what was given beside the broker's own settings is wrong.
+        :raises BadInputError: settings given beside the broker's own are wrong.
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
         """
         return BrokerDiagnosis()
@@ -197,7 +198,7 @@ class Inspecting(ABC):
 
 
 class Topics:
-    """What a kind of broker knows of topics by their names. This class itself knows nothing."""
+    """Facts that a kind of broker knows about topics by their names. This class itself knows nothing."""
 
     def is_system(self, topic: str) -> bool:
         """Return whether a topic is the broker's own. Unknown counts as that: wildcards match none."""
@@ -214,10 +215,10 @@ class Topics:
 
 
 class ReceiptRules:
-    """What receipts of other files prove. This class itself: nothing but of equal bytes."""
+    """Rules on what receipts of other files prove. This class itself: nothing but of equal bytes."""
 
     def continues(self, left: Receipt, right: Receipt) -> bool:
-        """Return whether a segment that one replica archived goes on where another replica's ended.
+        """Return whether a segment that one replica archived begins where another replica's ended.
 
         Only who gives logs an identity that their replicas share, has to tell.
 
@@ -226,7 +227,7 @@ class ReceiptRules:
         return False
 
     def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
-        """Return whether two contents of a segment's further file say the same. Here equal bytes do.
+        """Return whether two versions of a segment's further file have the same content. Here equal bytes do.
 
         Some brokers write such a file again when they recover, and the same bytes of the segment are no
         other segment then.
@@ -260,7 +261,7 @@ class SettingNames:
 
 
 class Places(ABC):
-    """Where the data of stores lies, by what is on a disk alone."""
+    """Places of stores' data, by the files on a disk alone."""
 
     @abstractmethod
     def store_around(self, path: Path) -> Path | None:
@@ -279,7 +280,7 @@ class Places(ABC):
         return ()
 
     def default_name(self, root: Path) -> str:
-        """Return what a store is called where nobody says it; never by what only a running broker knows.
+        """Return a store's default name; it never depends on facts that only a running broker knows.
 
         :param root: as it was named, from ``/`` on.
         """
@@ -291,7 +292,7 @@ class Places(ABC):
 
 
 class Cleanups(Enum):
-    """When a store is deleted from."""
+    """Times at which a store is deleted from."""
 
     WHEN_DUE = auto()
     """Also where a person begins a cleanup, or a schedule does."""
@@ -312,7 +313,8 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     "topics": (Topics,),
     "words": (BrokerWords,),
 }
-"""What each part of a kind is an object of: a class in its place would answer some questions by chance."""
+"""The class of each part of a kind: a class in the place of an object would answer some questions by
+chance."""
 FORMER_MEMBERS: Final = former_members(
     aside="has_shield= has_undo= undo_outside=",
     cleanups="archives_at_seal= cleans_up= cleans_up_on_request=",
@@ -328,7 +330,7 @@ FORMER_MEMBERS: Final = former_members(
     topics="has_logs_of_topics=are_logs is_system_topic=is_system topic_of_log=of_log",
     words="crash_sign title",
 )
-"""What kinds had as members of their own before version 0.2, and where it is now."""
+"""Members of kinds before version 0.2, and where each is now."""
 
 
 class Broker(Contract):
@@ -372,7 +374,7 @@ class Broker(Contract):
         """Turns segments into rows and back."""
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Derive what a broker needs beside restored segments; None: segments alone are restored.
+        """Derive the files that a broker needs beside restored segments; None: segments alone are restored.
 
         :param serving: stores of stopped brokers that are to serve the segments, the first one from the
             restored directory; none: any broker.
@@ -407,7 +409,7 @@ class Broker(Contract):
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
         """Open a store with the broker's own settings.
 
-        :param memory: what is remembered of a hold beside a running broker; None: nothing.
+        :param memory: the remembered state of a hold beside a running broker; None: there is none.
         :raises BadInputError: settings that the broker would not work with.
         :raises StoreNotFoundError: a directory of the store is missing.
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
@@ -415,7 +417,7 @@ class Broker(Contract):
 
     @abstractmethod
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-        """Gather what validation checks of a store. Judges nothing: a fault is a row, not an error.
+        """Gather the facts of a store that validation checks. Judges nothing: a fault is a row, not an error.
 
         :raises StoreNotFoundError: there is no such store.
         :raises BrokerError: the store's broker runs, and can't be asked.
@@ -424,7 +426,7 @@ class Broker(Contract):
     # Consumers
 
     def lag(self, request: LagRequest) -> LagJob | None:
-        """Prepare the consumers' lag, for Spark or for this process; None: nobody knows who consumes.
+        """Prepare the consumers' lag, for Spark or for this process; None: unknown.
 
         :raises BadInputError: a store or settings that can't be read, a plan for another store.
         """

@@ -20,7 +20,7 @@ Place = Callable[["pa.Table"], "pa.Table"]
 
 @dataclass(frozen=True, slots=True)
 class LagRequest:
-    """What lag is measured against.
+    """Data that lag is measured against.
 
     :param plan_segments: those that a plan deletes; empty: ask without a plan. A position in another log is
         not at risk by them.
@@ -69,7 +69,9 @@ class LagJob(Protocol):
 
     @property
     def segments(self) -> pa.Table:
-        """Return what goes of the logs (``lag_columns.SEGMENTS_SCHEMA``): joined with places it is lag."""
+        """Return the segments to delete (``lag_columns.SEGMENTS_SCHEMA``): joined with positions they give
+        the lag.
+        """
 
     @property
     def newest(self) -> FileFacts | None:
@@ -79,7 +81,7 @@ class LagJob(Protocol):
     def place(self) -> Place: ...
 
     def unread(self, run: Sequence[Segment]) -> Unread:
-        """Return what consumers have not read of segments that the broker has deleted.
+        """Return the messages that consumers have not read, in segments that the broker has deleted.
 
         :param run: back to back; somebody still has their files.
         :raises BadInputError: positions or queues that can't be read.

@@ -1,4 +1,4 @@
-"""How a running broker is reached, and what may be done to it."""
+"""The address of a running broker, and the changes to it that are permitted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Refuse = Callable[[str, str, object], Exception]
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """What a running broker says of itself.
+    """A running broker's description of itself.
 
     :param role: by the broker's own word, such as ASYNC_MASTER.
     :param version: its release, by its own word.
     :param dispatch_behind_bytes: in the log and not in consume queues and index yet.
-    :param described: what it says as one line, of a kind whose brokers say nothing of the others; "": the
-        others make one.
+    :param described: its description in one line, of a kind whose brokers give no other fields; "": the other
+        fields make one.
     """
 
     address: str
@@ -56,7 +56,7 @@ class LiveBroker:
     :param allow_same_disk: lake and journal may lie on a disk of the broker.
     :param deletes: who deletes, of a kind whose broker can be left to it: the broker, or we what is proven.
     :param hold: how such a broker is kept from deleting: bounded ends by itself, strict doesn't.
-    :param accept_version: release of the broker that nobody tried, and that may delete nevertheless.
+    :param accept_version: release of the broker that was not tested, and that may delete nevertheless.
     """
 
     address: str = ""

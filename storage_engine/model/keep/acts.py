@@ -1,4 +1,4 @@
-"""What people decided about what a lake keeps: acts, each with the hash of the one before. Pure.
+"""Acts: people's decisions about what a lake keeps, each with the hash of the act before it. Pure.
 
 An act is never changed. Its name is the SHA-256 of its bytes, so that one changed byte breaks the chain.
 """
@@ -25,7 +25,7 @@ from storage_engine.model.keep.rules import (
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, SegmentIdentity, StoredFile
 
 SHOWN_CHARACTERS = 12
-"""Of an act's SHA-256, where people read or type it."""
+"""Digits of an act's SHA-256, where people read or type it."""
 
 
 class ActKind(StrEnum):
@@ -41,7 +41,7 @@ class ActKind(StrEnum):
 
 
 YES, NO = "yes", "no"
-"""What an ``archive`` says. Persisted."""
+"""Values of an ``archive``. Persisted."""
 
 DECIDING = frozenset({ActKind.KEEP, ActKind.HOLD, ActKind.LIFT, ActKind.ARCHIVE})
 """Kinds with which another policy begins."""
@@ -71,11 +71,11 @@ class Thinning:
 class KeepDecision:
     """
     :param rules: of a ``keep``: all rules from then on.
-    :param scope: of a ``hold``: what is held; of an ``archive``: what it is for.
+    :param scope: of a ``hold``: the held streams; of an ``archive``: those that it applies to.
     :param reason: of a ``hold``: why.
     :param lifts: of a ``lift``: SHA-256 of the act whose hold ends.
     :param policy: of an ``expire``: SHA-256 of the act with which the policy began that it goes by.
-    :param segments: of an ``expire``: what leaves the lake.
+    :param segments: of an ``expire``: the segments that leave the lake.
     :param files: of an ``expire``: the data files that it takes, by the names that receipts give them; of a
         ``removed``: those that are gone for good.
     :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it is of.
@@ -156,7 +156,7 @@ class RecordedAct:
 
 
 def sha256_of_act(data: bytes) -> str:
-    """Return what an act's file is called by its bytes, in hex."""
+    """Return the name of an act's file by its bytes, in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -176,8 +176,8 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
 
     :param acts: by the SHA-256 of their bytes.
     :param named: the newest that was recorded as such; "": none was. Later ones may be there.
-    :raises ValueError: they are no one chain, or it lacks the one that is named; with what was expected and
-        found.
+    :raises ValueError: they are no single chain, or it lacks the named one; with the expected and the found
+        one.
     """
     ordered: list[RecordedAct] = []
     following: dict[str, list[str]] = {}
@@ -232,12 +232,13 @@ def policy_of(acts: Sequence[RecordedAct]) -> KeepPolicy:
 
 
 def not_archived_text(rule: ArchiveRule) -> str:
-    """Return what is recorded of messages of which the lake has no copy by a rule, as a clause."""
+    """Return a clause on the messages that a rule kept out of the lake."""
     return f"{NOT_ARCHIVED}{rule.rule_id[:SHOWN_CHARACTERS]} of {rule.scope.text}"
 
 
 def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
-    """Return what records a rule for a scope, beside the rules for others; None: it is in force already.
+    """Return the act that records a rule for a scope, beside the rules for others; None: the rule is in force
+    already.
 
     :param keep: as of :class:`KeepRule`; None: from then on the scope has no rule of its own.
     """
@@ -247,7 +248,7 @@ def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> 
 
 
 def decide_archive(acts: Sequence[RecordedAct], scope: Scope, *, archives: bool) -> KeepDecision | None:
-    """Return what records whether messages enter the lake; None: it is in force already.
+    """Return the act that records whether messages enter the lake; None: that is in force already.
 
     Without a rule they do.
     """
@@ -258,14 +259,14 @@ def decide_archive(acts: Sequence[RecordedAct], scope: Scope, *, archives: bool)
 
 
 def decide_hold(acts: Sequence[RecordedAct], scope: Scope, reason: str) -> KeepDecision | None:
-    """Return what records a hold; None: the same one is in force already."""
+    """Return the act that records a hold; None: the same hold is in force already."""
     if any((hold.scope, hold.reason) == (scope, reason) for hold in policy_of(acts).holds):
         return None
     return KeepDecision(ActKind.HOLD, scope=scope, reason=reason)
 
 
 def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | None:
-    """Return what ends a hold; None: it was lifted before.
+    """Return the act that ends a hold; None: it was lifted before.
 
     :param hold_id: the beginning of the SHA-256 of its act.
     :raises BadInputError: no hold, or several, begin so.
@@ -287,7 +288,7 @@ def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | Non
 
 @dataclass(frozen=True, slots=True)
 class RecordedExpiry:
-    """What an ``expire`` came to so far.
+    """Result of an ``expire`` so far.
 
     :param is_undone: by an ``undo``.
     :param files: that aren't gone for good, with their SHA-256; the replaced ones first, which go first.
@@ -304,7 +305,7 @@ class RecordedExpiry:
 
 
 def expiries_of(acts: Sequence[RecordedAct]) -> tuple[RecordedExpiry, ...]:
-    """Return what each ``expire`` came to, in their order."""
+    """Return the result of each ``expire``, in their order."""
     undone = {it.act.decision.expiry for it in acts if it.act.decision.kind is ActKind.UNDO}
     removed: dict[str, set[StoredFile]] = {}
     for it in acts:

@@ -1,4 +1,4 @@
-"""Which segments leave a lake now. Pure; what is not known keeps a segment, and each that stays has a reason.
+"""Segments that leave a lake now. Pure; what is not known keeps a segment, and each that stays has a reason.
 
 A segment leaves whole, once all of its streams are past and its store no longer has it. One of which some
 streams are past and others not is thinned, once enough of its bytes go, or these have waited for long.
@@ -19,7 +19,7 @@ from storage_engine.model.proof.receipt import SegmentIdentity, StoredFile
 
 
 class ExpiryReason(StrEnum):
-    """Why a segment leaves a lake, or why it stays."""
+    """The reason why a segment leaves a lake, or why it stays."""
 
     PAST = "past"
     """It leaves: all of its streams are past, and its store no longer has it."""
@@ -42,7 +42,7 @@ class ExpiryReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RewriteRule:
-    """When a segment is thinned: writing a data file again costs more than taking one away.
+    """Rule for thinning a segment: writing a data file again costs more than taking one away.
 
     :param at_percent: once so many of its bytes would go.
     :param within_days: or once one of its streams has been past for so long.
@@ -69,7 +69,7 @@ class SegmentStream:
 
 @dataclass(frozen=True, slots=True)
 class ExpirySegment:
-    """What a lake has of a segment, by the receipt that counts.
+    """A lake's content of a segment, by the receipt that counts.
 
     :param file: its data file, by the name that the receipt gives it.
     :param streams: that are in the lake still; None: the receipt doesn't say, nor does anybody else.
@@ -88,7 +88,7 @@ class ExpirySegment:
 
 @dataclass(frozen=True, slots=True)
 class StoreContent:
-    """What a store still has, by the last plan in its journal, or by a person's word.
+    """A store's present content, by the last plan in its journal, or by a person's word.
 
     :param unknown: why that can't be told, as a clause; "": it can.
     :param is_gone: a person says that the store is.
@@ -140,10 +140,10 @@ def judge_segments(
     rewrite: RewriteRule = REWRITE_RULE,
     elsewhere: Sequence[Sequence[KeepPolicy]] = (),
 ) -> tuple[ExpiryVerdict, ...]:
-    """Return which segments leave a lake now, whole or in part, and why each other one stays.
+    """Return the segments that leave a lake now, whole or in part, and why each other one stays.
 
     :param segments: every one that counts in the lake and has rows there.
-    :param stores: what each store has; one that isn't among them keeps its segments.
+    :param stores: the present content of each store; one that isn't among them keeps its segments.
     :param policies: every one that the lake had, the one in force last; and with its holds those of the
         store's other lakes.
     :param now_ms: by the lake's clock.
@@ -204,7 +204,7 @@ def _by_policies(
     for it in named:
         what = f"topic {it.stream.topic}" if it.stream.topic else "what has no topic"
         if it.newest_ms is None:
-            detail = f"nobody knows how old {what} is in it"
+            detail = f"it is unknown how old {what} is in it"
             return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
         goes_ms = goes_at_ms(policies, it.stream, it.newest_ms)
         if goes_ms is None:

@@ -1,4 +1,6 @@
-"""What leaves a lake on which day if its policy stays as it is, and what a month of the rest costs. Pure."""
+"""Forecast of the segments that leave a lake by day under today's rules, and of what a month of the rest
+costs. Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ GB_BYTES = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ArchivedStream:
-    """What a segment in a lake has of one topic.
+    """Bytes of one topic in an archived segment.
 
     :param size_bytes: as the broker stores them.
     :param lake_bytes: its share of the data file.
@@ -50,10 +52,10 @@ class GoingBytes:
 class TopicForecast:
     """
     :param keep: by the rule that applies; ``forever`` where none does.
-    :param rule: what that rule is of, in words; "": none applies.
+    :param rule: the streams that the rule applies to, in words; "": no rule applies.
     :param held_by: ids of the holds that cover it.
     :param goes: from which day on how much may go; the rest never does.
-    :param month_cost: of what is there now, by the price that was given; None: none was.
+    :param month_cost: cost of the present bytes, by the given price; None: none was given.
     """
 
     store_id: str
@@ -90,7 +92,7 @@ def forecast_topics(
     now_ms: int,
     price: float | None = None,
 ) -> tuple[TopicForecast, ...]:
-    """Return what becomes of each topic of a store, the largest first.
+    """Return the forecast of each topic of a store, the largest first.
 
     :param policies: every one that the lake had, the one in force last.
     :param price: of 10⁹ bytes for a month.
@@ -123,7 +125,7 @@ def forecast_topics(
 
 
 def month_cost(lake_bytes: int, price: float) -> float:
-    """Return what bytes cost for a month.
+    """Return the cost of bytes for a month.
 
     :param price: of 10⁹ bytes.
     """

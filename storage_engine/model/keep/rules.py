@@ -17,7 +17,7 @@ from storage_engine.exceptions import BadInputError
 
 FOREVER = "forever"
 DAYS_OF_YEAR = 366
-"""So that no calendar year is cut short."""
+"""Days of a year, so that no calendar year is cut short."""
 
 _KEEP = re.compile(r"(0|[1-9]\d{0,4}) (day|year)s?")
 _MOST_DAYS = 100 * DAYS_OF_YEAR
@@ -29,7 +29,7 @@ _WILDCARDS = "*?"
 class Stream:
     """The messages of one topic in one log of a store.
 
-    :param store_names: what people have called the store, the newest name last; (): it has no name.
+    :param store_names: names that people have given the store, the newest last; (): it has none.
     :param topic: "": rows without a topic, for which only rules for every topic are.
     :param is_system: the topic is the broker's own.
     """
@@ -68,11 +68,13 @@ class Scope:
 
     @property
     def specificity(self) -> tuple[tuple[bool, int], ...]:
-        """Return what is greater the more specific the patterns are: topic first, then log, then store."""
+        """Return a key that is greater the more specific the patterns are: topic first, then log, then
+        store.
+        """
         return tuple(map(_specificity, (self.topic, self.log, self.store)))
 
     def applies_to(self, stream: Stream) -> bool:
-        """Return whether a rule for these patterns is for a stream.
+        """Return whether a rule for these patterns applies to a stream.
 
         Wildcards match no topic of the broker's own; ``*`` matches what has no topic. A store is matched by
         its newest name.
@@ -124,7 +126,7 @@ class ArchiveRule:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A person's word that nothing goes, whatever the rules say.
+    """A person's word that nothing is deleted, whatever the rules say.
 
     :param hold_id: SHA-256 of the act that records it.
     """
@@ -217,12 +219,12 @@ def _specificity(pattern: str) -> tuple[bool, int]:
 
 
 GRACE_MS = DAY_MS
-"""For how long after a policy that takes more nothing goes that the policy before it would have kept."""
+"""Time after a stricter policy in which nothing leaves that the policy before it would have kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepPolicy:
-    """What a lake keeps from one act until the next.
+    """A lake's keep rules from one act until the next.
 
     :param version: SHA-256 of the act that it begins with; "": there was none yet.
     :param since_ms: when that was, by the lake's clock; never before the policy in front of it.
@@ -263,7 +265,7 @@ def holds_since(policies: Sequence[KeepPolicy], since_ms: int) -> tuple[Hold, ..
 
 
 NO_POLICY = KeepPolicy("", 0)
-"""Of a lake before its first act: it keeps everything for ever."""
+"""Policy of a lake before its first act: it keeps everything for ever."""
 
 
 def age_begins_ms(

@@ -1,4 +1,4 @@
-"""What a run released of a log, or found gone: rows of the lake's table ``deletions``.
+"""Ranges of a log that a run deleted, or found missing: rows of the lake's table ``deletions``.
 
 The journal is the truth, and the rows are made from it. Nothing is ever released or refused on them.
 """
@@ -13,7 +13,7 @@ DELETION = "deletion"
 
 
 class What(StrEnum):
-    """How a range went. Persisted."""
+    """The way in which a range was deleted. Persisted."""
 
     RELEASED = "released"
     """A run deleted it, by its plan and past the gate."""
@@ -25,7 +25,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunDigest:
-    """What the events of a run came to, up to one of them.
+    """The digest of a run's events, up to one of them.
 
     :param begun_at_ms: when the run began, in milliseconds since the epoch: of two journals' runs of one key
         it tells which.
@@ -44,10 +44,10 @@ class DeletedRange:
     """Offsets [start_offset, end_offset) of a log that went in one run, for one cause.
 
     :param run_begun_at_ms: see :class:`RunDigest`; so are ``event_id`` and ``events_sha256``.
-    :param what: of :class:`What`.
+    :param what: one of :class:`What`.
     :param cause: in one word, as the journal has it.
     :param at_ms: when the journal recorded that the last of it had gone, in milliseconds since the epoch.
-    :param store_name: what people called the store when the row was written.
+    :param store_name: the store's name when the row was written.
     :param topic_id: of the topic that the log was of then; None: not known, or the broker has none.
     :param first_store_timestamp_ms: of the messages in it, by the lake's receipts, in milliseconds since the
         epoch; None: no receipt of the store tells. ``last_store_timestamp_ms`` likewise.

@@ -23,7 +23,7 @@ from storage_engine.exceptions import BadInputError, ReceiptError, StoreLayoutEr
 from storage_engine.model.store import FileFacts
 
 MAX_COMPANION_BYTES: Final = 1 << 20
-"""Of one segment's companions together: receipts are read whole, and often."""
+"""Bytes of one segment's companions together: receipts are read whole, and often."""
 
 _LONGEST_NAME_BYTES: Final = 255
 
@@ -65,13 +65,13 @@ class Companion(_Known):
         )
 
     def facts_in(self, directory: Path) -> FileFacts:
-        """Return what the file's facts were, by the directory that it was in."""
+        """Return the file's facts, by the directory that the file was in."""
         path = str(directory / self.name)
         return FileFacts(path, self.device, self.inode, self.size_bytes, self.mtime_ns, self.ctime_ns)
 
 
 def companions_text(companions: Iterable[Companion]) -> str | None:
-    """Return what a receipt says of a segment's companions; None: there are none."""
+    """Return a receipt's record of a segment's companions; None: there are none."""
     rows = [
         {**asdict(one), "content": base64.b64encode(zlib.compress(one.content)).decode()}
         for one in sorted(companions, key=lambda one: one.name)
@@ -82,7 +82,7 @@ def companions_text(companions: Iterable[Companion]) -> str | None:
 def read_companions(text: str | None) -> tuple[Companion, ...]:
     """Return the companions that :func:`companions_text` was given.
 
-    :raises ReceiptError: it made no such text; says what is wrong with it.
+    :raises ReceiptError: it made no such text; names the fault.
     """
     if text is None:
         return ()
@@ -202,7 +202,7 @@ PARTIAL = "partial"
 """The same where some of its streams went. Persisted: never renamed."""
 
 NOT_ARCHIVED = "not archived, by rule "
-"""What a record begins with of bytes that went without a copy by a rule. Persisted: never changed."""
+"""Beginning of a record on bytes deleted without a copy by a rule. Persisted: never changed."""
 
 _ARCHIVE_RULE = "archive"
 """Kind of the act by which a receipt is partial from its beginning. Persisted."""
@@ -212,7 +212,7 @@ NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 _ROW_GROUPS = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 _SHOWN_CHARACTERS = 12
-"""Of an act's SHA-256, where people read it."""
+"""Digits of an act's SHA-256, where people read it."""
 
 SETTLED = json.dumps({"settled": True})
 """Evidence that the file's facts were taken when every later write had to change them."""
@@ -251,7 +251,7 @@ def files_text(files: Iterable[StoredFile]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProvenRows:
-    """What a receipt says of a segment, and the proof before it; see :class:`Receipt`."""
+    """A receipt's record of a segment, and the proof before it; see :class:`Receipt`."""
 
     store_id: str
     lineage: int
@@ -306,11 +306,11 @@ class Receipt(ProvenRows):
     :param end_offset: offset behind the segment's last; None: ``base_offset`` + ``size_bytes``.
     :param files: the segment's further files, as :mod:`~storage_engine.model.proof.receipt` writes them;
         None: it is one file.
-    :param store_name: what people called the store when the segment was proven.
+    :param store_name: the store's name when the segment was proven.
     :param store_host: the machine on which the store lay then.
     :param log_id: the broker's own identity of the log, where its name is none.
     :param digest: the broker's digest of the segment's content; None: ``sha256`` is.
-    :param evidence: what else is known of the proof, as JSON; see :data:`SETTLED`.
+    :param evidence: further known facts of the proof, as JSON; see :data:`SETTLED`.
     :param root: of the tree over the segment's rows, in hex; None: it has none yet.
     :param streams: JSON list of the streams below the root; None: there is one, and nothing of it is gone.
     :param row_groups: ``FIRST-END`` of ``data_file``, END exclusive; None: all of them have the rows.
@@ -349,13 +349,13 @@ class Receipt(ProvenRows):
     def groups(self) -> range | None:
         """Return the row groups of ``data_file`` that have the rows, others' among them; None: all do.
 
-        :raises ReceiptError: what the row says of them can't be believed.
+        :raises ReceiptError: the row's values for them are impossible.
         """
         return read_row_groups(self.row_groups)
 
     @property
     def lacks_by_rules(self) -> bool:
-        """Return whether streams never entered, by archive rules, and nothing of the segment left since.
+        """Return whether streams never entered, by archive rules, and no row of the segment has left since.
 
         Whether such a rule permits a deletion is asked again for each.
         """
@@ -379,7 +379,7 @@ class Receipt(ProvenRows):
 
     @property
     def end_text(self) -> str:
-        """Return what became of a segment that isn't whole, as a clause."""
+        """Return the state of a segment that isn't whole, as a clause."""
         return end_text(self.state, self.act)
 
     @property
@@ -403,12 +403,12 @@ class Receipt(ProvenRows):
 
     @property
     def was_settled(self) -> bool:
-        """Return whether the proof was made of a settled file; older releases didn't see to that."""
+        """Return whether the proof was made of a settled file; older releases didn't check that."""
         return self.known.get("settled") is True
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """Return what ``evidence`` says; nothing where it is none."""
+        """Return the values of ``evidence``; empty where it is none."""
         return _json_object(self.evidence)
 
     @property
@@ -418,9 +418,10 @@ class Receipt(ProvenRows):
 
     @property
     def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """Return what receipts of one segment have to agree in: SHA-256, end, and its companions with theirs.
+        """Return the fields that all receipts of one segment have in common: SHA-256, end, and its
+        companions' values.
 
-        :raises ReceiptError: what the row says of its companions can't be believed.
+        :raises ReceiptError: the row's values for its companions are impossible.
         """
         return self.sha256, self.end, tuple((one.name, one.sha256) for one in self.companions)
 
@@ -428,13 +429,13 @@ class Receipt(ProvenRows):
     def companions(self) -> tuple[Companion, ...]:
         """The segment's further files.
 
-        :raises ReceiptError: what the row says of them can't be believed.
+        :raises ReceiptError: the row's values for them are impossible.
         """
         return read_companions(self.files)
 
 
 def read_row_groups(text: str | None) -> range | None:
-    """Return what a receipt's ``row_groups`` says; None where it has none.
+    """Return a receipt's ``row_groups``; None where it has none.
 
     :raises ReceiptError: it says nothing that can be read.
     """
@@ -458,7 +459,7 @@ def act_sha256(act: str | None) -> str:
 
 
 def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = NO_EXPIRIES) -> str:
-    """Return what became of a segment whose receipt has these fields, as a clause; "" where it is whole.
+    """Return the state of a segment whose receipt has these fields, as a clause; "" where it is whole.
 
     :param expiries: by which policy and since when, by the act's SHA-256; of others the act is named.
     """
@@ -478,7 +479,7 @@ def end_word(text: str) -> str:
 
 
 def act_text(sha256: str, kind: str, *others: str) -> str:
-    """Return what a receipt says of the act by which it was written.
+    """Return a receipt's record of the act by which it was written.
 
     :param others: SHA-256 of further acts by which it was.
     """
@@ -551,7 +552,7 @@ CHAIN_START = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
-    """The last row of a store's chain, or the last one that somebody knows of."""
+    """The last row of a store's chain, or the last one that is known."""
 
     sequence: int
     row_hash: str

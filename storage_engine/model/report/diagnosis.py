@@ -1,4 +1,4 @@
-"""What is wrong with a store or risky, how urgent it is, and what to do about it."""
+"""Findings about a store: each with its urgency and what to do about it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Finding:
     """One thing to know.
 
     :param kind: a word that stays the same, for programs.
-    :param what: what was found, as one sentence without its full stop.
-    :param advice: what to do about it, with the command or the setting; "" where there is nothing to do.
+    :param what: the finding, as one sentence without its full stop.
+    :param advice: the remedy, with the command or the setting; "" where there is none.
     """
 
     severity: Severity
@@ -54,7 +54,7 @@ def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class SettingFrom(StrEnum):
-    """Where the value of a broker's setting is from."""
+    """Source of the value of a broker's setting."""
 
     CONFIG_FILE = "config-file"
     OVERRIDE = "override"
@@ -68,7 +68,7 @@ class SettingInEffect:
     """A setting as the broker works with it.
 
     :param name: as the broker calls it.
-    :param note: how it differs from what was configured; "" where it doesn't.
+    :param note: its difference from the configured value; "" where there is none.
     """
 
     name: str
@@ -79,18 +79,18 @@ class SettingInEffect:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDiagnosis:
-    """What a broker's package says of a store, also of one that can't be opened.
+    """A broker package's findings about a store, also about one that can't be opened.
 
     :param version: of the broker, as far as it can be told; "" where it can't be told at all.
     :param layout: how the store lies on disk, a few words each.
     :param running: a broker runs on the store; None: that can't be told.
     :param running_text: which process does, or why one is taken for running; "" likewise.
-    :param live_option: what makes a command ask that broker, as typed; "" where none can be asked.
+    :param live_option: the option by which a command asks that broker, as typed; "" where none can be asked.
     :param settings: those that decide when something is deleted.
     :param age_setting: the setting that says how long segments stay, and its value; "" where there is none.
     :param full_percent: above this level of its disk the broker takes no message; None: at no level.
     :param newest_message_ms: when the newest message was stored; None: it can't be told.
-    :param findings: what only this kind of broker has.
+    :param findings: findings that only this kind of broker has.
     :param faulty_logs: names of logs that no archive takes before a finding is put right.
     :param refused: no command works with the store before a finding is put right.
     """
@@ -116,6 +116,6 @@ def named_in_short(names: Sequence[str], most: int = 3) -> str:
 
 
 def reason_of(error: object) -> str:
-    """Return what an error found, without what it says of changes and remedies."""
+    """Return the fact that an error states, without its words on changes and remedies."""
     said = Text(error).partition(" Nothing was changed.")[0].removesuffix(".")
     return said.partition(", found that ")[2] or said

@@ -1,4 +1,4 @@
-"""What a broker folder finds in a store for validation: plain rows, one dataclass a fact table.
+"""Facts for validation that a broker's package reads from a store: plain rows, one dataclass for each table.
 
 Facts are gathered without judging: a hole, a wrong name or a dead entry becomes a row, not an error.
 ``subject`` says what a row is about. An offset or count is -1, a text "", where there is nothing to say.
@@ -20,7 +20,7 @@ class SegmentFact:
     :param name: of the file, without an ending that all have.
     :param base_offset: by the file's name; -1 where the name is no offset.
     :param first_frame_offset: physical offset in the first frame's header; -1 where no message begins it.
-    :param expected_size_bytes: what the broker is configured for, or what most files have.
+    :param expected_size_bytes: the configured size, or that of most files.
     """
 
     subject: str
@@ -124,7 +124,7 @@ class LocalSegment:
     """A well-named segment file and what it holds of the log, up to the logical end.
 
     :param companions: see ``Segment``.
-    :param unread: why it can't be read, so that what it has isn't known; "": it was read.
+    :param unread: why it can't be read, so that its content is unknown; "": it was read.
     """
 
     log: str
@@ -140,7 +140,7 @@ class StoreFacts:
     """Everything that was found; ``notes`` says what was not looked at, and why.
 
     :param cleaned_to: by log, below which offset a cleaner of the broker has been.
-    :param missing: by log that should be here, and of which nothing is, what shows it.
+    :param missing: by log that should be here and is missing, the sign of it.
     :param without_suites: suites that never find anything to check in such a store.
     """
 
@@ -160,7 +160,7 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class FactsScope:
-    """How much of a store to look at.
+    """The part of a store to look at.
 
     :param full: every frame of every segment and every queue.
     :param queues: streams that a run touched, by the codec's columns for them; None: all.

@@ -1,4 +1,4 @@
-"""What a store looks like to a person, as text and as data, and what a recovery found in it, and did."""
+"""A store's description for a person, as text and as data, and the result of a recovery."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Inspection:
 
 
 def plain_inspection(snapshot: StoreSnapshot) -> Inspection:
-    """Describe what every store has: logs, segments and disks."""
+    """Describe the parts that every store has: logs, segments and disks."""
     rows = tuple(
         (log.name, segment.name, segment.base_offset, segment.facts.size_bytes, segment.state.value)
         for log in snapshot.logs
@@ -91,13 +91,13 @@ class StoreRecovery:
 
     :param crashed: the broker did not stop cleanly.
     :param log_end: offset behind the last whole message.
-    :param cut_bytes: what lies in files of the log behind it; most of it is room that was never written.
+    :param cut_bytes: bytes behind it in files of the log; most of them are room that was never written.
     :param cut_messages: whole messages among that: one before them is damaged.
     :param deleted_files: the log's files that begin behind the end.
     :param dropped_index_files: which may lack entries, and are made again from the log.
     :param stray_entries: of queues, that point behind the end.
     :param missing_messages: without an entry in a queue, which get one.
-    :param done: False: this is what a recovery would do.
+    :param done: False: the result that a recovery would have.
     :param unindexed: first offset, and that behind the last, of the log's messages whose keys are no longer
         found; None: a recovery takes none out of the index.
     """
@@ -139,7 +139,7 @@ class StoreRecovery:
 
 
 def unindexed_text(first_offset: int, end_offset: int) -> str:
-    """Return what a person has to know of messages that lie between these offsets, without index entries."""
+    """Return notes for a person on the messages between these offsets, without index entries."""
     return Text(
         f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took "
         "them out of the index. ",

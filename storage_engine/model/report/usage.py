@@ -11,11 +11,11 @@ HOUR_S = 3600
 HOURS_A_DAY = 24
 SIZE_CLASSES = ("up to 1 KiB", "up to 16 KiB", "up to 128 KiB", "up to 1 MiB", "above 1 MiB")
 SIZE_CLASS_BYTES = (1 << 10, 16 << 10, 128 << 10, 1 << 20)
-"""Where each class but the last one ends."""
+"""The upper bound of each class but the last one."""
 LARGE_SHARE = 0.25
-"""Of all bytes: a topic that takes as much decides how long everything else stays."""
+"""Share of all bytes: a topic with as much decides how long everything else stays."""
 QUIET_SHARE = 0.25
-"""Of a span's end: a topic without a message in it has ended, or pauses."""
+"""Last part of a span: a topic without a message in it has ended, or pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TopicUsage:
-    """What a topic takes, and costs all others.
+    """Bytes of a topic, and the time by which it shortens all topics' retention.
 
     :param share: of all bytes in the span, 0 to 1.
     :param cost_hours_a_day: how much longer the disk space that now holds a day would last without the topic,
@@ -66,7 +66,7 @@ class QuietHour:
 
 @dataclass(frozen=True, slots=True)
 class DeletionHours:
-    """When a broker deletes by age.
+    """The hours at which a broker deletes by age.
 
     :param setting: its setting, by the broker's own name.
     """
@@ -77,7 +77,7 @@ class DeletionHours:
 
 @dataclass(frozen=True, slots=True)
 class HourAdvice:
-    """What to do about the hours at which a broker deletes, as a finding says it.
+    """Advice on the hours at which a broker deletes, as part of a finding.
 
     :param advice: "" where nothing is to be done.
     """
@@ -88,7 +88,7 @@ class HourAdvice:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What the span says; of topics and hosts the largest, the others in one row.
+    """Usage in the span; the largest topics and hosts, and the others in one row.
 
     :param first_hour: since the epoch, of the first message that was counted; None: there was none.
     :param quiet: None: the span has no whole day.
@@ -144,7 +144,7 @@ def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | 
 
 
 def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> HourAdvice | None:
-    """Return what the quiet hour says of the hours of deletion; None: there is none to speak of.
+    """Return what the quiet hour means for the hours of deletion; None: there is no quiet hour.
 
     :param deletion: None: the broker deletes at any hour.
     """

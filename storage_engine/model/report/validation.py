@@ -1,4 +1,4 @@
-"""What a check of store and lake found: one row a range of the log, one row an expectation.
+"""Results of a check of store and lake: one row for each range of the log, one row for each expectation.
 
 A range says where its bytes are; a check says whether one rule held, and if not, on what. Nothing here
 decides anything: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` fill these
@@ -34,7 +34,7 @@ def worst(statuses: Iterable[Status]) -> Status:
 
 
 class Where(StrEnum):
-    """Where the bytes of a range are."""
+    """The place of a range's bytes."""
 
     LOCAL = "LOCAL"
     """Only on the broker's disk; nobody asked for them to go."""
@@ -43,7 +43,7 @@ class Where(StrEnum):
     BOTH = "BOTH"
     """On disk and in the lake."""
     PENDING = "PENDING"
-    """On disk, planned to go, and not in the lake yet."""
+    """On disk, planned for deletion, and not in the lake yet."""
     EXPIRED = "EXPIRED"
     """A keep rule took it out of the lake; only its receipt is left."""
     NOT_ARCHIVED = "NOT ARCHIVED"
@@ -53,7 +53,7 @@ class Where(StrEnum):
     LOST = "LOST"
     """Neither on disk nor provably in the lake."""
     UNKNOWN = "UNKNOWN"
-    """In no lake, and nobody can tell whether the broker still has it, or deleted it rightly."""
+    """In no lake, and it is unknown whether the broker still has it, or deleted it rightly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RangeStatus:
     """The offsets [start_offset, end_offset) of a log share one place and one verdict.
 
     :param segments: file names on disk, or 20-digit base offsets in the lake, that the range consists of.
-    :param detail: a sentence: why this place, and what is wrong where ``status`` is not OK.
+    :param detail: a sentence: why this place, and the fault where ``status`` is not OK.
     """
 
     log: str
@@ -79,7 +79,7 @@ class RangeStatus:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Whether one expectation held.
+    """Result of one expectation.
 
     :param suite: suite that the expectation belongs to ("store", "lake", "across").
     :param expectation: class name, such as ``ExpectSegmentsToBeBackToBack``.
@@ -106,8 +106,8 @@ class ValidationResult:
         or ``"rows"`` (the rows of archived segments).
     :param store_id: None when the store has no identity yet (no journal, no lake).
     :param run_key: None when no run asked for it.
-    :param notes: what was not checked, and why; what a person decided.
-    :param name: what the store is called; "": recorded by an older release.
+    :param notes: things not checked, and why; persons' decisions.
+    :param name: the store's name; "": recorded by an older release.
     """
 
     store_root: str
@@ -143,7 +143,7 @@ class ValidationResult:
 
 
 class VerifyLevel(StrEnum):
-    """How closely to look; each level includes those before it."""
+    """Depth of a verification; each level includes those before it."""
 
     RECEIPTS = "receipts"
     """Metadata only: receipts and their chain, and what the table says of each data file."""
@@ -166,10 +166,10 @@ _RANKS = {level: rank for rank, level in enumerate(VerifyLevel)}
 class Finding:
     """Something that is not as it should be.
 
-    :param status: FAILURE, or WARNING for what proves no loss.
+    :param status: FAILURE, or WARNING for a finding that proves no loss.
     :param subject: the segment (lineage, log, base offset), file or table that it is about.
-    :param detail: what was expected, and what was found.
-    :param advice: what to do about it.
+    :param detail: the expected and the found state.
+    :param advice: the remedy.
     """
 
     status: Status
@@ -184,7 +184,7 @@ class Check:
 
     :param receipt_hash: ``row_hash`` of the receipt: a check counts only for that very row.
     :param at_ms: milliseconds since the epoch.
-    :param fault: what was wrong; "" when nothing was.
+    :param fault: the fault; "" when there is none.
     """
 
     store_id: str
@@ -216,7 +216,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of what is archived was verified, by this check or a remembered one.
+    """The part of all archived segments that was verified, by this check or a remembered one.
 
     :param level: at this level or a deeper one.
     :param total_bytes: segment bytes with a receipt.
@@ -235,7 +235,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class StoreVerification:
-    """What was found of one store.
+    """Findings about one store.
 
     :param receipt_count: receipts whose metadata was checked: all of the store, each time.
     :param checked_count: segments that were looked at more closely, as ``level`` says, this time.
@@ -243,7 +243,7 @@ class StoreVerification:
     :param ranges: where every byte of the logs is.
     :param renewed_count: receipts that were added before, of rows that another engine has moved.
     :param credited_count: sealed segments on disk for which receipts of replicas count.
-    :param name: what the store is called, by the journal or its last receipt; "": neither knows it.
+    :param name: the store's name, by the journal or its last receipt; "": neither knows it.
     """
 
     store_id: str

@@ -40,7 +40,7 @@ class PendingPolicy(StrEnum):
 
 
 class ApprovalPolicy(StrEnum):
-    """Which releases wait until a second person has approved their plan, the fewest first."""
+    """Releases that wait until a second person has approved their plan, the fewest first."""
 
     NONE = "none"
     FORCED = "forced"
@@ -58,7 +58,7 @@ GENTLE_BYTES_PER_SECOND = 20_000_000
 
 
 class ShieldMode(StrEnum):
-    """When segments that no lake proves yet have a second name in our own directory."""
+    """The conditions under which segments that no lake proves yet have a second name in our own directory."""
 
     AUTO = "auto"
     """Beside a running broker, while a watch is alive."""
@@ -72,10 +72,10 @@ SHIELD_GIVE_UP_PERCENT = 95
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What we do with a store, beyond its broker's rules. Each field says what it means."""
+    """Our policy for a store, beyond its broker's rules. Each field says what it means."""
 
     archive: ArchiveMode = setting(
-        ArchiveMode.REQUIRED, "required: nothing goes without proof that it is in the lake."
+        ArchiveMode.REQUIRED, "required: nothing is deleted without proof that it is in the lake."
     )
     lag_policy: LagPolicy = setting(
         LagPolicy.WARN,
@@ -158,7 +158,7 @@ class Policy:
     )
     undo_directories: tuple[str, ...] = setting(
         (),
-        "Of stores of Kafka, with undo_window_hours: one directory for quarantines on the file system of "
+        "For stores of Kafka with undo_window_hours: one directory for quarantines on the file system of "
         "each log directory, outside of all of them.",
     )
     shield: ShieldMode = setting(

@@ -20,7 +20,7 @@ class Setting:
     """One setting.
 
     :param kind: ``int``, ``tuple`` of several paths, or the enum whose values may be chosen.
-    :param default: None: there is none, and ``help`` says what that means.
+    :param default: None: there is none, and ``help`` explains that.
     :param minimum: of a number.
     :param maximum: of a number; None: no bound.
     :param label: of its field in the connection's form; "": the form has none.
@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """Return what a value has to be, in words."""
+        """Return the permitted values, in words."""
         if self.kind is tuple:
             return "one absolute path, or a list of them"
         if self.choices:

@@ -1,4 +1,4 @@
-"""From how much work on a step is a Spark job, and where the work is done by that. Pure.
+"""Limits above which a step runs as a Spark job. Pure.
 
 A Spark application costs processor time before its first task: smaller work the task itself has done by then.
 """
@@ -77,7 +77,7 @@ class SparkUse:
 
 @dataclass(frozen=True, slots=True)
 class WorkPlace:
-    """Where the work of a step is done.
+    """The place where a step's work is done.
 
     :param text: for a person, with the reason where a Spark is there and isn't used.
     """

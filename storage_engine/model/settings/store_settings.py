@@ -1,4 +1,4 @@
-"""What a person says of a store, each thing once: for the form, the shell's options and the docs.
+"""Settings of a store, each defined once: for the form, the shell's options and the docs.
 
 The policy is a table of its own: :class:`~storage_engine.model.settings.policy.Policy`.
 """
@@ -36,14 +36,14 @@ COMMON_ZONES = (
     "Europe/Berlin",
     "Europe/London",
 )
-"""What the form proposes; any other zone of the IANA database will do as well."""
+"""Zones that the form proposes; any other zone of the IANA database is valid as well."""
 BROKER_DELETES, WE_DELETE = DELETES = ("broker", "us")
 BOUNDED, STRICT = HOLDS = ("bounded", "strict")
 TLS_OFF, TLS_ON, TLS_UNVERIFIED = TLS = ("off", "on", "unverified")
 
 
 class Kind(Enum):
-    """What a setting's value is, by the name of its type in JSON."""
+    """Type of a setting's value, by the name of its type in JSON."""
 
     TEXT = "text"
     PATH = "path"
@@ -63,14 +63,14 @@ class StoreSetting:
 
     :param name: its key in a connection's extra fields, or in the JSON field ``inside``.
     :param help: one or more sentences.
-    :param empty: what holds where nothing is said, as the end of a sentence; "": nothing does.
+    :param empty: the value that holds where none is given, as the end of a sentence; "": none does.
     :param label: of its field in the connection's form; "": the form has none.
     :param section: of the form.
     :param inside: the JSON field that has it as a key; "": it is a field of its own.
     :param field: the field of its own that a key of a JSON field may be in instead, as in the form and in
         older connections; "": one of its own name.
     :param option: at the shell; "": a command has none. A choice's further values are ``OPTION-VALUE``.
-    :param argument: what follows the option.
+    :param argument: the text behind the option.
     :param choices: the values of a choice; the first is the default.
     :param examples: values that the form proposes.
     :param required: whether it has to be said.
@@ -124,7 +124,7 @@ class StoreSetting:
 
     @property
     def values(self) -> str:
-        """Return what its value may be, in words."""
+        """Return the permitted values, in words."""
         return ", ".join(self.choices) or self.kind.value
 
 
@@ -176,7 +176,7 @@ STORE_SETTINGS = (
         Kind.ADDRESS,
         "host:port of the broker's listen port, such as 10.0.0.1:10911.",
         empty="the name servers are asked each time",
-        at_shell="The broker runs on: its listen port. Without this, --name-servers or "
+        at_shell="The running broker's listen port. Without this, --name-servers or "
         "--client-config it is stopped.",
         label="Broker address",
         section=SECTION_BROKER,
@@ -245,7 +245,7 @@ STORE_SETTINGS = (
         "name_servers",
         Kind.ADDRESSES,
         "Name servers that know the master of broker_name, as host:port; several are separated by ;",
-        at_shell="The broker runs on: ask these where the master of --broker-name is.",
+        at_shell="Name servers of the running broker: they tell where the master of --broker-name is.",
         option="--name-servers",
         argument="HOST:PORT;…",
         live=True,
@@ -277,7 +277,7 @@ STORE_SETTINGS = (
         Kind.PATH,
         "File with settings of the client library of the broker's kind, such as librdkafka's, one name=value "
         "a line.",
-        at_shell="The broker runs on: settings of its client library, one name=value a line.",
+        at_shell="Client library settings for the running broker, one name=value a line.",
         option="--client-config",
         argument="FILE",
         live=True,
@@ -349,7 +349,8 @@ STORE_SETTINGS = (
     _broker_setting(
         "deletes",
         Kind.CHOICE,
-        "Of a store of Kafka, who deletes: its broker by its rules, or us what is proven, while it is held.",
+        "For a store of Kafka, who deletes: its broker by its rules, or Storage Engine, while it is "
+        "held, what is proven.",
         at_shell="A store of Kafka: hold its topics, and delete from it what is proven.",
         option="--deletes-us",
         choices=DELETES,
@@ -358,7 +359,7 @@ STORE_SETTINGS = (
     _broker_setting(
         "hold",
         Kind.CHOICE,
-        "Of a store of Kafka, how topics are held: bounded ends by itself; strict (-1) never does.",
+        "For a store of Kafka, how topics are held: bounded ends by itself; strict (-1) never does.",
         at_shell="A store of Kafka: hold its topics by settings of -1, which never ends by itself.",
         option="--hold-strict",
         choices=HOLDS,

@@ -1,4 +1,4 @@
-"""What of a store may be archived, and what of it no lake proves, as far as is known.
+"""Segments of a store that may be archived, and those that no lake proves, as far as known.
 
 A segment may be that is sealed, not kept out by its broker, and of the logs that the lakes know. What
 is known is enough to archive none twice, never to delete one.
@@ -32,7 +32,7 @@ from storage_engine.retention.store.known_heads import known_heads
 class Unproven:
     """Segments that no lake is known to prove.
 
-    :param touched: those of them that a lake has, as they were before somebody touched their files.
+    :param touched: those of them that a lake has, as they were before another process touched their files.
     :param unarchived: by which rule their logs may go without a copy, by name.
     """
 
@@ -48,8 +48,8 @@ class Unproven:
 def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
     """Ask the store's lakes what they prove of segments that aren't on disk any more. Data files are read.
 
-    :return: what no lake is known to prove; and what is neither proven nor lost: a lake has it by the
-        journal's word alone, or lakes prove different bytes.
+    :return: segments that no lake is known to prove; and those neither proven nor lost: a lake has them by
+        the journal's record alone, or lakes prove different bytes.
     """
     if not segments:
         return Unproven(), []
@@ -124,7 +124,7 @@ class KeptOut:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What of a store may be archived by now.
+    """Segments of a store that may be archived by now.
 
     :param others: sealed segments that may not, but for empty ones, of which there is nothing to prove.
     """
@@ -135,7 +135,7 @@ class Listed:
 
 
 def list_segments(context: Context) -> Listed:
-    """Return what may be archived by now, oldest first in each log, and what else is sealed."""
+    """Return segments that may be archived by now, oldest first in each log, and the other sealed ones."""
     snapshot = context.snapshot(clock_ms())
     found = take_archivable(context.broker, snapshot)
     may = {segment.id for segment in found.segments}
@@ -144,7 +144,7 @@ def list_segments(context: Context) -> Listed:
 
 
 def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
-    """Return which sealed segments stay out of the lake that, by the journal, were never archived."""
+    """Return sealed segments that stay out of the lake and, by the journal, were never archived."""
     reasons = listed.archivable.kept_out
     out = {segment_subject(*one.id): one for one in listed.others if one.log in reasons}
     for step in (Step.ARCHIVE, Step.SEALED, Step.REPLICA):
@@ -164,7 +164,7 @@ def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
 
 
 def kept_out_notices(kept_out: Sequence[KeptOut]) -> tuple[str, ...]:
-    """Say which logs stay out of the lake, wholly or in part, and why."""
+    """Name the logs that stay out of the lake, wholly or in part, with the reason."""
     logs: dict[str, list[KeptOut]] = {}
     for one in kept_out:
         logs.setdefault(one.why, []).append(one)

@@ -1,4 +1,4 @@
-"""Say which segments to archive, and into which lake. Copying, proving and committing is the lake's,
+"""Choice of the segments to archive, and of the lake for each. Copying, proving and committing is the lake's,
 wherever it runs.
 
 The second lake, where there is one, takes what can't be archived into the first. That the first may have
@@ -84,7 +84,7 @@ _BATCH = 50
 
 
 def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt]) -> str:
-    """Record what segments hold, in the place of what is recorded of them.
+    """Replace the recorded bytes by topic and day of these segments.
 
     :return: why that could not be done; "" where it was.
     """
@@ -122,13 +122,13 @@ def record_proven(
     known: Collection[str],
     ran: str,
 ) -> tuple[str, ...]:
-    """Record which file was found to be in which lake, for when that lake can't be asked.
+    """Record the lake in which each file was found proven, for times when that lake can't be asked.
 
     :param took_ms: to copy and prove all of them.
-    :param faults: what was wrong with what a lake had of some of them, by subject.
+    :param faults: faults that a lake's earlier copies of some of them had, by subject.
     :param known: hashes of the valid receipts that lakes had before.
     :param ran: where all of them were archived.
-    :return: what could not be recorded beside it, and why.
+    :return: values that could not be recorded beside it, and why.
     """
     lake = open_lake(jobs[0].lake)
     # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
@@ -162,7 +162,7 @@ def record_proven(
 
 
 def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
-    """Yield which segments were archived again since a lake has lost or damaged them, by the reason.
+    """Yield segments that were archived again because a lake has lost or damaged them, by the reason.
 
     :param faults: by the segment's subject.
     """
@@ -174,7 +174,7 @@ def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
 
 
 def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
-    """Return what was wrong with what a lake had of the segments that a run archived again, by subject."""
+    """Return the earlier faults in a lake of the segments that a run archived again, by subject."""
     return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
 
 
@@ -183,7 +183,7 @@ def _replaced(faults: Mapping[str, str], subject: str) -> dict[str, object]:
 
 
 def _beyond(job: SegmentJob) -> dict[str, object]:
-    """Return what is said of a segment beyond its own file, where there is anything."""
+    """Return notes on a segment that aren't about its own file; empty where there are none."""
     said = {"end_offset": job.end_offset, "companions": to_jsonable(job.companions)}
     return {key: value for key, value in said.items() if value}
 
@@ -193,7 +193,7 @@ class Planned:
     """Planned segments that may be archived now, and what became of the others.
 
     :param segments: planned ones that are still there, as they are now.
-    :param gone: what became of the others.
+    :param gone: the state of the others.
     :param waiting: which of them stay for a later plan, and why, as sentences.
     """
 
@@ -208,7 +208,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
     One that lies elsewhere by now is as good as where it was planned; what has other files or other bounds
     than the plan knew waits for a later plan.
 
-    :raises StorageEngineError: each log lost what should have stayed.
+    :raises StorageEngineError: each log lost segments that should have stayed.
     """
     if not context.store.archives:
         return Planned()
@@ -244,7 +244,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 
 def look_at_archivable(context: Context) -> Listed | None:
-    """Return what may be archived by now; None: whatever is sealed, as the broker keeps nothing out."""
+    """Return segments that may be archived by now; None: all sealed ones, as the broker keeps none out."""
     listed = list_segments(context)
     return None if listed.archivable.is_all else listed
 
@@ -252,7 +252,7 @@ def look_at_archivable(context: Context) -> Listed | None:
 def to_archive(
     context: Context, run: Run, listed: Listed | None, segments: Sequence[Segment], proofs: Proofs
 ) -> Sequence[Segment]:
-    """Return which planned segments have to be archived, and may be.
+    """Return planned segments that have to be archived, and may be.
 
     What another replica has archived isn't archived again, as in an archive run ahead: the release compares
     it once more. Its files are read here, so that what the release would refuse is archived.
@@ -274,7 +274,7 @@ def to_archive(
 def planned_kept_out(
     context: Context, listed: Listed | None, segments: Sequence[Segment]
 ) -> tuple[KeptOut, ...]:
-    """Return what stays out of the lake of the logs of planned segments."""
+    """Return the ranges of planned segments' logs that stay out of the lake."""
     if listed is None:
         return ()
     logs = {segment.log for segment in segments}
@@ -316,18 +316,19 @@ WhereArchived = Callable[[Sequence[SegmentJob]], str]
 """Says for a person where it archives."""
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
-"""Why a segment can't be archived though nothing contradicts what is archived already."""
+"""The reason why a segment can't be archived, though it contradicts no archived one."""
 LISTINGS = 10
-"""How often a store is listed whose files go away meanwhile: each broker deletes some every few minutes."""
+"""Times that a store is listed again while its files vanish: each broker deletes some every few minutes."""
 FAILED_LOGS = 20
 """Of more logs than these that can't be archived, it isn't found out which: each costs an attempt or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """:param receipts: of what was archived and proven now.
-    :param hashed_again: of what the lake had already, and whose bytes were found unchanged.
-    :param waiver: what lets the plan go without; None when everything that has to be is in the lake.
+    """:param receipts: of segments archived and proven now.
+    :param hashed_again: segments that the lake had already, and whose bytes were found unchanged.
+    :param waiver: the waiver by which the plan may be released; None when all required segments are in the
+        lake.
     :param error: why it is not, where a waiver does instead.
     :param lake: where it was archived; "" when there was nothing to archive.
     :param notices: lakes that could not be used, and a witness that is missing.
@@ -357,14 +358,14 @@ def where_here(jobs: Sequence[SegmentJob]) -> str:
 def archive_jobs(
     store: AnyStore, run_key: str, *, all_sealed: bool = False, accept_damage: bool = False
 ) -> tuple[SegmentJob, ...]:
-    """Return what the run has to archive before its plan may be released: planned, and without a valid
-    receipt.
+    """Return the segments that the run has to archive before its plan may be released: planned, without a
+    valid receipt.
 
     :param all_sealed: every sealed segment instead, planned or not; such a run needs no plan.
     :param accept_damage: archive bytes that don't decode as they are.
     :return: jobs for the first lake that can be reached.
     :raises GateRefusedError: of each log a planned segment is gone, and we did not delete it.
-    :raises LakeUnavailableError: what is archived already can't be read from any lake.
+    :raises LakeUnavailableError: the archived receipts can't be read from any lake.
     """
     context = open_context(store)
     run = begin_background_run(context, run_key) if all_sealed else context.run(run_key)
@@ -393,7 +394,8 @@ def archive_planned(
     accept_damage: bool = False,
     where: WhereArchived = where_here,
 ) -> ArchiveResult:
-    """Archive what the run's plan deletes; where that can't be done, a waiver of the plan does instead.
+    """Archive the segments that the run's plan deletes; where that can't be done, a waiver of the plan stands
+    in.
 
     Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called; nor is
     it where every planned segment has a valid receipt already. What can't be archived of one log, or is
@@ -403,8 +405,8 @@ def archive_planned(
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param accept_damage: archive bytes that don't decode as they are.
     :param where: ``archive_with`` does its work, for the record.
-    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead;
-        what concerns one log, where every log of the plan fails or lacks a file.
+    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver stands in; an
+        error of one log only where every log of the plan fails or lacks a file.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -474,7 +476,7 @@ def archive_planned(
 def _went(
     segments: Sequence[Segment], listed: Listed | None, failed: Mapping[str, StorageEngineError]
 ) -> bool:
-    """Return whether files of planned segments went away while these were archived."""
+    """Return whether files of planned segments vanished while these were archived."""
     kept_out = {} if listed is None else listed.archivable.kept_out
     return any(isinstance(why, FileGoneError) for why in failed.values()) or any(
         kept_out.get(log) == WENT for log in by_log(segments)
@@ -494,8 +496,8 @@ def archive_each_log(
 
     The logs are halved until those that fail are found.
 
-    :param archive: archives all of what it is given, or nothing.
-    :return: what was archived, and by log why it wasn't.
+    :param archive: archives all segments that it is given, or none.
+    :return: the archived segments, and by log why it failed.
     :raises StorageEngineError: more than ``FAILED_LOGS`` logs fail.
     """
     failed: dict[str, StorageEngineError] = {}
@@ -517,7 +519,7 @@ def archive_each_log(
 
 
 def joined_results(done: Sequence[ArchiveResult]) -> ArchiveResult:
-    """Return what was archived in several turns as one."""
+    """Return the results of several turns of archiving as one."""
     return ArchiveResult(
         tuple(receipt for one in done for receipt in one.receipts),
         hashed_again=tuple(receipt for one in done for receipt in one.hashed_again),
@@ -542,8 +544,8 @@ def archive_somewhere(
 ) -> ArchiveResult:
     """Archive into the first of the store's lakes that takes it, and record what was proven where.
 
-    :param choose: which of the candidates, by what the lakes prove already.
-    :param read_files: read the data files of what is archived already: a damaged one is replaced.
+    :param choose: chooses among the candidates, by the lakes' proofs.
+    :param read_files: read the data files of archived segments: a damaged one is replaced.
     :param where: ``archive_with`` does its work, for the record.
     :raises LakeUnavailableError: none of the lakes can be used; has every reason.
     :raises CommitStateUnknownError: likewise, where there is one lake only.
@@ -621,7 +623,7 @@ def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
 
 
 def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> Iterator[str]:
-    """Yield what was archived as it is though it can't be read, and why it can't."""
+    """Yield segments that were archived with bytes that can't be read, and why they can't."""
     by_segment = {(job.log, job.base_offset): job for job in jobs}
     for row in receipts:
         if row.damaged_bytes:

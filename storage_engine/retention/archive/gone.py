@@ -44,17 +44,17 @@ class Gone:
 
 
 _BROKERS = f"{UNPROVEN}: its broker may delete by its own rules"
-_NOBODYS = f"{UNPROVEN}: nothing of it should go"
+_NOBODYS = f"{UNPROVEN}: nothing of it should be deleted"
 _PROVEN = "a lake proves them"
 _REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that is lost.")
 
 
 @dataclass(frozen=True, slots=True)
 class GoneResult:
-    """What became of segments that are gone, though none of our runs deleted them.
+    """Results for segments that are gone although none of our runs deleted them.
 
     :param segments: that keep no log from going on: proven ones, and those that were the broker's to delete.
-    :param refusals: of logs that lost what should have stayed, or that have a hole.
+    :param refusals: of logs that lost segments which should have stayed, or that have a hole.
     """
 
     segments: tuple[Gone, ...] = ()
@@ -89,7 +89,7 @@ def find_moved(
 
 
 def _remembered_log_ids(context: Context) -> dict[str, set[str]]:
-    """Return which identities the logs of a store's open lineages had at earlier looks, by name."""
+    """Return the identities that the logs of a store's open lineages had at earlier looks, by name."""
     found: dict[str, set[str]] = {}
     for one in kept_logs(context.store.journal_url, context.record.store_id) or ():
         if one.lineage == context.record.lineage_of(one.log):
@@ -105,7 +105,7 @@ def settle_gone(
     is_ours: Callable[[Segment], bool],
     nothing: str,
 ) -> GoneResult:
-    """Record which planned segments went by none of our runs, and say which logs that concerns.
+    """Record planned segments that were deleted by none of our runs, and name the logs concerned.
 
     A log goes on where its oldest segments went, as brokers delete from the beginning. A lake has to prove
     them, whose files are read for it, or they were its broker's to delete. What a lake has that can't be
@@ -114,7 +114,7 @@ def settle_gone(
 
     :param is_left: tells whether a planned segment is there.
     :param is_ours: tells of one that isn't whether one of our runs meant to delete it.
-    :param nothing: sentence that says what wasn't changed.
+    :param nothing: sentence on what wasn't changed.
     """
     # Then no lake proves anything, and nothing is lost that shouldn't have gone.
     is_off = not context.store.archives
@@ -144,7 +144,9 @@ def settle_gone(
 def _missing(
     planned: Sequence[Segment], is_left: Callable[[Segment], bool], is_ours: Callable[[Segment], bool]
 ) -> tuple[list[Segment], Segment | None]:
-    """Return a log's planned segments that went by none of our runs, and the first one that left a hole."""
+    """Return a log's planned segments that were deleted by none of our runs, and the first one that left a
+    hole.
+    """
     gone: list[Segment] = []
     hole: Segment | None = None
     is_behind = False
@@ -158,8 +160,9 @@ def _missing(
 
 
 def _may_be_away(context: Context, facts: FileFacts) -> bool:
-    """Return whether a file's disk may be missing: its directory lacks the stamp that others have, or is
-    another disk's by now."""
+    """Return whether a file's disk may be missing: its directory lacks the stamp that others have, or is on
+    another disk by now.
+    """
     path = Path(facts.path)
     lacking = missing_stamps(context.store.real_root)
     return is_away(path.parent, facts.device) or any(map(path.is_relative_to, lacking))
@@ -174,7 +177,7 @@ def is_away(directory: Path, device: int) -> bool:
 
 
 def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: str) -> GoneResult:
-    """Record what went though no lake proves it, and say what of it should have stayed.
+    """Record ranges that were deleted without a proof, and say which of them should have stayed.
 
     Nothing should go of a store that is held, that we delete from, or that no broker has. A broker that is
     left to its own rules may delete what is in no lake, and isn't held.
@@ -182,7 +185,7 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     What a rule permits to go without a copy may go, whoever deletes it.
 
     :param gone: segments that aren't on disk any more.
-    :param nothing: sentence that says what wasn't changed.
+    :param nothing: sentence on what wasn't changed.
     """
     away = [one for one in gone.segments if _may_be_away(context, one.facts)]
     gone = replace(gone, segments=tuple(one for one in gone.segments if one not in away))
@@ -215,7 +218,8 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
 
 
 def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) -> GoneResult:
-    """Record what the logs of a run's looks lack and no lake has, and say what of it should have stayed.
+    """Record ranges that a run's looks find missing and no lake has, and say which of them should have
+    stayed.
 
     :param missing: by :func:`find_missing_ranges`.
     """
@@ -279,7 +283,7 @@ def _drift(log: str, first: int, end: int, why: str, log_id: str = "", unarchive
     """Return a range of a log that went as it is recorded."""
     return Drift(
         DriftKind.SEGMENT_GONE,
-        f"log {log}: records of offsets [{first}, {end}) went meanwhile, by none of our runs, and "
+        f"log {log}: records of offsets [{first}, {end}) were deleted meanwhile, by none of our runs, and "
         f"{unarchived or why}.",
         log,
         first,
@@ -315,7 +319,7 @@ def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
 
 
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
-    """Return whether a running broker is left to its own rules with a log; unknown counts as no.
+    """Return whether a running broker deletes from a log by its own rules; unknown counts as no.
 
     :param is_over: ask about a broker that may have run until the run began.
     """

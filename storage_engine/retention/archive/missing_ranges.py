@@ -46,7 +46,7 @@ class MissingRange:
 
 @dataclass(frozen=True, slots=True)
 class _SeenPart:
-    """What the looks of a run have seen of a log.
+    """The part of a log that the looks of a run have seen.
 
     :param start_offset: where the log began at the first look that had it.
     :param end_offset: where it begins at the last look; of a log that is no more, where its sealed segments
@@ -64,7 +64,7 @@ class _SeenPart:
 
 @dataclass(slots=True)
 class LogLooks:
-    """What a run has seen of a store's logs, look by look. Pure.
+    """A store's logs as a run has seen them, look by look. Pure.
 
     :param seen: by name and identity: a topic that is made again takes the same name.
     """
@@ -92,7 +92,7 @@ class LogLooks:
                 )
 
     def parts(self, last: Listed, log_ids: Mapping[str, str]) -> Iterator[_SeenPart]:
-        """Yield what the looks have seen in front of what the last of them has.
+        """Yield the ranges that earlier looks saw below the begin of the last look.
 
         :param last: the last look, which was added.
         :param log_ids: identities of its logs, by name.
@@ -118,10 +118,10 @@ def missing_ranges(
     lineages: Lineages,
     in_part: Iterable[ReceiptSpan | ArchivedSpan] = (),
 ) -> Iterator[MissingRange]:
-    """Yield what is missing between the lowest offset that is known of each log and its end. Pure.
+    """Yield the ranges missing between the lowest known offset of each log and its end. Pure.
 
     :param known: where logs were at earlier looks.
-    :param in_part: what lakes have without some topics, which is known, and not covered.
+    :param in_part: segments that lakes have without some topics, which is known, and not covered.
     """
     partial_spans = [one for one in in_part if one.lineage == lineages.of(one.log)]
     places: dict[str, list[Covered]] = defaultdict(list)
@@ -155,7 +155,8 @@ def _cut(hole: Interval, at: int) -> tuple[Interval, ...]:
 def find_missing_ranges(
     context: Context, looks: LogLooks, last: Listed, log_ids: Mapping[str, str], known: Sequence[SeenLog]
 ) -> tuple[MissingRange, ...]:
-    """Return what went of the logs of a run's looks and is in no lake, in no shield and not on record.
+    """Return the ranges missing from the logs of a run's looks that are in no lake, in no shield and not on
+    record.
 
     What a lake has without some topics, by archive rules, is among it: whether they let it go is asked next.
 
@@ -201,7 +202,7 @@ def find_missing_ranges(
 
 
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return what lakes have receipts of, by the monitor's last look; None: that doesn't tell."""
+    """Return ranges for which lakes had receipts at the monitor's last look; None: it doesn't tell."""
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
     known = kept_ranges(context.store.journal_url, store_id)
@@ -213,7 +214,7 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
 
 
 def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
-    """Yield what runs meant to delete and have no result of: one may be at work, or was killed."""
+    """Yield segments that runs meant to delete, without a result: such a run may be active, or was killed."""
     for releases in open_releases(journal, record.store_id).values():
         yield from (release.span for release in releases.values())
 
@@ -221,7 +222,7 @@ def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan
 def _of_replicas(
     lake: Lake, journal: Journal, record: StoreRecord, missing: Sequence[MissingRange]
 ) -> Iterator[ReleasedSpan]:
-    """Yield what other replicas have archived of logs."""
+    """Yield the ranges of logs that other replicas have archived."""
     named = {log_label(one.log, one.log_id): one for one in missing if one.log_id}
     names = LogNames(ids={label: one.log_id for label, one in named.items()})
     wanted = [replace(one, log=log_label(one.log, one.log_id)) for one in missing if one.log_id]

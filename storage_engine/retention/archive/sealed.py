@@ -1,4 +1,4 @@
-"""Archive what is sealed ahead of its deletion, and measure how far the lakes are behind."""
+"""Archive sealed segments ahead of their deletion, and measure how far the lakes are behind."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def archive_sealed(
     :param budget_bytes: at most so much, but at least one segment; None: everything.
     :param accept_damage: archive bytes that don't decode as they are.
     :param where: ``archive_with`` does its work, for the record.
-    :return: what concerns one log keeps no other out of the lake: such logs are in ``refused``.
-    :raises StorageEngineError: as ``archive_with`` does; what concerns one log, where every log fails.
+    :return: an error of one log keeps no other out of the lake: such logs are in ``refused``.
+    :raises StorageEngineError: as ``archive_with`` does; an error of one log only where every log fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)
@@ -124,7 +124,7 @@ def archive_sealed(
             missing = find_missing_ranges(context, looks, listed, log_ids, known)
             went_unproven = record_missing(context, run, missing)
         except LakeUnavailableError as error:
-            went_unproven = GoneResult(notices=(Text("what went is named by a later run: ", error),))
+            went_unproven = GoneResult(notices=(Text("a later run names the deleted segments: ", error),))
         else:
             if len(done) > 1:
                 remember_logs(context, listed.snapshot)
@@ -161,7 +161,7 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
 
 
 def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]) -> bool:
-    """Return whether files of what may be archived, and wasn't yet, went away since it was listed."""
+    """Return whether files of segments that may be archived, and weren't yet, vanished meanwhile."""
     archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
     return (
         WENT in listed.archivable.kept_out.values()
@@ -171,7 +171,7 @@ def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, St
 
 
 def _is_in_place(segment: Segment) -> bool:
-    """Return whether a segment's file is under its path, untouched: a new one may have its inode."""
+    """Return whether a segment's file is under its path, unchanged: a new file may have its inode."""
     try:
         return FileFacts.of(segment.facts.path) == segment.facts
     except OSError:
@@ -199,7 +199,7 @@ def _archive(
 
 @dataclass(slots=True)
 class _Listing:
-    """What is sealed at one moment, and what of it was chosen to be archived, by its id."""
+    """Sealed segments at one moment, and those of them chosen to be archived, by id."""
 
     context: Context
     run: Run
@@ -208,7 +208,7 @@ class _Listing:
     chosen: dict[SegmentId, Segment] = field(default_factory=dict)
 
     def choose(self, segments: Sequence[Segment], proofs: Proofs) -> Sequence[Segment]:
-        """Return which of some segments to archive, within what others leave of the budget."""
+        """Return the segments to archive, within the budget that others leave."""
         proofs = read_faulty_files(self.context.store.journal_url, proofs)
         unproven, by_replicas = unproven_and_credited(
             self.context.journal, self.context.record, proofs, segments
@@ -316,7 +316,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
 
 
 def recorded_archive_lag(context: Context, run: Run) -> ArchiveLag | None:
-    """Return what the run measured last."""
+    """Return the run's last measured archive lag."""
     results = context.journal.events(run, Step.ARCHIVE_LAG, Phase.RESULT)
     return from_jsonable(ArchiveLag, results[-1].payload["result"]) if results else None
 

@@ -1,1 +1,1 @@
-"""What a store is, what is wrong with it, and what to do: facts first, then pure judgements."""
+"""Diagnosis of a store: facts first, then pure judgements of what is wrong and what to do."""

@@ -82,9 +82,9 @@ _READINGS = 500
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a look at a store, its lakes and its journal found.
+    """Findings of a look at a store, its lakes and its journal.
 
-    :param said: what the broker's package says.
+    :param said: the broker package's findings.
     :param figures: None: the store can't be opened, and a finding says why.
     :param lakes: those that were named.
     :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.
@@ -116,7 +116,7 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class _Known:
-    """What lake and journal say of the store, gathered step by step."""
+    """Lakes' and journal's knowledge of the store, gathered step by step."""
 
     journal: Journal | None = None
     record: StoreRecord | None = None
@@ -154,11 +154,11 @@ def diagnose(
     """Look at a store, and at its lakes and journal where they were named.
 
     :param has_lake: they were.
-    :param pipeline: what Airflow says of the store's DAGs; None: it isn't Airflow's.
+    :param pipeline: Airflow's facts about the store's DAGs; None: it isn't Airflow's.
     :param retention_dag: the DAG that cleans the store; "" likewise.
     :param runs: where its tasks archive and measure consumer lag; "" likewise.
     :raises StoreNotFoundError: there is no such store.
-    :raises BadInputError: what was given beside the broker's own settings is wrong.
+    :raises BadInputError: settings given beside the broker's own are wrong.
     """
     check_answers(store.root)
     known = _ask_journal(store, now_ms) if has_lake else _Known()
@@ -266,14 +266,14 @@ def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
 
 
 def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
-    """Return whether Airflow is known to have a DAG; where it can't be asked nothing speaks against it."""
+    """Return whether Airflow is known to have a DAG; where it can't be asked, it may have it."""
     return pipeline is None or all(dag.known for dag in pipeline.dags if dag.dag_id == dag_id)
 
 
 def findings_of(
     store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
 ) -> tuple[Finding, ...]:
-    """Return what is wrong with a store that its journal knows, the lakes apart; for who looks often.
+    """Return the findings about a store that its journal knows, without its lakes; for frequent callers.
 
     :param opened: the store, which is not opened again while its broker answers.
     :raises StorageEngineError: the store isn't there, or its settings can't be used.
@@ -291,7 +291,7 @@ def findings_of(
 def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
     """Ask the broker's package; of a running broker that doesn't answer, the files tell what they can.
 
-    :return: the store as it can be looked at, and what was said.
+    :return: the store for looking at, and the broker's answers.
     """
     if (inspection := find_broker(store.broker).inspection) is None:
         return store, BrokerDiagnosis()
@@ -308,7 +308,7 @@ def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[Manage
 def _open(
     store: ManagedStore, said: BrokerDiagnosis, known: _Known, now_ms: int, *, has_lake: bool
 ) -> tuple[Figures | None, Stamp | None, int]:
-    """Open the store and look at it; what can't be is a finding.
+    """Open the store and look at it; a failure becomes a finding.
 
     :return: also how many segments could be deleted now.
     """
@@ -331,7 +331,7 @@ def _open(
 
 
 def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *, has_lake: bool) -> str:
-    """Return what may go unproven once a hold has run out; "": nothing, or that is far off."""
+    """Return segments that may be deleted unproven after a hold's end; "": none, or that is far off."""
     if looked.unheld is None:
         return ""
     from storage_engine.retention.hold.leaving_unproven import UnprovenSegments, unproven_of
@@ -344,12 +344,13 @@ def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *,
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What was seen of a store while it was open.
+    """Facts about a store, seen while it was open.
 
     :param data_paths: where its broker writes.
-    :param due: how many segments could be deleted now; 0 where nobody asked.
-    :param missing: what the journal remembers of logs that should be here; nothing where nobody asked.
-    :param unheld: what goes within a day of a hold's end; None: that is far off, or nobody asked.
+    :param due: how many segments could be deleted now; 0 where it was not asked for.
+    :param missing: the journal's memory of logs that should be here; empty where it was not asked for.
+    :param unheld: segments that may be deleted within a day of a hold's end; None: that is far off, or it was
+        not asked for.
     """
 
     figures: Figures
@@ -421,7 +422,7 @@ def _known_quarantines(known: _Known) -> frozenset[str] | None:
 
 
 def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
-    """Read what the journal knows of the store; none is made."""
+    """Read the journal's record of the store; no journal is made."""
     # The database's libraries, which a look without a lake needs for nothing.
     from storage_engine.journal.journal import Journal
     from storage_engine.journal.tables.database import missing_sqlite_file
@@ -460,7 +461,7 @@ def _read_samples(known: _Known, now_ms: int) -> None:
 
 
 def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
-    """Read what the lakes prove of sealed segments and missing logs; that nobody can tell is a finding."""
+    """Read the lakes' proofs of sealed segments and missing logs; unreadable ones are a finding."""
     from storage_engine.retention.doctor.lake_check import (
         has_segments_of,
         look_at_lakes,
@@ -551,7 +552,7 @@ def clock_findings(
 
 @dataclass(frozen=True, slots=True)
 class AccessRights:
-    """What the account of this process may do with a store's directories.
+    """The rights of this process's account on a store's directories.
 
     :param user: who runs this process.
     :param owner: of the store's root.
@@ -616,7 +617,7 @@ def access_findings(found: AccessRights) -> Iterator[Finding]:
 
 
 _LEAST_FILES = 2
-"""Of which a time without a fraction of a second is no chance any more."""
+"""Times without a fraction of a second in so many files are no chance any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,7 +648,7 @@ def mount_findings(
     """Judge the mounts of a store's directories. Pure.
 
     :param places: the first one has the store's root.
-    :param needs_shield: a broker runs beside which a shield keeps what is unproven.
+    :param needs_shield: a broker runs, and a shield beside it keeps unproven segments.
     """
     for place in places:
         yield from _of_mount(place)
@@ -699,5 +700,6 @@ def _of_mount(place: Place) -> Iterator[Finding]:
         known = "don't" if place.trusted is False else "may not"
         yield Finding.note(
             "file-system",
-            f"{where}: its times {known} tell of writes, so each segment is read once more before it goes",
+            f"{where}: its times {known} tell of writes, so each segment is read once more before its "
+            "deletion",
         )

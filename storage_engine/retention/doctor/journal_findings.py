@@ -1,4 +1,4 @@
-"""What a store's journal advises: by the last retention report, and of logs that the last archive refused.
+"""Findings from a store's journal: from the last retention report, and on logs that the last archive refused.
 
 To archive such a log again is no advice before somebody mends it.
 """
@@ -77,7 +77,7 @@ def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
 def usage_findings(
     kind: str, broker: BrokerStore, journal: Journal, record: StoreRecord
 ) -> Iterator[Finding]:
-    """Yield what the last retention report says of the hours of deletion, as these are set now.
+    """Yield the last retention report's findings on the hours of deletion, as these are set now.
 
     :raises StorageEngineError: the journal can't be read.
     """

@@ -52,8 +52,9 @@ class CheckedLake:
     :param lake_id: its UUID; None: an older version made it, or it can't be read.
     :param store_ids: of the stores that it has segments of.
     :param roots: where these stores lay.
-    :param ignored: what its tables and its catalog say and nobody follows: whose word, and the names.
-    :param acts_fault: why what people decided of what it keeps can't be told; "": it can.
+    :param ignored: properties of its tables and its catalog that aren't followed: whose they are, and the
+        names.
+    :param acts_fault: why people's decisions on its keeping are unknown; "": they are known.
     :param unrecorded_rules: by which messages wouldn't be archived, had the store's journal recorded them.
     """
 
@@ -117,7 +118,7 @@ def _look(
 
 
 def _unrecorded(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tuple[ArchiveRule, ...]:
-    """Return which archive rules of a lake are for a store, and stand in the lake alone."""
+    """Return archive rules for a store that its lake has and its journal lacks."""
     names = (record.store_id, store_called(record.name, record.broker, record.real_path))
     rules = [it for it in info.archive_rules if any(matches(it.scope.store, name) for name in names)]
     try:
@@ -188,7 +189,7 @@ def misplaced(
     None also where a named lake can't be read: nobody knows what it has.
 
     :param store_id: by the journal, else by the stamp; None: neither knows the store.
-    :param heads: what both know of the store's lakes.
+    :param heads: the last known receipts of the store's lakes.
     """
     if store_id is None or not lakes or any(one.refused or one.broker is None for one in lakes):
         return None
@@ -238,11 +239,11 @@ def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
             "lake-properties",
             f"{f'table {owner}' if owner else 'the catalog'} of the {lake.title} {lake.location} says "
             f"{', '.join(names[:_NAMED])}{more}, which another program follows and nothing here does",
-            "take that out of the catalog server's configuration; what is needed belongs into the lake's own"
+            "remove that from the catalog server's configuration; needed settings belong into the lake's own"
             if not owner
             else Text("bring the table back to its place: ", Command("lake relocate"))
             if names == ("location",)
-            else f"remove it where nobody needs it: {table} in Spark",
+            else f"remove it where no program needs it: {table} in Spark",
         )
 
 
@@ -330,7 +331,7 @@ def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[
     kinds = dict.fromkeys(what.removesuffix(" warehouse").removesuffix(" catalog") for what, _ in shared)
     what = f"on a disk that the broker writes to: {', '.join(kinds)} (such as {shared[0][1]})"
     if store.may_share_disks:
-        said, advice = "what archiving writes fills the disk that it is to free", "put them on another disk"
+        said, advice = "archiving would fill the disk that it is to free", "put them on another disk"
     else:
         said = "every other command refuses that beside a running broker"
         advice = "put them on another disk, or allow it: --allow-same-disk"

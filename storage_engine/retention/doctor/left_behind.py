@@ -1,4 +1,6 @@
-"""What runs have left in a store: shield, quarantines, a stamp of another place, a hold in its broker."""
+"""Findings on files that runs have left in a store: shield, quarantines, a stamp of another place, a broker's
+hold.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Ite
         yield Finding.warning(
             "shield",
             f"{count_text(len(found.gone), 'segment')} gone from the log, the first from offset "
-            f"{found.gone[0]} on, lie in the shield; whether a lake has them was not asked here",
-            Text("archive what no lake has, and have the others go: ", Command("shield")),
+            f"{found.gone[0]} on, lie in the shield; this command didn't ask whether a lake has them",
+            Text("archive those that no lake has, and drop the others: ", Command("shield")),
         )
     elif found.links and not running:
         yield Finding.note(
@@ -70,7 +72,7 @@ def quarantine_findings(
         yield Finding.note(
             "quarantine",
             f"{size} lie in quarantines, the first of which was to be emptied {time_text(over[0].until_ms)}",
-            "the next run that cleans empties it, where a lake proves still what lies there",
+            "the next cleanup empties it, if a lake still proves its files",
         )
     elif found:
         yield Finding.note("quarantine", f"{size} that runs deleted lie in quarantines and take their space")
@@ -154,12 +156,12 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
 def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
     """Judge when a hold runs out by itself. Pure.
 
-    :param unproven: what may go within a day then; "": all of it is proven.
+    :param unproven: segments that may be deleted unproven within a day then; "": all are proven.
     """
     if hold is None or not hold.is_half_over(now_ms):
         return
     severity = Severity.URGENT if unproven and (hold.ends_at_ms or 0) <= now_ms + DAY_MS else Severity.WARNING
-    advice = Text("find out why nobody renews it: ", Command("hold"), "; archive: ", Command("archive"))
+    advice = Text("find out why it isn't renewed: ", Command("hold"), "; archive: ", Command("archive"))
     yield Finding(severity, "hold-ends", hold_end_text(hold, unproven), advice)
 
 
@@ -170,7 +172,7 @@ def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
 
 
 def _may_be_there(path: Path) -> bool:
-    """Return whether a file is there; one that this user may not look for may be."""
+    """Return whether a file is there; one that this user may not look up may be."""
     try:
         return path.is_file()
     except PermissionError:

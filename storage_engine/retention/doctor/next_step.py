@@ -11,20 +11,20 @@ from storage_engine.core.wording import count_text, time_text
 from storage_engine.model.report.diagnosis import Finding
 
 _IN_DAG = (Command("archive"), Command("clean --manual"), Command("clean"))
-"""What the DAG does in Airflow."""
+"""The task of the DAG in Airflow."""
 LOOK_FIRST = "--broker-conf FILE --dry-run"
-"""Options of a cleanup that shows what goes by the broker's own settings."""
+"""Options of a cleanup that shows what is deleted by the broker's own settings."""
 
 
 class UnknownProof(StrEnum):
-    """Why nobody can tell what lakes prove of a store, though they can be read."""
+    """The reason why lakes' proofs of a store are unknown, though the lakes can be read."""
 
     JOURNAL = "the journal can't be read"
     STORE = "no journal knows this store, and a lake has segments of it"
 
 
 def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
-    """Return what says that proof is unknown, which is not the same as none."""
+    """Return the finding that proof is unknown, which is not the same as a lack of proof."""
     advice = {
         UnknownProof.JOURNAL: "put the journal right first, or bring it back from a backup",
         UnknownProof.STORE: Text(
@@ -37,10 +37,10 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What to type next, and why.
+    """The next command, and the reason for it.
 
     :param command: of this shell, or another as it is typed; "" where there is none to type now.
-    :param why: what it does, or what to wait for.
+    :param why: its effect, or what to wait for.
     :param options: as typed, which follow those of the store.
     """
 
@@ -51,7 +51,7 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What decides the next step for a store.
+    """Facts that decide the next step for a store.
 
     :param refused: no command works with the store before something is put right.
     :param cleans_up: a cleanup may delete from it as it is now, so that it isn't archived alone.
@@ -65,7 +65,7 @@ class State:
     :param due: segments that a cleanup asked for by a person would delete now.
     :param due_by_rules: those that go without being asked for.
     :param replicas_elsewhere: those that would go if a person said that all other nodes are stopped.
-    :param assumes_defaults: nobody said how long the broker keeps its segments.
+    :param assumes_defaults: no setting says how long the broker keeps its segments.
     :param running: a broker runs on the store; None: that can't be told.
     :param is_live: the broker was named.
     :param crashed: its broker didn't stop cleanly.
@@ -100,7 +100,7 @@ class State:
 
 
 def next_step(state: State) -> NextStep:
-    """Decide which command fits."""
+    """Choose the command that fits."""
     if state.refused:
         return NextStep(Command("doctor"), "again, once the first finding is put right")
     if not state.has_lake and state.stamped_lakes:

@@ -1,4 +1,4 @@
-"""What is managed: each store with its ranges on disk and in lakes, its last run, and what stands for it.
+"""Overview of all stores: each with its ranges on disk and in lakes, its last run, and its open decisions.
 
 It only looks: at the journal, at receipts, and at a store's files where they are on this host.
 """
@@ -41,10 +41,10 @@ class DiskRange:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPart:
-    """What a lake has of a store.
+    """A lake's part of a store.
 
     :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
-    :param expired: the same of what expired.
+    :param expired: the same of expired segments.
     :param in_part: likewise of segments of which archive rules left topics out.
     """
 
@@ -92,14 +92,14 @@ class Overview:
 
     @property
     def is_known(self) -> bool:
-        """Return whether every lake told what it has."""
+        """Return whether every lake could be asked."""
         return not any(lake.refused for lake in self.lakes)
 
 
 def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Overview:
     """Look at all stores of a journal and of lakes.
 
-    :param base: a store whose journal is asked; what is at its path is read with its settings.
+    :param base: a store whose journal is asked; the files at its path are read with its settings.
     """
     infos = tuple(describe(lake) for lake in lakes)
     known: tuple[StoreRecord, ...] = ()

@@ -81,7 +81,7 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """What Airflow's database says of a store's DAGs and of what runs them.
+    """Airflow's records of a store's DAGs and of the processes that run them.
 
     :param import_errors: by file, the first line of why it can't be parsed.
     :param error: why Airflow's database couldn't be read; "" where it could.
@@ -99,7 +99,7 @@ class PipelineFacts:
     unknown_approvers: tuple[str, ...] = ()
 
     def lines(self, now_ms: int) -> Iterator[tuple[str, str]]:
-        """Yield what stands of it among a store's facts, each with its name."""
+        """Yield the parts of it that are among a store's facts, each with its name."""
         for dag in self.dags:
             yield "DAG", f"{dag.dag_id}: {dag_text(dag, now_ms)}"
         if self.queue is not None:

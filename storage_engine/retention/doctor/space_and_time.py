@@ -1,4 +1,4 @@
-"""What disks, growth and a broker's rules come to: what goes when, and what fills when.
+"""Findings on disks, growth and the broker's rules: what they delete when, and which disk fills when.
 
 The figures are taken through the broker's contract. No segment is read as a whole.
 """
@@ -57,7 +57,7 @@ class Growth:
     """How fast the logs grow.
 
     :param bytes_per_day: that the logs grew lately.
-    :param source: what tells it.
+    :param source: the data that tells it.
     """
 
     bytes_per_day: int
@@ -84,7 +84,7 @@ def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return what came behind the segment that was sealed a day ago, or behind the oldest one.
+    """Return the bytes behind the segment that was sealed a day ago, or behind the oldest one.
 
     :return: None where the sealed segments are of too short a time.
     """
@@ -107,7 +107,7 @@ def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
 class Levels:
     """Whole percent of a disk, each the lowest at which something begins; None: at none.
 
-    :param cleans_percent: the broker deletes what has expired, at any hour.
+    :param cleans_percent: above it the broker deletes expired segments, at any hour.
     :param forces_percent: it deletes the oldest, whatever their age.
     :param urges_percent: it would delete whatever the age, if it were allowed to.
     """
@@ -135,7 +135,7 @@ def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Leve
 
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
-"""What consumers lose is told for the first of these spans in which anything goes."""
+"""Spans of time; consumers' losses are shown for the first one in which any segment is deleted."""
 
 
 _FAR_MS = 365 * DAY_MS
@@ -144,15 +144,15 @@ _FAR_MS = 365 * DAY_MS
 
 @dataclass(frozen=True)
 class Figures:
-    """What a look at an open store measured.
+    """Figures that a look at an open store measured.
 
     :param full_percent: level above which the broker takes no message; None: none.
     :param deletes_at_ms: by sealed segment, when the broker's rules may delete it for its age; None: never.
     :param going: segments that the broker's rules delete at this moment.
     :param replicas_elsewhere: how many expired ones stay since other nodes have replicas of their log.
     :param leaving: segments that go within ``leaves_in_ms``.
-    :param unread: what consumers lose by those.
-    :param archivable: what may be archived by now.
+    :param unread: consumers' losses by those.
+    :param archivable: segments that may be archived by now.
     :param hold: of a running broker's store that was asked for; None: no broker was named.
     """
 
@@ -178,7 +178,7 @@ class Figures:
 
     @property
     def log_bytes(self) -> int:
-        """Return what the logs' files take."""
+        """Return the bytes of the logs' files."""
         return sum(segment.disk_bytes for log in self.snapshot.logs for segment in log.segments)
 
     @cached_property
@@ -223,7 +223,7 @@ def take_figures(
 
     :param kind: the broker's name.
     :param samples: as of :func:`growth_of`.
-    :raises StorageEngineError: it can't be read, or isn't what it should be.
+    :raises StorageEngineError: it can't be read, or is no sound store.
     :raises OSError: a file can't be read.
     """
     snapshot = take_glance(broker, now_ms, kind)
@@ -258,7 +258,7 @@ def _leaving(
     going: Sequence[Segment],
     now_ms: int,
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return what goes within the first span in which anything does, and that span."""
+    """Return the segments deleted within the first span in which any is, and that span."""
     now = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
         found = tuple(
@@ -304,7 +304,7 @@ def growth_text(growth: Growth | None) -> str:
 
 
 def space_findings(found: Figures) -> Iterator[Finding]:
-    """Yield what disks that are full, or fill, will make of a store."""
+    """Yield findings on disks that are full or fill."""
     disks, levels, full = found.snapshot.log_disks, found.levels, found.full_percent
     for disk in found.snapshot.disks:
         if disk.used_percent is None:
@@ -362,7 +362,7 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
     elif levels.cleans_percent is not None and _used(found) >= levels.cleans_percent:
         yield Finding.warning(
             "disk-cleans",
-            f"{what}: from {levels.cleans_percent} % on the broker deletes what has expired at any hour",
+            f"{what}: from {levels.cleans_percent} % on the broker deletes expired segments at any hour",
             "archive ahead, or add space",
         )
 
@@ -444,7 +444,7 @@ _NAME_WIDTH = 30
 def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
     """Yield the groups that are about to lose messages.
 
-    :param unit: what the messages of a topic are divided into.
+    :param unit: parts of a topic that have its messages, such as queues.
     """
     severity = Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING
     unread = found.unread
@@ -453,7 +453,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
         yield Finding(
             severity,
             "consumers-unknown",
-            f"what consumers lose {_when(found)} isn't known: {reason_of(unread.error)}",
+            f"consumers' losses {_when(found)} are unknown: {reason_of(unread.error)}",
             Text("look closer: ", Command("lag")),
         )
     known = [row for row in unread.rows if row.messages is not None]
@@ -502,13 +502,13 @@ def _first_ms(segments: Sequence[Segment], found: Figures) -> int:
 
 
 def pending_findings(found: Figures) -> Iterator[Finding]:
-    """Yield what the broker still has to deliver or to decide."""
+    """Yield messages that the broker still has to deliver or to decide."""
     unknown = [item for item in found.pending if item.count is None]
     if unknown:
         kinds = " and ".join(item.kind.value for item in unknown)
         yield Finding.warning(
             "pending-unknown",
-            f"whether {kinds} messages wait isn't known, and they go with their segments: "
+            f"whether {kinds} messages wait isn't known, and they are deleted with their segments: "
             f"{reason_of(unknown[0].error)}",
             "give cleanups --pending-policy block, which keeps all segments",
         )

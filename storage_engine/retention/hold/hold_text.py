@@ -17,7 +17,7 @@ _MOST_ALARMS: Final = 20
 
 
 def broker_text(broker: RunningBroker) -> str:
-    """Return what a broker says of itself, in one line."""
+    """Return a broker's description of itself, in one line."""
     if broker.described:
         return broker.described
     return (
@@ -28,7 +28,7 @@ def broker_text(broker: RunningBroker) -> str:
 
 
 def hold_text(status: HoldStatus) -> str:
-    """A hold in one line: until when it stands, and what comes then if nobody renews it."""
+    """A hold in one line: until when it stands, and what comes then without a renewal."""
     if status.left_to_broker:
         until = f", until {time_text(status.ends_at_ms)} unless it is renewed" if status.ends_at_ms else ""
         return f"left to its broker, which deletes by its own rules; {status.described}{until}"
@@ -41,19 +41,19 @@ def hold_text(status: HoldStatus) -> str:
             text += f"; not held at this moment: {named_in_short(sorted(status.unheld))}"
         if status.deletes_from_ms is None:
             return text
-        return f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on"
+        return f"{text}; without a renewal the broker deletes from {time_text(status.deletes_from_ms)} on"
     what = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
     text = f"held {until}: {what}{_watch_text(status.watch)}"
     if status.deletes_from_ms is None:
         return text
     return (
-        f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on, "
+        f"{text}; without a renewal the broker deletes from {time_text(status.deletes_from_ms)} on, "
         "fileReservedTime later; a disk that fills before takes no message, where it may not delete by force"
     )
 
 
 def _watch_text(watch: WatchLook | None) -> str:
-    """Return what a watch saw last, as a clause; "" where none looks, which a notice says."""
+    """Return the last look of a watch, as a clause; "" where no watch looks, which a notice says."""
     if watch is None:
         return ""
     return (
@@ -63,7 +63,7 @@ def _watch_text(watch: WatchLook | None) -> str:
 
 
 def watching_text(look: WatchLook) -> str:
-    """Return what a watch says that nothing keeps from looking."""
+    """Return the text for a watch that nothing keeps from looking."""
     if not look.runs_out_at_ms:
         return "watching"
     return Text(
@@ -81,7 +81,11 @@ def hold_end_text(status: HoldStatus, unproven: str) -> str:
     """
     ends_ms = status.ends_at_ms or 0
     from_ms = status.deletes_from_ms or ends_ms
-    left = f"{unproven} may go within a day then" if unproven else "what goes within a day then is proven"
+    left = (
+        f"{unproven} may go within a day then"
+        if unproven
+        else "all segments deleted within a day then are proven"
+    )
     return (
         f"the hold was not renewed in time and ends by itself {time_text(ends_ms)}; the broker deletes from "
         f"{time_text(from_ms)} on: {left}"
@@ -89,7 +93,7 @@ def hold_end_text(status: HoldStatus, unproven: str) -> str:
 
 
 def due_text(due: DueRange, now_ms: int) -> str:
-    """Return what goes though no lake has it, in one line."""
+    """Return the segments that are about to be deleted unproven, in one line."""
     when = "now" if due.at_ms <= now_ms else f"from {time_text(due.at_ms)} on"
     return (
         f"log {due.log}: records of offsets [{due.start_offset}, {due.end_offset}), "
@@ -99,7 +103,7 @@ def due_text(due: DueRange, now_ms: int) -> str:
 
 
 def drift_text(drift: Drift) -> str:
-    """Return what others did in one line."""
+    """Return others' changes in one line."""
     place = ""
     if drift.start_offset >= 0:
         place = f" {drift.log} [{drift.start_offset}, {drift.end_offset})"
@@ -107,7 +111,7 @@ def drift_text(drift: Drift) -> str:
 
 
 def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
-    """Yield what goes though no lake has it, log by log, and what else has to be seen to.
+    """Yield segments that are about to be deleted unproven, log by log, and other alarms.
 
     What goes first comes first.
     """

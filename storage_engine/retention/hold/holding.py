@@ -97,7 +97,7 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
 
 
 def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offsets: tuple[int, int]) -> Spans:
-    """Return what this store and others with a replica of a log have archived of it, soundly.
+    """Return the segments of a log that this store and others with a replica of it have archived, soundly.
 
     Of several lineages of the log the last one counts: an earlier one had other bytes.
 
@@ -148,10 +148,10 @@ def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
 def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) -> tuple[str, ...]:
     """Remove a shield, whatever the store's policy says of one.
 
-    :param acceptance: a person's word that some goes unproven then; None: nobody has given it.
-    :return: what a person should know of what is left.
-    :raises GateRefusedError: it has what is nowhere else, or nothing else protects what the running broker
-        deletes within a day; nothing was deleted.
+    :param acceptance: a person's consent that some segments are deleted unproven then; None: there is none.
+    :return: notices about the rest for a person.
+    :raises GateRefusedError: it has the only copy of some bytes, or nothing else protects segments that the
+        running broker deletes within a day; nothing was deleted.
     """
     with opened(store) as context:
         make_removable(context)
@@ -165,10 +165,10 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
 
 
 def make_removable(context: Context) -> None:
-    """Bring what only the shield has into a lake.
+    """Archive segments that only the shield has.
 
-    :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that, or what the
-        log had before it was written to.
+    :raises GateRefusedError: it has bytes that are then neither in the log nor provably in a lake, or that
+        the log had before it was written to.
     """
     store, said = context.store, ""
     if _alone(store) and store.archives:
@@ -209,7 +209,7 @@ def _at_offset(links: Sequence[SeenLink]) -> str:
 def remove_all(context: Context) -> tuple[str, ...]:
     """Remove a shield once it is removable; what is gone from the log since stays.
 
-    :return: what a person should know of what is left.
+    :return: notices about the rest for a person.
     """
     root, record = context.store.real_root, context.record
     alone = _alone(context.store)
@@ -236,7 +236,7 @@ def _alone(store: ManagedStore) -> list[SeenLink]:
 
 
 def _is_accepted(context: Context, seen: SeenLink) -> bool:
-    """Return whether a person goes on without a link's segment."""
+    """Return whether a person has accepted the loss of a link's segment."""
     link = seen.link
     of_lineage = context.record.at_lineage(link.lineage, [link.log])
     return any(
@@ -249,9 +249,10 @@ _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 
 
 def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
-    """Hold what goes within the policy's margin and isn't proven; put back what is archived by now.
+    """Hold segments that would be deleted unproven within the policy's margin; undo the hold of those
+    archived by now.
 
-    :param measured: what the lakes prove; None: they are asked.
+    :param measured: the lakes' proofs; None: they are asked.
     :raises GateRefusedError: nothing can be held; says why, and the remedy.
     :raises BrokerError: the broker can't be asked.
     """
@@ -270,7 +271,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
 def _proven(
     context: Context, measured: MeasuredLag | None
 ) -> tuple[Mapping[SegmentId, FileFacts], tuple[str, ...]]:
-    """Return which segments lakes prove, with their files; where that can't be told, none."""
+    """Return segments that lakes prove, with their files; none where that can't be told."""
     try:
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
@@ -299,7 +300,7 @@ def _broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
 
 
 def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
-    """Leave out what went and was archived since it was looked at last, or didn't have to be by a rule."""
+    """Leave out deleted ranges that were archived since the last look, or didn't have to be by a rule."""
     rows = gone_ranges(context.journal, context.record, context.store, found)
     return tuple(
         one
@@ -334,7 +335,7 @@ def hold(
     Where that broker deletes by its own rules, only what goes soon though no lake has it is held.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param measured: what lakes prove, for a store that is left to its broker; None: they are asked.
+    :param measured: lakes' proofs, for a store that is left to its broker; None: they are asked.
     :param run_key: the run that records the hold's status, and is begun if it isn't yet; None: only
         drift is recorded, under a run of its own.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
@@ -354,10 +355,10 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
 
     The shield goes with it. Before the first setting is put back it is settled what that leaves unproven.
 
-    :param acceptance: a person's word that some goes unproven; None: nobody has given it.
+    :param acceptance: a person's consent that some segments are deleted unproven; None: there is none.
     :raises StoreBusyError: a run has the store; nothing was changed.
-    :raises GateRefusedError: more goes unproven within a day than was accepted, or the shield has what is
-        nowhere else; nothing was changed.
+    :raises GateRefusedError: more segments would be deleted unproven within a day than were accepted, or the
+        shield has the only copy of some; nothing was changed.
     :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)
@@ -380,7 +381,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
 
 
 def _is_protected(context: Context) -> bool:
-    """Return whether a hold or a shield keeps anything, which ends with the hold."""
+    """Return whether a hold, or a shield that ends with the hold, keeps anything."""
     memory = hold_memory(context.journal, context.record.store_id)
     return memory.load() is not None or shield_path(context.store.real_root).exists()
 
@@ -388,7 +389,7 @@ def _is_protected(context: Context) -> bool:
 def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     """Begin or renew the hold for a run, and record its status.
 
-    :return: what a person should know of it; nothing where no broker runs.
+    :return: notices for a person; empty where no broker runs.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
     """
     if not context.broker.is_live:
@@ -451,7 +452,7 @@ def _try_to_renew(
         status = hold_of(context.broker).status(now_ms)
         if status.left_to_broker:
             # Nothing was judged, so that nothing says that it is well.
-            said = (Text("what goes soon wasn't looked for: ", error),)
+            said = (Text("segments that will be deleted soon were not looked for: ", error),)
             told = drift_since_renewal(context.journal, context.record)
             return replace(status, disturbances=told, alarms=said), False
         notices = (*status.notices, Text("the hold was only looked at: ", error))

@@ -1,4 +1,4 @@
-"""What the broker's own rules take of a store within a day of its hold, though no lake proves it.
+"""Unproven segments that the broker's own rules would delete within a day after the hold ends.
 
 Whoever ends a hold by a command is refused for that, or accepts it by number: what can't be told
 counts.
@@ -32,7 +32,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:
-    """Say which segments go within the policy's margin, and are proven in no lake.
+    """Name the segments that will be deleted within the policy's margin and are proven in no lake.
 
     What may not be archived by now counts, too, as for an open transaction: it goes all the same.
 
@@ -70,7 +70,7 @@ _NAMED: Final = 3
 class Acceptance:
     """A person's word that a store is left to its broker though some of it is unproven.
 
-    :param at_most: so many segments; what can't be told counts as one each.
+    :param at_most: number of segments; what is unknown counts as one each.
     """
 
     at_most: int
@@ -80,9 +80,9 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class UnprovenSegments:
-    """What goes within a span though no lake proves it.
+    """Segments that are deleted within a span though no lake proves them.
 
-    :param unknown: what else may go, and can't be told, a clause each.
+    :param unknown: other ranges that may be deleted, and are unknown, a clause each.
     :param unasked: why lakes couldn't be asked, of which nothing counts as proven.
     """
 
@@ -97,7 +97,7 @@ class UnprovenSegments:
 
     @property
     def text(self) -> str:
-        """Return what goes unproven, as what was found."""
+        """Return the segments to be deleted unproven, as a finding's text."""
         said = []
         if self.segments:
             first = ", ".join(f"{one.log} {one.name}" for one in self.segments[:_NAMED])
@@ -112,12 +112,12 @@ class UnprovenSegments:
         if self.unknown:
             said.append(f"what can't be counted: {'; '.join(self.unknown)}")
         if self.unasked:
-            said.append(f"and no word of a lake: {'; '.join(self.unasked)}")
+            said.append(f"and no answer of a lake: {'; '.join(self.unasked)}")
         return ", ".join(said)
 
 
 def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
-    """Ask a store's broker what goes by a moment if the store is held no more from now on."""
+    """Ask a store's broker which segments it deletes by a moment if the hold ends now."""
     try:
         return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
@@ -158,9 +158,7 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
     if left.count <= (0 if acceptance is None else acceptance.at_most):
         return ""
     expected = "no segment" if acceptance is None else f"at most {acceptance.at_most}"
-    remedy = (
-        Text("Archive them: ", Command("archive")) if left.segments else "Mend what keeps it from being told"
-    )
+    remedy = Text("Archive them: ", Command("archive")) if left.segments else "Mend the cause"
     return Text(
         f"expected {expected} that its broker deletes within a day and no lake proves once it isn't "
         f"held, found {left.text}. Nothing was changed. ",
@@ -172,8 +170,9 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
 def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int) -> UnprovenSegments:
     """Make sure that a store may be left to its broker.
 
-    :return: what of it a person has accepted.
-    :raises GateRefusedError: some goes within a day that no lake proves, and nobody has accepted as much.
+    :return: the part of it that a person has accepted.
+    :raises GateRefusedError: segments that no lake proves would be deleted within a day, and no person has
+        accepted that many.
     """
     left = _unproven_by(context, now_ms, now_ms + DAY_MS)
     if why := refusal(left, acceptance):
@@ -187,8 +186,8 @@ def check_hold_of_other_journal(
     """Make sure that a store may be moved in a journal: nobody renews a hold that this one doesn't know.
 
     :param record: of the store, as that journal knows it or is to know it.
-    :raises GateRefusedError: such a hold stands, some goes within a day without it that no lake proves, and
-        nobody has accepted as much.
+    :raises GateRefusedError: such a hold stands; without it segments that no lake proves would be deleted
+        within a day, and no person has accepted that many.
     """
     if hold_memory(journal, record.store_id).load() is not None:
         return

@@ -1,4 +1,4 @@
-"""What a lake keeps of each topic, by its receipts, and where these don't tell by its journal's counts.
+"""Contents of a lake by topic: from its receipts, and from its journal's counts where receipts don't tell.
 
 No data file is read. What no journal counted is told as that.
 """
@@ -32,11 +32,11 @@ from storage_engine.retention.store.known_heads import KnownHeads, journalled_he
 def forecast_lake(
     lake: Lake, journal_url: str | None, acts: Acts, price: float | None, decision: KeepDecision | None = None
 ) -> KeepForecast:
-    """Return what leaves a lake on which day, if its policy stays as it is.
+    """Return what leaves a lake on which day, if its policy doesn't change.
 
     :param journal_url: that recorded which topics its segments have; None: there is none.
     :param price: of 10⁹ bytes for a month; None: nothing is said of costs.
-    :param decision: as if it were recorded now; None: by what is recorded.
+    :param decision: as if it were recorded now; None: by the recorded ones.
     :raises LakeUnavailableError: the lake can't be read.
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -59,7 +59,7 @@ def forecast_lake(
 
 
 def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStream, ...], int]:
-    """Return what a lake has of each topic, a segment at a time.
+    """Return a lake's bytes of each topic, a segment at a time.
 
     :return: also the bytes of segments of which nobody counted the topics.
     """
@@ -144,7 +144,7 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
 def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[str, ...]:
     """Record in a journal which act a lake has: one that lacks it later was put back from an older copy.
 
-    :return: notes: that the lake lacks what was recorded before.
+    :return: notes: that the lake lacks acts that were recorded before.
     :raises JournalUnavailableError: the journal can't be written.
     """
     lake_id = lake_id_of(lake.segments())

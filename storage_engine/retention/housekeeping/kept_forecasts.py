@@ -32,7 +32,7 @@ class _Forecasts:
 
 
 def keep_forecast(journal_url: str, forecast: KeepForecast, now_ms: int) -> None:
-    """Keep what a lake's forecast says of each of its stores, beside those of their other lakes.
+    """Keep a lake's forecast for each of its stores, beside the forecasts of their other lakes.
 
     :raises StorageEngineError: the journal can't be read or written.
     """

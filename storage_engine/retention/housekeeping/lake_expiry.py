@@ -1,4 +1,4 @@
-"""What leaves a lake by its rules: decided by its receipts and its stores' journal, and then done.
+"""Expiry of a lake's segments by its rules: decided by receipts and the stores' journal, then carried out.
 
 A journal's last plan says what a store still has. A data file is read only where its segment is thinned.
 """
@@ -65,7 +65,7 @@ from storage_engine.retention.store.known_heads import (
 
 @dataclass(frozen=True, slots=True)
 class LakeExpiry:
-    """What left a lake, or would.
+    """Segments that left a lake, or would.
 
     :param act: SHA-256 of the first act by which it did; "": nothing did.
     :param verdicts: on each segment of which the lake had rows.
@@ -104,10 +104,10 @@ class LakeExpiry:
 
 
 def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = False) -> tuple[str, ...]:
-    """Do what :func:`expire_lake` does where a lake has acts, as a part of its maintenance; then keep in the
-    journal, for pages, what goes when.
+    """Run :func:`expire_lake` as a part of a lake's maintenance, where the lake has acts; then keep the
+    forecast in the journal, for pages.
 
-    :return: what was done, or why nothing was, as sentences.
+    :return: the changes, or why there were none, as sentences.
     """
     try:
         if not read_acts(lake):
@@ -122,7 +122,7 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was read of a lake and its journal.
+    """Data read from a lake and its journal.
 
     :param rows: the receipts of the segments.
     :param elsewhere: policies of the stores' other lakes, by lake.
@@ -158,7 +158,7 @@ def expire_lake(
     rewrite: RewriteRule = REWRITE_RULE,
     dry_run: bool = False,
 ) -> LakeExpiry:
-    """Expire what a lake's rules no longer keep. It may be killed at any instant and run again.
+    """Expire segments that a lake's rules no longer keep. It may be killed at any instant and run again.
 
     :param journal_url: of the lake's stores; None: there is none, so that nobody knows what they have.
     :param gone: names or ids of stores of which a person says that they are gone.
@@ -208,8 +208,8 @@ def expire_lake(
 
 
 _THINNED_TOGETHER, _THINNED_SECONDS = 64, 600
-"""So many segments leave in part by one act, or as many as are written in this time: a kill costs no more,
-and what is written counts long before gc would call it old."""
+"""Segments that leave in part by one act, or as many as are written in this time: a kill costs no more, and
+new files count long before gc would call them old."""
 
 
 def _thin(
@@ -217,7 +217,8 @@ def _thin(
 ) -> tuple[frozenset[SegmentIdentity], list[str]]:
     """Thin segments, an act for a few of them.
 
-    :param look_again: asks for what may have come since: a hold, another rule, a plan that has a segment.
+    :param look_again: asks for changes that may have come since: a hold, another rule, a plan that has a
+        segment.
     :return: those that were, and the SHA-256 of each act.
     """
     latest = look
@@ -306,7 +307,7 @@ def _with_earlier_files(
 
 
 def _state(lake: Lake) -> tuple[str, ...]:
-    """Return what differs once anything was committed."""
+    """Return the state that each commit changes."""
     return tuple(table.metadata_location for table in (lake.segments(), lake.messages()))
 
 
@@ -466,7 +467,7 @@ def _streams(
     *,
     is_named: bool,
 ) -> tuple[SegmentStream, ...] | None:
-    """Return the streams of a segment that are in the lake still; None: nobody knows them.
+    """Return the streams of a segment that are in the lake still; None: unknown.
 
     A receipt of a single stream doesn't name it: then the topic is the only one that the journal counted, or
     that of its log.

@@ -78,7 +78,7 @@ KEPT_BY_RESULT = frozenset({Step.ARCHIVE, Step.SEALED})
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """How long each kind of history is kept, in days.
+    """Days that each kind of history is kept.
 
     :param report_days: reports, Data Docs, and the events and plans of runs that have a report.
     :param idle_run_days: runs that wrote no report, as nothing had changed, or that never had a plan.
@@ -201,7 +201,7 @@ _SAMPLE_BATCH = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ExpiredRows:
-    """How many rows went, or would."""
+    """Number of rows removed, or to be removed."""
 
     runs: int = 0
     events: int = 0
@@ -215,7 +215,7 @@ class ExpiredRows:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What a transaction did: up to which run it came, and which runs it took."""
+    """Result of a transaction: the last run that it reached, and the runs that it removed."""
 
     last_id: int = 0
     gone: ExpiredRows = ExpiredRows()
@@ -239,8 +239,8 @@ class JournalExpiry:
         return self._database.read(lambda connection: _protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove what has expired of a store: runs with their events, samples, bytes by topic and day, then
-        plans that no run names.
+        """Remove a store's expired runs with their events, samples, bytes by topic and day, then plans that
+        no run names.
 
         :param dry_run: only count it.
         """
@@ -456,7 +456,7 @@ def emptied_directories(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> 
 
 
 def remove_report(directory: Path) -> None:
-    """Remove what we wrote there, then the directory if nothing else is in it.
+    """Remove files that we wrote there, then the directory if it is empty.
 
     The report itself goes last: where this is killed, the directory is found again by it.
     """
@@ -496,13 +496,13 @@ def _read(path: Path) -> OldReport | None:
 
 @dataclass(frozen=True, slots=True)
 class MaintainResult:
-    """What was removed, or would be.
+    """Files and records that were removed, or would be.
 
     :param job_directories: of Spark jobs whose process is dead.
     :param report_directories: of reports, each with its Data Docs.
     :param rows: of the journal.
-    :param notices: what was left alone, and why.
-    :param quarantines: those whose window is over, each with what became of it, as sentences.
+    :param notices: things left alone, and why.
+    :param quarantines: those whose window is over, each with its result, as sentences.
     """
 
     dry_run: bool
@@ -516,7 +516,7 @@ class MaintainResult:
 def maintain_store(
     store: ManagedStore, now_ms: int | None = None, expiry: Expiry | None = None, *, dry_run: bool = False
 ) -> MaintainResult:
-    """Remove what has expired of one store's quarantines, reports and journal.
+    """Remove expired quarantines, reports and journal records of one store.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     """
@@ -533,7 +533,7 @@ def maintain_store(
 def maintain_lakes(
     store: ManagedStore, now_ms: int | None = None, *, compact: bool = False
 ) -> tuple[LakeMaintenance, ...]:
-    """Expire what a store's lakes need no more, and what their rules no longer keep.
+    """Expire segments and snapshots that a store's lakes no longer need or keep by their rules.
 
     Of stores that share a lake, the first one's call does it.
 
@@ -565,10 +565,10 @@ def maintain_directory(
     dry_run: bool = False,
     lakes: Sequence[LakeConfig] = (),
 ) -> MaintainResult:
-    """Remove what has expired of all stores that a journal knows; without a journal there is nothing to do.
+    """Remove expired records of all stores in a journal; without a journal there is nothing to do.
 
     :param reports: with one directory a store.
-    :param lakes: that prove what lies in quarantines; what none of them proves stays there.
+    :param lakes: that prove files in quarantines; a file that none of them proves stays there.
     """
     if missing_sqlite_file(journal_url):
         return MaintainResult(dry_run, (), (), ExpiredRows(), ())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 MOST_POSITIONS = 20_000
-"""Of groups in queues; more are measured by a run's lag job alone, which may take Spark for it."""
+"""Positions of groups in queues; more are measured by a run's lag job alone, which may take Spark for it."""
 
 
 def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:
@@ -92,7 +92,7 @@ UNREAD = "unread"
 
 @dataclass(frozen=True, slots=True)
 class LagQuestion:
-    """What a run has to know of its consumers.
+    """Facts that a run needs about its consumers.
 
     :param segments: those of the plan that are still there.
     :param decided_at_ms: the plan's moment.
@@ -105,7 +105,7 @@ class LagQuestion:
 
 
 def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
-    """Return whether the run's lag has to be taken, and for which segments.
+    """Return whether the run's lag has to be computed, and for which segments.
 
     It is taken again as long as every planned segment is there. Once one is gone, what was taken before
     stands: what was at risk in that segment can't be found out any more.
@@ -163,14 +163,14 @@ def recorded_lag(context: Context, run: Run) -> Lag | None:
 
 
 def planned_unread(context: Context, run: Run) -> Unread:
-    """Return what consumers would lose, by the run's plan."""
+    """Return consumers' losses by the run's plan."""
     events = context.journal.events(run, Step.PLAN, Phase.RESULT)
     found = events[-1].payload.get(UNREAD) if events else None
     return Unread() if found is None else from_jsonable(Unread, found)
 
 
 def released_unread(context: Context, run: Run) -> Unread | None:
-    """Return what consumers lose by the deletion, as it was found right before; None: it never was."""
+    """Return consumers' losses by the deletion, as computed right before it; None: they were not computed."""
     # An intent: older releases take the last result of this step for the lag.
     events = context.journal.events(run, Step.LAG, Phase.INTENT)
     return from_jsonable(Unread, events[-1].payload) if events else None
@@ -179,12 +179,12 @@ def released_unread(context: Context, run: Run) -> Unread | None:
 def find_losses(
     context: Context, run: Run, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
 ) -> tuple[Unread, list[Refusal]]:
-    """Find what consumers lose right before segments are deleted.
+    """Compute consumers' losses right before segments are deleted.
 
     Once a segment is gone, what was found of its log before it went stands: nobody could find it again.
 
     :param new_min_offsets: of the logs that go.
-    :return: what they lose by the logs that may go, and refusals of the logs of which they lose something
+    :return: their losses in the logs that may be released, and refusals of logs in which they lose messages
         though the policy blocks.
     """
     known = released_unread(context, run)
@@ -210,9 +210,9 @@ def find_losses(
 def _losing(
     context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], found: Unread
 ) -> list[Refusal]:
-    """Refuse the logs of which consumers lose something, or nobody knows.
+    """Refuse logs in which consumers lose messages, or may.
 
-    :param found: what they lose of all of them.
+    :param found: their losses in all of them.
     """
     by_log = dict.fromkeys(ends, found)
     if len(ends) > 1:
@@ -234,7 +234,7 @@ def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unr
 
 
 def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> None:
-    """Record what consumers lose, before the first segment goes; once for the same logs."""
+    """Record consumers' losses, before the first segment is deleted; once for the same logs."""
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
         said = [(UNREAD, to_recorded(unread))]
@@ -261,7 +261,7 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
 
 
 def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
-    """Return what a person should know of the run's lag where the policy lets segments go all the same."""
+    """Return notices about the run's lag where the policy lets segments be deleted all the same."""
     doubt = _doubt(context, run)
     if context.store.policy.lag_policy is not LagPolicy.WARN or doubt in ("", _NONE):
         return ()

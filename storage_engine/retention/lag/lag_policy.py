@@ -1,4 +1,4 @@
-"""Keeps what a consumer group still has to read, where the policy says so. Pure."""
+"""Lag policy: keeps segments that a consumer group still has to read. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def apply_lag_policy(
 
     :param lags: computed for this plan (``at_risk`` refers to it), with the row of each log that decides.
     :param measured: the logs of which lag is known; None: all.
-    :param unit: what the messages of a topic are divided into.
+    :param unit: parts of a topic that have its messages, such as queues.
     """
     if policy is not LagPolicy.BLOCK:
         return plan

@@ -86,9 +86,9 @@ def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class LagPart:
-    """What a share adds to the summary.
+    """A share's part of the summary.
 
-    :param at_risk: the first rows that decide what a plan costs whom; see :func:`lag_part`.
+    :param at_risk: the first rows that decide the plan's cost for groups; see :func:`lag_part`.
     :param worst: the rows that are furthest behind.
     """
 
@@ -145,7 +145,7 @@ def merge(
     :param parts: of all its shares.
     :param source: where its positions are from; None: the files of a stopped broker's store.
     :param logs: those that were measured; None: all of the store's.
-    :return: the rows have, of each log, the one that decides what the lag policy keeps.
+    :return: the rows have, of each log, the one that decides which segments the lag policy keeps.
     """
     parts = list(parts)
     risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))

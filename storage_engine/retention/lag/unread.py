@@ -1,4 +1,4 @@
-"""What consumers lose by a deletion: found before it, again when it is done, and said with its remedy.
+"""Consumers' losses by a deletion: computed before it, computed again after it, and reported with the remedy.
 
 So is what they have not read of segments that others have deleted and only the shield has.
 """
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShieldedUnread:
-    """What consumer groups have not read of segments that only the shield has.
+    """Messages that consumer groups have not read in segments that only the shield has.
 
     :param rows: most messages first.
     :param error: why it isn't known, or not wholly; "" where it is.
-    :param notices: what a person should know of the groups' positions.
+    :param notices: notices about the groups' positions for a person.
     """
 
     rows: tuple[UnreadMessages, ...] = ()
@@ -83,7 +83,7 @@ def _together(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
 def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
     """Return the segments below a log's beginning that only the shield has, in runs of one log without a gap.
 
-    :raises ShieldError: what it keeps is unknown.
+    :raises ShieldError: its content is unknown.
     """
     begin = {log.name: log.min_offset for log in snapshot.logs}
     runs: list[list[Segment]] = []
@@ -110,7 +110,7 @@ def shielded_text(row: UnreadMessages) -> str:
 
 def error_text(error: str) -> str:
     """Say that it isn't known what consumers have not read."""
-    return f"what consumers have not read of what only the shield has is not wholly known: {error}"
+    return f"it is not wholly known what consumers have not read of segments only in the shield: {error}"
 
 
 def unread_text(row: UnreadMessages) -> str:
@@ -130,7 +130,7 @@ ROWS_SHOWN = 10
 def find_unread(
     broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], lag_policy: LagPolicy
 ) -> Unread:
-    """Find what consumers lose where logs begin at other offsets. What can't be found is unknown.
+    """Compute consumers' losses where logs begin at other offsets. What can't be found is unknown.
 
     And what they have lost already of which only the shield has the bytes. Nothing is read where nothing
     goes and the shield keeps nothing alone, or where the policy ignores consumers.
@@ -160,7 +160,7 @@ def find_unread(
 def find_unread_by_log(
     broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
 ) -> Mapping[str, Unread]:
-    """Find what consumers lose of each of some logs alone; what can't be found is unknown.
+    """Find consumers' losses in each of some logs alone; a loss that can't be computed is unknown.
 
     :param new_min_offsets: by the name of the log.
     """
@@ -171,7 +171,7 @@ def find_unread_by_log(
 
 
 def joined(first: Unread, second: Unread) -> Unread:
-    """Return what consumers lose of the logs of both, which have no queue in common.
+    """Return consumers' losses in the logs of both, which have no queue in common.
 
     :param second: found later.
     """
@@ -202,7 +202,8 @@ def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
 
 
 def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
-    """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing.
+    """Name consumers' losses and the command that exports them, a line for each group and topic; empty where
+    there are none.
 
     :param place: the store; where it is open, its own journal is asked.
     :param done: it is deleted.
@@ -216,7 +217,7 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
     in_lake = store.archives and not waived
     unarchived = _unarchived_topics(place, store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
     if unread.error:
-        yield f"what consumers have not read of what goes is not known: {unread.error}"
+        yield f"it is unknown what consumers have not read of the deleted segments: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
         archived = in_lake and row.topic not in unarchived
         yield f"{unread_text(row)} {_where(row, done=done, archived=archived)}" + (
@@ -266,7 +267,7 @@ def _command(store: ManagedStore, row: UnreadMessages) -> str:
 
 
 def lake_directory(lake: LakeConfig) -> str:
-    """Return what ``--lake`` takes for a lake; LAKE where no directory of this machine is known to be it."""
+    """Return a lake's value of ``--lake``; LAKE where no directory of this machine is known to be it."""
     warehouse = urlsplit(lake.properties.get("warehouse", ""))
     root = Path(unquote(warehouse.path)).parent
     if warehouse.scheme in ("", "file") and any(
@@ -277,7 +278,7 @@ def lake_directory(lake: LakeConfig) -> str:
 
 
 def has_loss(unread: Unread) -> bool:
-    """Tell whether consumers lose something, or nobody knows."""
+    """Tell whether consumers lose something, or that is unknown."""
     return bool(unread.rows or unread.error)
 
 

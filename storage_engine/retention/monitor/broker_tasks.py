@@ -50,7 +50,7 @@ from storage_engine.same_bytes.settling import settle
 def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -> tuple[str, ...]:
     """Make sure that words can be meant; of a run that goes on, once: what it removed is gone by now.
 
-    :param words: by topic, why what no lake has of it may go.
+    :param words: by topic, why its unarchived files may be deleted.
     :return: which of them are for nothing, as sentences.
     :raises BadInputError: a reason is empty, or a topic is there still. Nothing was removed.
     :raises BrokerError: the running broker can't be asked.
@@ -73,7 +73,7 @@ def _has_begun(context: Context, run_key: str) -> bool:
 
 UNKNOWN = "gone, by whom is unknown"
 Notes = Mapping[str, Sequence[str]]
-"""By task, clauses of what was settled and of what stays open."""
+"""Clauses on settled and on open removals, by task."""
 
 
 def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]:
@@ -153,7 +153,7 @@ def _may_be_there(path: str) -> bool:
 
 
 def _flushed(context: Context, event: Event, lacking: Collection[Path]) -> str:
-    """Flush what is left above the files; return why it isn't certain that they are gone, "" where it is."""
+    """Flush the directories above the files; return why their deletion may not be durable, else ""."""
     path = Path(event.payload["directory"] or event.payload["files"][0]).parent
     home = max((one for one in context.data_paths if path.is_relative_to(one)), key=_depth, default=None)
     if home is None:
@@ -177,17 +177,18 @@ def _depth(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task of a broker found and removed.
+    """Findings and removals of one task of a broker.
 
     :param name: the broker's of the task.
-    :param found: clauses of what was found.
-    :param alarms: sentences of what a person should know at once.
+    :param found: findings, as clauses.
+    :param alarms: sentences that a person has to know at once.
     :param removed_files: that the broker had left, without directories.
     :param gone_files: that a killed run meant to remove, and that are gone; by whom is unknown.
     :param gone_bytes: theirs.
-    :param unproven: what went by a person's word alone.
-    :param kept: clauses of what stays and why.
-    :param notices: clauses of what a person should look at: removals that stay open, a disk without stamp.
+    :param unproven: files deleted by a person's decision alone.
+    :param kept: clauses on files that stay, with the reason.
+    :param notices: clauses on things that a person should look at: removals that stay open, a disk without
+        stamp.
     """
 
     name: str
@@ -222,7 +223,8 @@ def run_broker_tasks(
     """Look after a broker's background tasks, once a run.
 
     :param only: one of them by name; None: all.
-    :param words: by deleted topic, why what no lake has of it may go, in a person's words; None: nothing may.
+    :param words: by deleted topic, why its unarchived files may be deleted, in a person's words; None: they
+        may not.
     :raises BadInputError: such a reason is empty, or such a topic is there still.
     :raises StoreBusyError: a broker or another run has the store.
     :raises ChangedUnderUsError: a file changes under our eyes; others may be gone.
@@ -304,7 +306,7 @@ def _end(
     words: Mapping[str, str],
     notices: Sequence[str],
 ) -> TaskResult:
-    """Remove what a task has left, as far as it is proven."""
+    """Remove the files that a task has left, as far as they are proven."""
     started_ns = time.monotonic_ns()
     paths = [one.facts.path for left in task.left for one in left.files]
     check_inside(context.store.broker, paths, context.data_paths)
@@ -331,7 +333,7 @@ def _end(
 def _wanted(left: LeftOver) -> str:
     if not left.topic:
         return ""
-    return f"; {left.purpose}: a person's word, --deleted-topic {left.topic}=REASON, lets it go"
+    return f"; {left.purpose}: --deleted-topic {left.topic}=REASON permits to delete it"
 
 
 def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, lease: Lease) -> Proofs:
@@ -346,7 +348,7 @@ def _counting(left: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
 
 
 def _unproven(context: Context, left: LeftOver, proofs: Proofs) -> str:
-    """Return what no lake has of all that would go; "" where one has each file, were it other bytes."""
+    """Return a clause on the files that no lake has; "" where a lake has each, even with other bytes."""
     lacking = [Path(one.facts.path).name for one, _ in _counting(left) if not any(_proven(one, proofs))]
     if not lacking:
         return ""
@@ -374,7 +376,7 @@ def _silence(left: LeftOver, proofs: Proofs) -> str:
 
 
 def _contradiction(left: LeftOver, proofs: Proofs, reading: Reading) -> str:
-    """Return which file has other bytes than the lakes' under its name; no word of a person is for that."""
+    """Return the file whose bytes differ from the lakes'; no person's decision permits removing it."""
     for one, _ in _counting(left):
         proven = set(_proven(one, proofs))
         if proven and (settle(one.facts.path) != one.facts or digest(one.facts.path, reading) not in proven):
@@ -417,9 +419,9 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
 def _removed(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return what a task's removals of this run took, each as it was meant, from before a kill, too.
+    """Return the removals of this run of a task, each as it was intended, also those from before a kill.
 
-    :return: what this run removed; what is gone, by whom is unknown.
+    :return: the files that this run removed; of others that are gone the remover is unknown.
     """
     events = context.journal.events(run, Step.BROKER_TASK)
     ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}

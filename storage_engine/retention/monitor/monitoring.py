@@ -1,4 +1,4 @@
-"""What a store needs between its cleanups: its hold renewed, a sample taken, what is behind measured.
+"""Care for a store between its cleanups: renewal of its hold, a sample, and the measurement of lags.
 
 That is the broker with its own work, its consumer groups, and the lake. What is lost is told. What
 pages show of a store and can't see themselves is recorded: rules, ranges, the shield.
@@ -90,7 +90,7 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
 
     What can't be told is None, and ``page_errors`` says why: nothing that only pages show ends a look.
 
-    :param measured: what the lakes prove; None: they were not asked, or none could be.
+    :param measured: the lakes' proofs; None: they were not asked, or none could be.
     """
     errors: list[str] = []
     snapshot = _told(
@@ -136,10 +136,10 @@ def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 
 
 def _lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRange] | None:
-    """Return which offsets are nowhere, as far as no person has accepted it; None: nobody knows.
+    """Return offsets that are in no place and whose loss no person has accepted; None: unknown.
 
-    :param unasked: why a lake can't be asked, also where nothing that is known of the store rests on it: what
-        is on disk and due is told as that.
+    :param unasked: why a lake can't be asked, also where no known fact about the store depends on it: ranges
+        on disk and due are told as that.
     """
     lost = [one for one in ranges or () if one.where is Place.LOST and one.is_missing]
     is_unknown = ranges is None or unasked or any(one.where is Place.UNKNOWN for one in ranges)
@@ -152,7 +152,7 @@ def _lost_text(lost: Sequence[OffsetRange]) -> str:
 
 
 def _shield(context: Context) -> Mapping[str, Any]:
-    """Return what the shield keeps; of a store that has none, nothing."""
+    """Return the segments that the shield keeps; empty for a store without a shield."""
     shield = look_at_shield(context.store.real_root)
     return {
         "mode": context.store.policy.shield.value,
@@ -166,12 +166,12 @@ def _shield(context: Context) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class MonitorResult:
-    """What a look of the monitor found.
+    """Result of a look of the monitor.
 
     :param hold: after it was renewed; None where no broker runs, or the hold was refused.
     :param alarms: all that a person should know at once.
     :param lag_error: why it isn't known how far consumer groups are behind; "" where it is.
-    :param archive_lag: what is sealed and in no lake; None where nothing is archived, or that isn't known.
+    :param archive_lag: sealed segments that no lake has; None where nothing is archived, or that isn't known.
     """
 
     hold: HoldStatus | None
@@ -232,7 +232,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
 
 
 def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus | None) -> tuple[str, ...]:
-    """Say what waits for a second person above the level of force, and when the broker deletes by itself."""
+    """Name plans that wait for approval above the level of force, and when the broker deletes by itself."""
     now_ms = sensed.sensed_at_ms
     asked = open_questions(context.journal, context.record.store_id, now_ms)
     at_ms = None if status is None else status.deletes_from_ms or status.ends_at_ms
@@ -258,8 +258,8 @@ def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:
 def _hold_due(
     context: Context, run_key: str, measured: MeasuredLag | None
 ) -> tuple[HoldStatus | None, tuple[str, ...]]:
-    """Hold what a broker that is left to its own rules would delete soon, and return what a person must know:
-    what of it can't be held, and what went.
+    """Hold segments that a broker left to its own rules would delete soon; return alarms: segments that can't
+    be held, and segments already deleted.
 
     :return: None in place of the status where it isn't known.
     """
@@ -268,7 +268,10 @@ def _hold_due(
     except (StorageEngineError, OSError) as error:
         # It may have found what went before it failed.
         went = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
-        said = (Text("what goes soon can't be held: ", reason_text(error)), *alarms_of(context, went))
+        said = (
+            Text("segments that will be deleted soon can't be held: ", reason_text(error)),
+            *alarms_of(context, went),
+        )
         return None, (*said, *_expiry_alarms(context, measured))
     told = () if result.renewed else _expiry_alarms(context, measured)
     return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *told)
@@ -291,13 +294,13 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
 
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
-    """Say what a broker that no cleanup deletes from or holds is about to delete without a proof."""
+    """Name segments that a broker without cleanup or hold is about to delete without a proof."""
     if measured is None or (context.store.cleans_up and context.broker.limit is None):
         return ()
     try:
         return expiry_alarms(context, measured, clock_ms())
     except OSError as error:
-        return (f"when the broker deletes what no lake proves isn't known: {reason_text(error)}",)
+        return (f"it is unknown when the broker deletes unproven segments: {reason_text(error)}",)
 
 
 def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
@@ -329,7 +332,7 @@ def _save(
 
 
 def _findings(context: Context) -> tuple[Finding, ...]:
-    """Say what doctor would of the store, the most urgent first; a finding says why nothing can be said."""
+    """Return doctor's findings on the store, the most urgent first; a finding says why one can't be made."""
     try:
         return findings_of(context.store, context.broker, context.journal, context.record, clock_ms())
     except Exception as error:

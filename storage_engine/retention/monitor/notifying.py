@@ -36,7 +36,7 @@ from storage_engine.retention.proof.verification_memory import KeptRows
 from storage_engine.retention.store.managed_store import ManagedStore
 
 MOST_SECONDS: Final = 30.0
-"""That one means may take for all that one look has to tell."""
+"""Seconds that one receiver may take for all alarms of one look."""
 _KILLED_SECONDS: Final = 1.0
 _MOST_ALARMS: Final = 20
 """Told of one look; further ones wait for the next."""
@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: [\d-]*\d\S*)*(?: \w+)?")
 
 
 class AlarmState(StrEnum):
-    """What became of an alarm."""
+    """State of an alarm."""
 
     BEGAN = "began"
     HAPPENED = "happened"
@@ -70,8 +70,8 @@ class Alarm:
 class Notification:
     """One alarm as it is told.
 
-    :param store: what people call it.
-    :param advice: what to do.
+    :param store: the store's name for people.
+    :param advice: the remedy.
     :param link: where to read on; "": nowhere.
     """
 
@@ -97,7 +97,7 @@ class Means(Protocol):
     """A means by which a person is told of alarms.
 
     :param key: tells it from others, in all processes.
-    :param name: what a notice calls it; has no secret in it.
+    :param name: its name in notices; has no secret in it.
     """
 
     @property
@@ -241,11 +241,11 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What alarms are about.
+    """Subject of alarms.
 
-    :param store: what people call the store.
+    :param store: the store's name for people.
     :param place: tells the store from others in its journal.
-    :param journal_url: of the journal that keeps what was told; "": none is known.
+    :param journal_url: of the journal that keeps the sent alarms; "": none is known.
     :param source: who looks: alarms of one look say nothing of another's.
     """
 
@@ -258,13 +258,13 @@ class Subject:
 
     @classmethod
     def of(cls, store: ManagedStore, source: str, *, advice: str = "", link: str = "") -> Subject:
-        """Return what a store's alarms are about, as one source finds them."""
+        """Return the subject of a store's alarms from one source."""
         return cls(
             store.name, f"{store.host or ''} {store.real_root}", store.journal_url, source, advice, link
         )
 
     def key(self, means: Means) -> str:
-        """Return what the journal keeps by: of a URL or a command nothing can be read there."""
+        """Return the journal's key of a receiver: its URL or command can't be read from it."""
         parts = json.dumps([self.store, self.place, self.source, means.key])
         return hashlib.sha256(parts.encode()).hexdigest()[:36]
 
@@ -282,9 +282,10 @@ def tell(
     """Tell each means what began and ended since it was told last. Never raises.
 
     :param alarms: all that stand now.
-    :param happened: what doesn't last. It is told once; where that fails, with the next call in this process.
+    :param happened: events that don't last. Each is told once; where that fails, with the next call in this
+        process.
     :param has_failed: who looked has failed with these alarms: whether others have ended is unknown.
-    :return: what could not be told, as notices.
+    :return: alarms that could not be sent, as notices.
     """
     notices: list[str] = []
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -292,7 +293,7 @@ def tell(
         try:
             known, why_unknown = _read(subject, means)
             if why_unknown:
-                notices.append(f"what {means.name} was told before isn't known: {why_unknown}")
+                notices.append(f"the alarms sent to {means.name} before are unknown: {why_unknown}")
             began, ended = changes(known, alarms, now_ms)
             todo = [
                 *((AlarmState.BEGAN, one) for one in began),
@@ -342,14 +343,16 @@ def _tell(
         _untold_here[subject.key(means)] = tuple(waiting[-_MOST_ALARMS:])
     if why:
         untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
-        notices.append(f"{untold} ({why}); what stands at the next look is told then")
+        notices.append(f"{untold} ({why}); alarms that still stand at the next look are sent then")
     if len(todo) > left and (why := _write(subject, means, tuple(now_known.values()))):
-        notices.append(f"what {means.name} was told can't be kept, and is told again: {why}")
+        notices.append(
+            f"the record of alarms sent to {means.name} can't be kept, so they are sent again: {why}"
+        )
     return notices
 
 
 def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
-    """Return which alarms began, and which ended. One whose numbers alone changed still stands."""
+    """Return alarms that began, and alarms that ended. One whose numbers alone changed still stands."""
     before: dict[str, list[Alarm]] = defaultdict(list)
     new = dict.fromkeys(alarms)
     for one in known:
@@ -369,13 +372,15 @@ def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple
 
 
 _kept_here: dict[str, tuple[Alarm, ...]] = {}
-"""What this process told while the journal could not keep it."""
+"""Alarms that this process sent while the journal could not keep them."""
 _untold_here: dict[str, tuple[Alarm, ...]] = {}
-"""What happened and could not be told."""
+"""Alarms that could not be sent."""
 
 
 def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
-    """Return what a means was told and stands, and why that isn't known; "" where it is."""
+    """Read the alarms that a receiver was told and that stand, and why they are unknown; "" where they are
+    known.
+    """
     key, url = subject.key(means), subject.journal_url
     if key in _kept_here or not url or missing_sqlite_file(url):
         return _kept_here.get(key, ()), ""
@@ -390,7 +395,7 @@ def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
 
 
 def _write(subject: Subject, means: Means, told: Sequence[Alarm]) -> str:
-    """Keep what a means was told and stands; return why that failed, "" where it didn't."""
+    """Keep the alarms that a receiver was told and that stand; return why that failed, "" where it didn't."""
     key, url = subject.key(means), subject.journal_url
     _kept_here[key] = tuple(told)
     if not url or missing_sqlite_file(url):
@@ -408,10 +413,10 @@ _AGAIN_SECONDS: Final = 60.0
 
 
 class Teller(threading.Thread):
-    """Tells what watches find, in a thread of its own, so that no mend waits for a means.
+    """Sends the alarms of watches, in a thread of its own, so that no mend waits for a slow receiver.
 
     :param say: told the notices, each once until another one comes.
-    :param advice: by store, what to do.
+    :param advice: remedies, by store.
     """
 
     def __init__(
@@ -428,7 +433,7 @@ class Teller(threading.Thread):
     def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
         """Have it told soon which alarms stand, and what happened; never waits.
 
-        :param alarms: None: another process tells what stands.
+        :param alarms: None: another process tells the standing ones.
         """
         with self._changing:
             if alarms is None:

@@ -60,7 +60,7 @@ def ends_of_segments(
 ) -> Mapping[SegmentId, int]:
     """Return the ends of sealed segments that end before the next one begins.
 
-    :param measured: what lakes prove: of that nothing is read; None: it isn't known.
+    :param measured: lakes' proofs: proven segments aren't read; None: it isn't known.
     :raises StorageEngineError: the broker's package can't tell.
     :raises OSError: a file can't be read.
     """
@@ -78,7 +78,7 @@ def ends_of_segments(
 def hole_spans(
     context: Context, snapshot: StoreSnapshot, ends: Mapping[SegmentId, int], present: Mapping[str, str]
 ) -> Iterator[ReleasedSpan]:
-    """Yield what is gone between segments; what a person has accepted as lost is excused.
+    """Yield holes between segments; losses that a person has accepted are excused.
 
     :param ends: of :func:`ends_of_segments`.
     :param present: identities of the logs, by name.
@@ -152,7 +152,7 @@ def _ending_at(decision: Decision, end: int | None) -> Decision:
 def _of_replicas(
     context: Context, measured: MeasuredLag, names: LogNames, ranges: Sequence[OffsetRange]
 ) -> tuple[ArchivedSpan, ...]:
-    """Return what other replicas have archived of what is in no place here.
+    """Return the ranges missing here that other replicas have archived.
 
     :raises LakeUnavailableError: a lake can't be read any more.
     """
@@ -218,9 +218,9 @@ def _archived(
     asked: Sequence[tuple[LakeProofs, str, History]],
     known: RangeMemory,
 ) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
-    """Return what lakes have, by what is known of them and the receipts that came since.
+    """Return the lakes' ranges: those known from the last look, and the receipts added since.
 
-    :param asked: lakes with their ids and what verifying remembers of them.
+    :param asked: lakes with their ids and verification's memory of them.
     :raises LakeUnavailableError: one can't be read any more.
     """
     if not asked:

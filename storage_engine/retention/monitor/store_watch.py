@@ -49,7 +49,7 @@ def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: floa
 
     What was only touched is told from what was written to by that. It is gentle to a broker on the same disk.
 
-    :param is_urgent: asked now and then; what is left waits for the next call then.
+    :param is_urgent: asked now and then; the rest waits for the next call then.
     :param seconds: after so long no further one is begun.
     :return: how many were read.
     :raises ShieldError: the shield can't be read or written.
@@ -83,9 +83,9 @@ class _UrgentError(Exception):
 
 
 TEND_SECONDS: Final = 30.0
-"""From one whole look at log, lake and shield to the next, unless something is gone."""
+"""Seconds from one whole look at log, lake and shield to the next, unless something is gone."""
 FORCE_SECONDS: Final = 5.0
-"""From one question to the broker to the next, likewise."""
+"""Seconds from one question to the broker to the next, likewise."""
 _AFTER_ERROR_SECONDS: Final = 30.0
 _END_SECONDS: Final = 2.0
 
@@ -142,7 +142,7 @@ class _Duty:
 class ShieldWatch:
     """A watch's duty for the shield of one store; its looks never wait.
 
-    :param say: told once what a person should know.
+    :param say: called once with each notice for a person.
     """
 
     def __init__(self, store: ManagedStore, say: Callable[[str], None]) -> None:
@@ -164,7 +164,7 @@ class ShieldWatch:
 
     @property
     def is_tended(self) -> bool:
-        """Return whether this watch tends the shield, as far as its last try tells.
+        """Return whether this watch tends the shield, by its last try.
 
         :raises OSError: nobody can look whether there is one.
         """
@@ -172,7 +172,8 @@ class ShieldWatch:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether this watch tends the shield: it knows the broker, and there is one or may be one.
+        """Return whether this watch tends the shield: it knows the broker, and there is a shield or may be
+        one.
 
         :raises OSError: nobody can look whether there is one.
         """
@@ -184,9 +185,9 @@ class ShieldWatch:
         return policy.shield is not ShieldMode.OFF and policy.archive is not ArchiveMode.OFF
 
     def look(self) -> tuple[Drift, ...]:
-        """Notice what is gone, and have done what is due.
+        """Notice deleted segments, and start the duties that are due.
 
-        :return: what was found and done since the last look.
+        :return: findings and mends since the last look.
         """
         if not self.is_wanted or self._ends.is_set():
             return ()
@@ -267,13 +268,13 @@ class ShieldWatch:
 
 
 RETRY_SECONDS: Final = 60.0
-"""After inotify couldn't be had."""
+"""Seconds until inotify is tried again after it couldn't be had."""
 _MOST_EVENTS: Final = 1000
-"""Of one wake: what comes after them is the next one's."""
+"""Events of one wake: later ones belong to the next."""
 
 
 class FileChanges:
-    """To be used by one thread, but for :meth:`wake`.
+    """Tells changes of files. For use by one thread, but for :meth:`wake`.
 
     :param say: told why changes aren't seen; again only once they were seen in between.
     """
@@ -417,7 +418,7 @@ class Recorder(threading.Thread):
                 # Whatever it is: nobody else would record what the watches mend from now on.
                 known = isinstance(error, StorageEngineError | OSError)
                 why = Text(error) if known else unexpected(error)
-                self._say_once(Text(f"{store.root}: what was mended can't be recorded yet: ", why))
+                self._say_once(Text(f"{store.root}: the mends can't be recorded yet: ", why))
                 with self._changed:
                     # Another store's journal may be well.
                     self._waiting.rotate(-len(found))
@@ -436,7 +437,7 @@ class Recorder(threading.Thread):
 
 
 def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
-    """Record what a watch has mended; a store that no journal knows has none to record it in.
+    """Record a watch's mends; a store that no journal knows has no place to record them.
 
     :raises StorageEngineError: the journal can't be reached.
     """
@@ -449,7 +450,7 @@ def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
 
 
 Alarmed = Callable[[ManagedStore, Sequence[str] | None, Sequence[str]], None]
-"""Told what is wrong with a store now, and what was mended; None: another process looks, and tells it."""
+"""Called with a store's faults and the mends; None: another process looks, and reports them."""
 LOOK_SECONDS: Final = 0.5
 """Each look is some calls of stat: enough where a file system tells nobody of its changes."""
 _STAND_BY_SECONDS: Final = 2.0
@@ -469,7 +470,7 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
 class StoreWatch(threading.Thread):
     """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
 
-    :param say: told what was mended, and what keeps the watch from its work.
+    :param say: called with mends, and with obstacles to the watch's work.
     :param alarmed: likewise, at each look.
     """
 
@@ -556,7 +557,7 @@ class StoreWatch(threading.Thread):
         return ()
 
     def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:
-        """Do what a watch has to do at each look; more duties of it belong beside the calls of this.
+        """Perform a watch's duties at each look; a new duty belongs beside the calls in here.
 
         :return: why it couldn't, which keeps it from none of the others.
         """
@@ -597,7 +598,7 @@ class HostWatch:
     """Watches stores of this host, each once.
 
     :param say: called from its threads; what it raises is ignored, since mending goes on unheard.
-    :param alarmed: likewise, with what is wrong with a store now and what was mended; it must not wait.
+    :param alarmed: likewise, with a store's present faults and the mends; it must not wait.
     """
 
     def __init__(self, say: Callable[[str], None], alarmed: Alarmed | None = None) -> None:

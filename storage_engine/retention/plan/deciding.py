@@ -1,4 +1,4 @@
-"""What a store's broker decides at one moment, with every file read that the cleanup will depend on.
+"""Decisions of a store's broker at one moment, with every file read that the cleanup depends on.
 
 What was written too recently stays, whoever asks for its deletion and however full a disk is. One log's
 broken queues or index hide nothing of another log.
@@ -65,8 +65,7 @@ def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
-    """Return what a person should know: what goes with the plan's segments though it is pending, and what is
-    lost.
+    """Return notices: pending messages that the plan's segments contain, and those that are lost.
 
     :param plan: as it is after :func:`apply_pending_policy`.
     """
@@ -123,9 +122,9 @@ def _and(item: Pending) -> str:
 
 
 _NAMED: Final = 3
-"""So many files that can't be read are named."""
+"""Number of unreadable files that are named."""
 Unreadable = dict[str, BadInputError | FileGoneError | OSError]
-"""By name of the log, why its dependents can't be told."""
+"""Reasons why a log's dependents are unknown, by the log's name."""
 
 
 def find_dependents(
@@ -150,7 +149,7 @@ def find_dependents(
 
 
 def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
-    """Say which files were left out when dependents were found last: they stay, as they can't be read."""
+    """Name files that were left out when dependents were found last: they stay, since they can't be read."""
     unread = [] if broker.dependents is None else [*map(str, broker.dependents.unread)]
     if not unread:
         return ()
@@ -164,7 +163,7 @@ def _unreadable(
     min_offsets: Mapping[str, int],
     error: BadInputError | FileGoneError | OSError,
 ) -> Unreadable:
-    """:param error: what is wrong with all of them together."""
+    """:param error: the fault of all of them together."""
     if len(min_offsets) == 1:
         return dict.fromkeys(min_offsets, error)
     found: Unreadable = {}
@@ -274,8 +273,9 @@ class Decided:
 
     :param dependents: the files that would go after the plan's segments.
     :param checkpoint: the values of the broker's checkpoint by name.
-    :param pending: what the broker still has to deliver or to decide; empty where the policy ignores it.
-    :param unread: what consumers lose by the plan; empty where the lag policy ignores or keeps it.
+    :param pending: messages that the broker still has to deliver or to decide; empty where the policy ignores
+        them.
+    :param unread: consumers' losses by the plan; empty where the lag policy ignores or keeps them.
     """
 
     snapshot: StoreSnapshot
@@ -302,7 +302,7 @@ def decide(
     hold_back: HoldBack | None = None,
     take: Callable[[BrokerStore, int, str], StoreSnapshot] = take_snapshot,
 ) -> Decided:
-    """Decide what goes and why. Reads only.
+    """Decide which segments are deleted and why. Reads only.
 
     The dependents and the checkpoint are read although the plan doesn't need them: what is broken is told
     while every segment is still there. What the broker can leave out stays; a log of which it can't is
@@ -310,8 +310,8 @@ def decide(
 
     :param kind: the broker's name.
     :param used_percents: levels to assume, by path; other disks are measured.
-    :param hold_back: cuts the plan once more, as by what consumers still have to read.
-    :param take: takes the snapshot; who only looks takes a glance.
+    :param hold_back: cuts the plan once more, as by messages that consumers still have to read.
+    :param take: takes the snapshot; a caller that only looks takes a glance.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
     """
     snapshot = with_disk_levels(take(broker, now_ms, kind), used_percents or {})
@@ -356,7 +356,7 @@ def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> M
 def pending_by(
     broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy
 ) -> tuple[Pending, ...]:
-    """Return what a broker still has to deliver or to decide; nothing is read where nobody asks."""
+    """Return messages that a broker still has to deliver or to decide; none where the policy ignores them."""
     if pending_policy is PendingPolicy.IGNORE:
         return ()
     if broker.consumers is not None:

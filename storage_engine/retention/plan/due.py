@@ -97,7 +97,7 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
 
 _MOMENT_MS = 15 * 60_000
 _MORE_MS = 20 * 60_000
-"""With each question that is open the next one waits longer by this: so they are ten in half a day, not more
+"""Time by which the next question waits longer for each open one: so they are ten in half a day, not more
 than a DAG has runs."""
 _REFUSED_MS = 12 * HOUR_MS
 """So long nobody is asked again about the very same plan."""
@@ -105,12 +105,12 @@ _REFUSED_MS = 12 * HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class DueResult:
-    """What is due at one moment.
+    """Work that is due at one moment.
 
     :param sensed: the causes that hold, and the disks' levels.
     :param deletes: number of segments that a run would delete now.
     :param delete_bytes: their size.
-    :param why: what a run would do or say, as sentences; empty: no cleanup is due.
+    :param why: the work that a run would do or report, as sentences; empty: no cleanup is due.
     :param stays: why nothing would go though a cause holds; "" where something would, or none holds.
     :param waiting: keys of runs whose plans wait for a second person.
     :param is_asked: the very plan that a run would make now waits so, and has a time to be answered; or so
@@ -193,7 +193,7 @@ def segments_to_archive(store: AnyStore) -> int:
 
 
 def _nothing_lately(context: Context) -> bool:
-    """Return whether archive lag was measured within the last moment, and nothing waited, touched or not."""
+    """Return whether archive lag was measured a moment ago, and was 0."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
     lags = reader.read(lambda connection: read_archive_lags(connection, store_id, since_ms, now_ms + 1))

@@ -1,4 +1,4 @@
-"""Decide what a run deletes, once."""
+"""Planning: decides once which segments a run deletes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PlanResult:
     :param delete_offsets: their base offsets, oldest first; empty where the plan has several logs.
     :param new_min_offset: where the log begins then; None where the plan has several logs.
     :param unread_messages: how many messages some consumer loses, as far as that is known.
-    :param unread: what consumers lose, and how to get it back, in words.
+    :param unread: consumers' losses, and the command that exports the messages, in words.
     """
 
     run_key: str
@@ -75,7 +75,7 @@ def make_plan(
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param starter: who begins the run; None: the account whose process this is.
     :raises RunStateError: the run was begun with another request.
-    :raises BadInputError: the store is only archived, or can't be planned; what points into its segments
+    :raises BadInputError: the store is only archived, or can't be planned; files that point into its segments
         couldn't be cleaned up; or its files can't be set aside though the policy wants it.
     :raises StoreBusyError: a broker that wasn't named, or another run, has the store.
     :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.

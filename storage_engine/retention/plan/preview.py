@@ -1,4 +1,4 @@
-"""What a cleanup would do, at this moment or another one, without touching store, journal or lake."""
+"""Preview of a cleanup, now or at another moment, without any change of store, journal or lake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def preview(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Decided:
-    """Decide what would go and why; nobody records it.
+    """Decide what a cleanup would delete and why, without a record.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param used_percents: levels to assume, by path; other disks are measured.

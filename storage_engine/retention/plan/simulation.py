@@ -33,7 +33,7 @@ _LEAST_SPAN_MS = HOUR_MS
 
 
 class IngestFrom(StrEnum):
-    """What tells how much comes."""
+    """Source of the ingest."""
 
     SAMPLES = "samples"
     SEGMENTS = "segments"
@@ -42,7 +42,7 @@ class IngestFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a person wants to change in a simulation; what is None stays as it is.
+    """Changes that a person wants in a simulation; a part that is None stays as it is.
 
     :param settings: of the broker, by name, as texts.
     :param ingest_factor: multiplies the ingest that is known.

@@ -1,4 +1,4 @@
-"""What the journal has of approvals by a second person: policies, who began runs, questions and answers.
+"""The journal's record of approvals by a second person: policies, starters of runs, questions and answers.
 
 :mod:`storage_engine.retention.proof.gate` decides by it. No event of this step ever expires.
 """
@@ -51,8 +51,8 @@ _OWN_RETENTION = "retention"
 _POLICY_RUN = "approval-policy"
 """Run of a store under which two persons lower its policy."""
 LOWERING_HOURS = 72
-"""So long after one person has asked for it another may approve a lower policy; and so long a running broker
-has to have had a shorter retention of its own before it counts."""
+"""Time within which another person may approve a lower policy that one has asked for; and time for which a
+running broker has to have had a shorter retention of its own before it counts."""
 
 
 def this_account() -> Person:
@@ -72,11 +72,11 @@ def recorded_policy(journal: Journal, store_id: str) -> RecordedPolicy:
 
 
 def record_policy(context: Context, run: Run) -> RecordedPolicy:
-    """Record what a store's settings ask for, where that is more than they ever did.
+    """Record the approval that a store's settings require, where that is stricter than ever before.
 
     The journal has it, and the store's own stamp, as far as that can be written.
 
-    :return: what is on record then.
+    :return: the policy on record then.
     """
     root, record, policy = context.store.real_root, context.record, context.store.policy
     known = recorded_policy(context.journal, run.store_id)
@@ -109,7 +109,7 @@ def _kept_ms(context: Context) -> int | None:
 
 
 def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
-    """Return whether a running broker itself has had this retention for long; records a new one.
+    """Return whether a running broker has had this retention for long enough; records a new one.
 
     It would delete by that itself. What a run is given beside it, one person says.
     """
@@ -124,7 +124,8 @@ def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
 
 
 def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
-    """Record who begins a run, before its plan is; of a store that asks for no approval nothing is recorded.
+    """Record the starter of a run, before its plan; for a store that requires no approval nothing is
+    recorded.
 
     :param starter: None: the account whose process this is.
     """
@@ -135,19 +136,19 @@ def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
 
 
 def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
-    """Return who began a run: several where one was killed before its plan was recorded, and begun again."""
+    """Return the starters of a run: several where one was killed before its plan was recorded."""
     intents = journal.events(run, Step.APPROVAL, Phase.INTENT)
     return tuple(from_jsonable(Starter, one.payload) for one in intents if one.subject == _STARTER)
 
 
 def answers_about(journal: Journal, store_id: str, digest: str) -> tuple[Reply, ...]:
-    """Return what was answered about a plan in all runs of a store, the oldest first."""
+    """Return the answers about a plan in all runs of a store, the oldest first."""
     found = journal.results_of(store_id, Step.APPROVAL, [digest])
     return tuple(from_jsonable(Reply, one.payload) for one in found)
 
 
 def record_answer(journal: Journal, run: Run, answer: Reply) -> None:
-    """Record what was answered about a run's plan. Durable when it returns."""
+    """Record the answer about a run's plan. Durable when it returns."""
     journal.record(run, Step.APPROVAL, Phase.RESULT, [(answer.digest, to_jsonable(answer))])
 
 
@@ -159,7 +160,7 @@ def record_question(journal: Journal, run: Run, question: PlanQuestion) -> None:
 def record_reply(
     journal: Journal, run: Run, person: Person | None, *, approves: bool, at_ms: int, fault: str
 ) -> Reply:
-    """Record what came of the last question about a run's plan, as far as it counts.
+    """Record the answer to the last question about a run's plan, as far as it counts.
 
     :param person: None: nobody answered in time.
     :param at_ms: when it was answered.
@@ -198,7 +199,7 @@ class OpenQuestion:
 
 
 def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQuestion, ...]:
-    """Return what was asked about a store's plans, is not answered, and may still be."""
+    """Return questions about a store's plans that are open and may still be answered."""
     newest: dict[tuple[str, str], OpenQuestion | None] = {}
     for event in journal.store_events(store_id, Step.APPROVAL):
         if event.subject in (_POLICY, _STARTER, _OWN_RETENTION):
@@ -215,15 +216,15 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
 
 
 def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
-    """Return whether the last word about a plan was no approval, and was said since a moment."""
+    """Return whether the last answer about a plan was no approval, and came since a moment."""
     last = answers_about(journal, store_id, digest)[-1:]
     return any(one.said is not Said.APPROVED and one.at_ms >= since_ms for one in last)
 
 
 def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
-    """Return whether a run's plan may go as far as persons are concerned, by what the journal has now.
+    """Return whether persons' decisions permit a run's plan, by the journal's present record.
 
-    :param decisions: of what goes; the plan's own, and those that were made just now.
+    :param decisions: on the segments to delete; the plan's own, and those that were made just now.
     """
     journal, digest = context.journal, approved_plan(run).digest
     recorded = record_policy(context, run)
@@ -239,7 +240,7 @@ def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Con
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a run's report says of approval.
+    """A report's account of approval.
 
     :param text: a sentence; "": nobody was asked, as far as is recorded.
     :param is_refused: the last word about the run was no approval, and none counts.
@@ -252,7 +253,7 @@ class Told:
 
 
 def told_of(journal: Journal, run: Run) -> Told:
-    """Return what is recorded of a run's approval, by whatever policy."""
+    """Return the record of a run's approval, under whatever policy."""
     if run.plan_digest is None:
         return Told()
     digest, waiver = run.plan_digest, journal.find_waiver(run.plan_digest)
@@ -271,12 +272,12 @@ def told_of(journal: Journal, run: Run) -> Told:
     by = f" by {answer.person.text}" if answer.person is not None else ""
     said = f"{word}{by} at {time_text(answer.at_ms)}"
     if _went_otherwise(journal, run):
-        return Told(f"{said}: its segments went by other runs", is_refused=True, is_moot=True)
+        return Told(f"{said}: its segments were deleted by other runs", is_refused=True, is_moot=True)
     return Told(f"{said}: nothing was deleted; {answer.detail or found.lacks}", is_refused=True)
 
 
 def _went_otherwise(journal: Journal, run: Run) -> bool:
-    """Return whether other runs have deleted all that a run planned, since it did."""
+    """Return whether other runs have deleted all segments of a run's plan since it was made."""
     if run.plan is None:
         return False
     planned = {segment_subject(one.log, one.base_offset) for one in run.plan.to_delete}
@@ -297,7 +298,7 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
 def question_alarms(
     asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
 ) -> tuple[str, ...]:
-    """Say what waits for a second person while a disk is above the level at which age is ignored. Pure.
+    """Name plans that wait for a second person while a disk is above the level at which age is ignored. Pure.
 
     :param by_itself: when the broker deletes by itself, as a clause.
     """
@@ -334,7 +335,7 @@ def approve_plan(journal: Journal, store: StoreRecord, digest: str, person: Pers
     """Record that a person approves a plan; once is enough.
 
     :raises BadInputError: no run has this plan, or root says so, who may be anybody.
-    :raises NotApprovedError: it isn't certainly another person than who began the run.
+    :raises NotApprovedError: the approver may be the person who began the run.
     """
     _refuse_root(person)
     store_id = store.store_id
@@ -376,7 +377,7 @@ def lower_policy(
     broker's settings, which the minimum takes the place of; without one the next run's is recorded. Whether
     proof is required is recorded by the next run, too.
 
-    :return: what is on record from now on; None: another person has to say the same.
+    :return: the policy on record from now on; None: another person has to say the same.
     :raises BadInputError: it would be no lower, or root says so, who may be anybody.
     :raises NotApprovedError: the same person asks again.
     """

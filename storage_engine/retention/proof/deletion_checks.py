@@ -1,4 +1,4 @@
-"""What was deleted, held against what a broker's package says of it and against what was approved."""
+"""Comparison of the deleted segments with the broker package's answer and with the approved plan."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def check_gone(broker: str, segments: Sequence[Segment]) -> None:
                     f"broker {broker}: {file.path}: log {segment.log}, offset {segment.base_offset}",
                     "no file, since the package says that it has deleted the segment",
                     "it there",
-                    "It isn't recorded as deleted, and may go any time; others may be gone, as the same run "
+                    "It isn't recorded as deleted, and may be deleted any time; others may be gone, as "
+                    "the same run "
                     f"finds out when it is run again. {MEND}",
                 )
 
 
 def check_inside(broker: str, paths: Sequence[str], data_paths: Sequence[os.PathLike[str]]) -> None:
-    """Make sure that files which are to go lie where a store's broker writes.
+    """Make sure that files to be deleted lie where a store's broker writes.
 
     :param data_paths: as the package said when they were held against where we write.
     :raises BrokerPackageError: one doesn't.
@@ -45,9 +46,9 @@ def check_left(
 
     :param before: the store as it was when it was held.
     :param left: as it is by now.
-    :param planned: what might go.
-    :param deleted: what is recorded as deleted.
-    :raises BrokerPackageError: the store still has what it said was deleted.
+    :param planned: segments that may be deleted.
+    :param deleted: segments recorded as deleted.
+    :raises BrokerPackageError: the store still has segments that it reported as deleted.
     :raises ReleasedTooMuchError: a sealed segment is gone that was to stay.
     """
     there = {segment.id for log in left.logs for segment in log.segments}
@@ -67,7 +68,7 @@ def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset
     """Make sure that the files of all segments that were to stay are there, and none was cut or replaced.
 
     :param before: the store as it was when it was held.
-    :param planned: what might go.
+    :param planned: segments that may be deleted.
     :raises ReleasedTooMuchError: one is not.
     """
     for segment in (segment for log in before.logs for segment in log.segments):
@@ -87,5 +88,5 @@ def _took_too_much(before: StoreSnapshot, segment: Segment, found: str) -> Relea
         f"broker {before.broker}: {segment.facts.path}: log {segment.log}: expected the segment at "
         f"offset {segment.base_offset} to stay as it was, since no plan names it, found {found}. What was "
         "deleted by plan is recorded. Run verify, which tells what of it is in the lake and what is lost; "
-        "find out who did it, the broker's package or somebody beside it."
+        "find out who did it, the broker's package or another program."
     )

@@ -1,4 +1,5 @@
-"""When is a segment deleted? Here, and nowhere else. Pure decisions; nothing here reads or deletes.
+"""The gate: here, and nowhere else, it is decided that a segment may be deleted. Pure decisions; nothing here
+reads or deletes.
 
 A segment goes, with its companions, when (1) the approved plan and a fresh one both let it go, together with
 every older segment of its log, (2) a valid receipt proves that its bytes and theirs are in the lake, or
@@ -38,7 +39,7 @@ NO_ACTS = OwnActs()
 
 
 class Passage(StrEnum):
-    """On what ground a segment passes, or that it doesn't."""
+    """The ground on which a segment passes, or that it doesn't pass."""
 
     PROVEN = "proven"
     """A valid receipt, and the file is as it was when it was proven."""
@@ -53,7 +54,7 @@ class Passage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param receipt: what proves the segment; None where it passes without proof, or is refused.
+    """:param receipt: the proof of the segment; None where it passes without one, or is refused.
     :param covers: where other nodes' receipts prove it: all of them, ``receipt`` being the first.
     :param sha256: of the segment's own file when it was compared with these, where it was hashed.
     """
@@ -72,7 +73,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """What both plans delete, log by log and oldest first; every other approved segment with why it stays."""
+    """Segments that both plans delete, log by log and oldest first; each other one with why it stays."""
 
     go: tuple[Decision, ...]
     stay: tuple[Decision, ...]
@@ -107,7 +108,7 @@ def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
 
 
 def lacking_companions(planned: Segment, now: Segment) -> str:
-    """Return which companions a segment has no more, though its own file stays, as a clause; "": none."""
+    """Name companions that a segment lost, though its own file stays, as a clause; "": none."""
     left = {Path(file.path).name for file in now.companions}
     gone = [file.path for file in planned.companions if Path(file.path).name not in left]
     return (
@@ -147,7 +148,7 @@ def _behind(decision: Decision, blocked: Decision) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What persons say of a plan.
+    """Persons' decisions on a plan.
 
     :param why: a second person has to approve it, as a clause; "": nobody has to.
     :param approval: by which it may go; None: none counts.
@@ -162,7 +163,7 @@ class Consent:
 
     @property
     def refuses(self) -> bool:
-        """Return whether nothing may go yet."""
+        """Return whether no deletion is permitted yet."""
         return bool(self.why) and self.approval is None
 
 
@@ -173,11 +174,11 @@ def consent_to(
     answers: Sequence[Reply],
     waiver: Waiver | None,
 ) -> Consent:
-    """Decide whether a plan may go as far as persons are concerned.
+    """Decide whether persons' decisions permit a plan.
 
     :param digest: of the plan, as a run recorded it.
     :param asked_because: as of :func:`asks_for_approval`.
-    :param starters: of the run; empty: it isn't known who began it, so nobody is certainly another person.
+    :param starters: of the run; empty: it isn't known who began it, so no person is certainly a second one.
     :param answers: of this plan or others, the oldest first.
     :param waiver: of the plan: who approved it before didn't know that proof would be lacking.
     """
@@ -185,7 +186,7 @@ def consent_to(
         return Consent("", None, "", waiver)
     lacks = "nobody has approved it"
     if not starters:
-        unknown = "who began the run isn't recorded, so nobody is certainly another person"
+        unknown = "who began the run isn't recorded, so no person is certainly a second one"
         return Consent(asked_because, None, unknown, waiver)
     for answer in answers:
         person = answer.approver
@@ -225,7 +226,7 @@ def asks_for_approval(
     waiver: Waiver | None,
     shorter: str,
 ) -> str:
-    """Return why a second person has to approve what is to go, as a clause; "": nobody has to.
+    """Return why a second person has to approve what is to be deleted, as a clause; "": nobody has to.
 
     :param decisions: of the segments that go.
     :param recorded: by the journal; settings may ask for more, never for less.
@@ -245,7 +246,7 @@ def asks_for_approval(
     if recorded.archived and policy.archive is ArchiveMode.OFF:
         return f"{said}, and archive was required, and is off"
     if any(decision.reason is Reason.FORCED for decision in decisions):
-        return f"{said}, and segments would go that have not expired"
+        return f"{said}, and segments would be deleted that have not expired"
     if least is not None and (hours is None or hours < least):
         return f"{said}, and minimum_retention_hours was {least}, and is {hours or 'none'}"
     return f"{said}, and {shorter}" if shorter else ""
@@ -271,11 +272,11 @@ def judge(
     :param receipts: those of this store and lineage for this log and base offset.
     :param faults: receipts that are not valid, and why.
     :param waiver: of the approved plan.
-    :param acts: what we did ourselves to the store's files.
+    :param acts: our own changes to the store's files.
     :param unarchived: by which rule its log may go without a copy, as a clause of ``ArchivePermits``; "": it
         may not.
     :param lacking: which topics the only receipt lacks, and by which rules it may, likewise.
-    :param consent: what persons say of the approved plan, by :func:`consent_to`.
+    :param consent: persons' decision on the approved plan, by :func:`consent_to`.
     """
     segment = decision.segment
     if consent.refuses:
@@ -310,9 +311,9 @@ def judge(
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
-    """Return whether nobody but us has touched a segment's files since they were proven.
+    """Return whether only we have touched a segment's files since they were proven.
 
-    :param acts: what we did ourselves to the store's files.
+    :param acts: our own changes to the store's files.
     """
     if files_fault_of(segment, receipt):
         return False
@@ -348,7 +349,7 @@ def files_fault_of(segment: Segment, receipt: Receipt) -> str:
 
 
 def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
-    """Return whether a segment is as it was, or only we have touched its files since.
+    """Return whether a segment is unchanged, or only we have touched its files since.
 
     Of a held one neither its age tells that, nor an mtime that a hold explains: a write moves the ctime too.
     """
@@ -356,7 +357,7 @@ def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -
 
 
 def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: OwnActs) -> bool:
-    """Return whether a segment's files are as they were, or only we have touched them.
+    """Return whether a segment's files are unchanged, or only we have touched them.
 
     :param found: its own first, then its companions by name; ``known`` likewise.
     """
@@ -367,7 +368,7 @@ def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: Own
 
 
 def same_content(left: Segment, right: Segment) -> bool:
-    """Return whether two looks are at the same files of one age, whatever was done to them but writing."""
+    """Return whether two looks saw the same files, unwritten in between, whatever else was done to them."""
     return _content(left) == _content(right)
 
 

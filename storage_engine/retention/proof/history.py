@@ -1,4 +1,4 @@
-"""What the journal says became of each segment: meant to go, gone, or never touched by us."""
+"""The journal's history of each segment: meant to be deleted, deleted, or never touched by a run."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def segment_subject(log: str, base_offset: int) -> str:
 
 
 def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[str, SegmentRelease]]:
-    """Return the segments that release events say are gone, and those that were meant to go without a result.
+    """Return segments that release events record as deleted, and those without a result after their intent.
 
     :param events: of the release step, oldest first.
     :return: (done, open), each by subject. An error after an intent withdraws it.
@@ -129,7 +129,7 @@ def _undone(journal: Journal, store_id: str) -> set[str]:
 def released_spans(
     journal: Journal, store_id: str, unasked: Collection[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what all runs deleted from a store, for laying store and lake over each other.
+    """Return the ranges that all runs deleted from a store, for comparison with store and lake.
 
     :param unasked: where the lakes are that can't be asked now.
     """

@@ -1,4 +1,4 @@
-"""What a store's lakes prove of its segments, and what may go without a copy by archive rules.
+"""Lakes' proofs of a store's segments, and segments that archive rules permit to delete without a copy.
 
 A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing: what
 lies in the other one is enough, and where that isn't, nobody guesses. The gate asks for permits by
@@ -129,13 +129,13 @@ class LakeProofs:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What a store's lakes say of some segments.
+    """Lakes' proofs of some of a store's segments.
 
     :param asked: the lakes that answered, in the order of the store's settings.
     :param unreachable: the others, each with the reason.
-    :param acts: what we did ourselves to the store's files.
-    :param wrong_lakes: reasons of those of ``unreachable`` that aren't what they should be, such as a copy:
-        no outage that ends by itself.
+    :param acts: our own changes to the store's files.
+    :param wrong_lakes: reasons of those of ``unreachable`` that are unusable as they are, such as a copy: not
+        just an outage that ends by itself.
     :param permits: which logs may go without a copy, by rule.
     """
 
@@ -267,7 +267,7 @@ class Proofs:
 
 
 def _agree(left: Receipt, right: Receipt) -> bool:
-    """Return whether two receipts of one segment are of the same content."""
+    """Return whether two receipts of one segment have the same content."""
     return left.content[:2] == right.content[:2] and same_companions(
         left.broker, left.companions, right.companions
     )
@@ -302,9 +302,9 @@ def read_proofs(
     :param known: receipts that the lakes are known to have had.
     :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
         written, and its marks are brought up to date.
-    :param whole_chain: follow each lake's chain of receipts from its first row on, as ``to_delete`` does:
-        something rests on it that we don't delete ourselves, such as what a broker may delete.
-    :param read_files: read the data files too: what is only of the right length may be damaged.
+    :param whole_chain: follow each lake's chain of receipts from its first row on, as ``to_delete`` does: for
+        a decision on segments that others may delete, such as a broker.
+    :param read_files: read the data files too: a file of the right length may be damaged.
     :param whole_logs: return all receipts of the store by log, too; only those of the segments are checked.
     :param looked: called after each receipt whose files were read, which may take long.
     :return: a lake that is a copy, or lies inside the store or another lake, counts as one that can't be
@@ -340,7 +340,7 @@ def read_proofs(
 
 
 def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) -> ArchivePermits:
-    """Return what the archive rules of a store's lakes permit to go without a copy.
+    """Return the segments that the archive rules of a store's lakes permit to delete without a copy.
 
     Where acts can't be read, are no one chain, or lack one that the journal recorded, nothing does. Where the
     journal has no rule, none is read.
@@ -487,7 +487,7 @@ COPIES_ENTER = (
 
 
 def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecord) -> ArchivePermits:
-    """Return what the archive rules of a store's lakes permit to go without a copy.
+    """Return the segments that the archive rules of a store's lakes permit to delete without a copy.
 
     :raises StorageEngineError: the journal can't be read, or a lake is of another kind of broker.
     """
@@ -513,11 +513,10 @@ def look_up_permits(place: AnyStore) -> ArchivePermits:
 
 
 def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> tuple[str, ...]:
-    """Return which segments, or which topics' messages, go without a copy, by which rule, as sentences."""
+    """Name segments, or topics' messages, that are deleted without a copy, with the rule, as sentences."""
     if permits.of_rows is not None:
         return tuple(
-            f"messages may go without a copy, as far as no lake has them: {not_archived_text(rule)}. "
-            f"{COPIES_ENTER}"
+            f"messages may go without a copy, if no lake has them: {not_archived_text(rule)}. {COPIES_ENTER}"
             for rule in permits.old_rules
             if segments
         )
@@ -526,13 +525,13 @@ def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> 
         logs_of.setdefault(clause, []).append(log)
     return tuple(
         f"{count_text(sum(one.log in logs for one in segments), 'segment')} of {named_in_short(logs)} go "
-        f"without a copy, as far as no lake has them: {clause}"
+        f"without a copy, if no lake has them: {clause}"
         for clause, logs in logs_of.items()
     )
 
 
 def lacking_notices(permits: ArchivePermits, receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """Return which topics stayed out of the lake when segments were archived, by which rule, as sentences."""
+    """Name topics that stayed out of the lake when segments were archived, with the rule, as sentences."""
     counts = Counter(map(permits.clause_of_receipt, receipts))
     return tuple(
         f"{count_text(count, 'segment')} archived without {it}" for it, count in counts.items() if it
@@ -544,7 +543,7 @@ def stamp_store(
 ) -> str:
     """Write down in the store's directory, durably, what lakes hold of it and what its last deletion came to.
 
-    :param deletion: None: what the stamp says of it stays.
+    :param deletion: None: the stamp's record of it stays.
     :return: why it can't be done, as where a directory is read-only; "" when it is done.
     :raises StoreIdentityError: another store's stamp is there, or one that can't be read.
     """
@@ -576,8 +575,8 @@ def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHead
     """Stamp the store with the receipts on which segments are about to be deleted.
 
     :return: notices: a witness that is missing.
-    :raises GateRefusedError: the store can't be stamped, and the journal doesn't know by itself what a lake
-        held last. Nothing was deleted.
+    :raises GateRefusedError: the store can't be stamped, and the journal doesn't know by itself a lake's last
+        receipt. Nothing was deleted.
     """
     heads = []
     unknown = []

@@ -25,8 +25,8 @@ class RefusedLog:
     """A log of which a release deleted nothing, or nothing more.
 
     :param error: the kind of error with which a release of this log alone ends.
-    :param why: what was expected, and what was found.
-    :param remedy: what to do about it.
+    :param why: the expected and the found state.
+    :param remedy: the remedy.
     :param missing: base offsets of planned segments that are gone though no run deleted them.
     """
 
@@ -39,10 +39,10 @@ class RefusedLog:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a release goes on without a log.
+    """The reason why a release leaves a log out.
 
-    :param error: what the release ends with where it has no other log.
-    :param details: by base offset, what is wrong with the segments that are to blame.
+    :param error: the release's error where it has no other log.
+    :param details: faults of the segments that caused it, by base offset.
     """
 
     said: RefusedLog
@@ -57,7 +57,7 @@ class Refusal:
 def refusal(log: str, error: Exception, nothing: str = "", remedy: str = "") -> Refusal:
     """Refuse a log for an error.
 
-    :param nothing: the sentence of its message that says what was deleted; the remedy stands behind it.
+    :param nothing: its message's sentence on what was deleted; the remedy stands behind it.
     :param remedy: another one, for a run that is over.
     """
     why, _, known = Text(error).partition(f" {nothing} " if nothing else "\0")
@@ -74,7 +74,7 @@ def require_one(refusals: Sequence[Refusal], logs: Collection[str]) -> None:
     """Make sure that a release has a log left.
 
     :param logs: those that lose segments by it, or would.
-    :raises StorageEngineError: all of them are refused; what a release of the first one alone ends with.
+    :raises StorageEngineError: all of them are refused; the error of a release of the first one alone.
     """
     if refusals and not set(logs) - refused_logs(refusals):
         raise refusals[0].error
@@ -82,7 +82,7 @@ def require_one(refusals: Sequence[Refusal], logs: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """:param stay: what was planned and stays, each with why."""
+    """:param stay: planned segments that stay, each with the reason."""
 
     refused: tuple[RefusedLog, ...]
     stay: tuple[Decision, ...]
@@ -98,7 +98,7 @@ def account_for(
 ) -> Accounted:
     """Say of each planned segment of refused logs whether it stays or is missing.
 
-    :param stay: what stays whether its log is refused or not.
+    :param stay: segments that stay whether their log is refused or not.
     :param there: segments of the store as it is after the release.
     :param gone: segments that runs deleted, or that went before without keeping their logs.
     """
@@ -175,7 +175,7 @@ def archive_error(
 def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: str = _AFTER_RELEASE) -> str:
     """Say with what error a run ends that went on without some logs.
 
-    :param after: what became of the other logs, and what is next.
+    :param after: the state of the other logs, and the next step.
     """
     said = [
         f"run {run_key!r} of {root}: expected every log to pass, found "

@@ -1,4 +1,4 @@
-"""What a store's shield keeps, for all who say where bytes are and how much space a deletion frees."""
+"""A store's shield, for all who report where bytes are and how much space a deletion frees."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shie
 
 COMMAND = Command("shield")
 WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"
-"""For what can be neither archived nor told to be in a lake."""
+"""Segments that can neither be archived nor be told to be in a lake."""
 
 
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
-    """Return what is gone from the log and lies in the shield as it was, for laying store and lake over it.
+    """Return ranges that are gone from the log and lie unchanged in the shield, for comparison with store and
+    lake.
 
     :param root: the store's.
-    :param lineages: the store's; what was kept of an older one is no part of its log any more.
-    :raises ShieldError: what is kept there is unknown.
+    :param lineages: the store's; segments kept of an older one are no part of its log any more.
+    :raises ShieldError: its content is unknown.
     """
     return tuple(
         LocalSpan(
@@ -41,9 +42,9 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
 
 
 def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[ReleasedSpan, ...]:
-    """Return what is gone from the log and whose link doesn't provably have its bytes any more.
+    """Return ranges that are gone from the log and whose link isn't provably unchanged.
 
-    :raises ShieldError: what is kept there is unknown.
+    :raises ShieldError: its content is unknown.
     """
     return tuple(
         ReleasedSpan(
@@ -59,7 +60,7 @@ def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Rel
 
 
 def _has_its_bytes(root: str | os.PathLike[str], seen: SeenLink) -> bool:
-    """Return whether a link is as it was; one that was only touched is told by its digest."""
+    """Return whether a link has its bytes still; one that was only touched is compared by its digest."""
     known = seen.link.sha256
     return seen.is_same or (bool(known) and digest_of(root, seen, lambda count: None) == known)
 
@@ -68,7 +69,8 @@ def changed_text(seen: SeenLink) -> str:
     """Say that a link was written to, or touched, since it was known to have the segment's bytes."""
     return (
         f"{seen.facts.path}: expected the file as it was when it was linked, {seen.link.kept}, found "
-        f"{seen.facts}: somebody wrote to it or touched it, so it is kept and not archived as that segment. "
+        f"{seen.facts}: another program wrote to it or touched it, so it is kept and not archived as that "
+        "segment. "
         f"{WAY_OUT}"
     )
 
@@ -83,7 +85,7 @@ def written_text(seen: SeenLink) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AskedGone:
-    """What lakes and journal say of the segments that are gone from the log.
+    """Lakes' and journal's knowledge of segments that are gone from the log.
 
     :param unproven: those that no lake that could be asked proves, and that none of our runs deleted.
     :param unreachable: why lakes couldn't be asked.
@@ -95,7 +97,7 @@ class AskedGone:
 
 @dataclass(frozen=True, slots=True)
 class ShieldSummary:
-    """What a store's shield has.
+    """Contents of a store's shield.
 
     :param links: how many segments have a second name.
     :param gone: base offsets of those that are gone from the log; no lake was asked for them.
@@ -115,7 +117,7 @@ class ShieldSummary:
 
 
 def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
-    """Return what is to be said of a shield; None: there is none. Who may not look into it is told that."""
+    """Return a summary of a shield; None: there is none. Who may not look into it is told that."""
     try:
         shield = look_at_shield(root)
         if not (shield.links or shield.foreign):
@@ -135,12 +137,12 @@ def shield_notices(
     going: Sequence[Segment] = (),
     ask: Callable[[Shield], AskedGone] | None = None,
 ) -> tuple[str, ...]:
-    """Say what a person should know of the shield.
+    """Return notices about the shield.
 
     :param going: segments that are to be deleted.
-    :param ask: asks lakes and journal for what is gone from the log; None: nobody does, and nothing is said
-        of what they have.
-    :raises ShieldError: what is kept there is unknown.
+    :param ask: asks lakes and journal for segments that are gone from the log; None: they aren't asked, and
+        the notices leave them out.
+    :raises ShieldError: its content is unknown.
     """
     shield = look_at_shield(root)
     return tuple(_notices(shield, going, None if ask is None else ask(shield)))
@@ -172,7 +174,7 @@ def _notices(shield: Shield, going: Sequence[Segment], asked: AskedGone | None) 
     if shield.foreign:
         yield (
             f"{count_text(len(shield.foreign), 'file')} in the shield, the first is {shield.foreign[0]}, "
-            "are of another store or were put there by somebody: they keep nothing of this one"
+            "are of another store or were put there by another program: they keep nothing of this one"
         )
 
 
@@ -184,7 +186,7 @@ def _segments(seen: Sequence[SeenLink]) -> str:
 def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
     """Say of a segment that is gone from the log that the shield has it; "" where it hasn't.
 
-    :raises ShieldError: what is kept there is unknown.
+    :raises ShieldError: its content is unknown.
     """
     slot = segment.id
     if not any(seen.link.slot == slot and _has_its_bytes(root, seen) for seen in look_at_shield(root).gone):

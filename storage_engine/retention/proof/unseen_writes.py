@@ -1,4 +1,6 @@
-"""Segments whose facts don't tell that they were written to: each is hashed again right before it goes."""
+"""Segments whose facts don't tell that they were written to: each is hashed again right before its
+deletion.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from storage_engine.same_bytes.settling import Spend, paced_sha256, settle
 from storage_engine.same_bytes.trusted_times import times_are_trusted
 
 RENEW_SECONDS: Final = 30.0
-"""From one renewal of a lease to the next, while a file is read slowly."""
+"""Seconds from one renewal of a lease to the next, while a file is read slowly."""
 
 
 def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
@@ -63,7 +65,7 @@ def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How segments are read again.
+    """Context for reading segments again.
 
     :param spend: waits until so many bytes more may be read.
     :param renew: keeps the store ours; called now and then while a file is read, and after it.
@@ -79,7 +81,7 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
     The gate has seen to it that the receipt has the same companions.
 
     :param root: the store's.
-    :param otherwise: a sentence for the error: what was deleted.
+    :param otherwise: a sentence for the error: the deletions so far.
     :param reading: how fast.
     :raises LakeConflictError: one has other bytes.
     :raises ChangedUnderUsError: one is written to while it is hashed.
@@ -114,8 +116,8 @@ def _check_file(
     found = FileFacts.of(path)
     if found != facts and not read_own_acts(root).same_file(found, facts):
         raise ChangedUnderUsError(
-            f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: somebody "
-            f"writes to it. {otherwise} Stop who does."
+            f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: another "
+            f"program writes to it. {otherwise} Stop the program that does it."
         )
 
 

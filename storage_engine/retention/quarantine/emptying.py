@@ -48,9 +48,9 @@ SPACE = "space was the cause of a run"
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What it takes to end a store's quarantines.
+    """Everything needed to empty a store's quarantines.
 
-    :param lakes: those whose receipts may prove what lies there.
+    :param lakes: those whose receipts may prove the files there.
     """
 
     journal: Journal
@@ -59,11 +59,12 @@ class Keeper:
 
 
 def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tuple[str, ...]:
-    """End what is over before a run is planned, and what is in the way where space is its cause.
+    """Empty quarantines whose time is over before a run is planned, and those in the way where space is its
+    cause.
 
     A dry run ends nothing, and says what would be.
 
-    :return: what was emptied, and what stays and why, as sentences.
+    :return: emptied quarantines, and those that stay and why, as sentences.
     """
     keeper = Keeper(context.journal, context.record, context.store.lakes)
     if not any(one.there for one in quarantines(keeper.journal, keeper.record.store_id)):
@@ -83,7 +84,7 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
     """End the quarantines whose window is over.
 
     :param dry_run: only say it.
-    :return: what was emptied, and what stays and why, as sentences.
+    :return: emptied quarantines, and those that stay and why, as sentences.
     :raises StoreBusyError: a run has the store.
     """
     due = [one for one in _there(keeper) if _is_over(one, now_ms)]
@@ -104,7 +105,7 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
 def expired_or_in_the_way(
     journal: Journal, store_id: str, now_ms: int, *, space_is_short: bool
 ) -> tuple[str, ...]:
-    """Return what the next run would empty, as sentences; not what had to stay lately.
+    """Return quarantines that the next run would empty, as sentences; not those that had to stay lately.
 
     :param space_is_short: space is a cause of that run.
     """
@@ -119,7 +120,7 @@ def expired_or_in_the_way(
 
 
 def _would_be_emptied(one: Quarantine, now_ms: int, held: str = "") -> str:
-    """Say what the next run would do, and what kept the last one from it.
+    """Describe what the next run would empty, and what kept the last one from it.
 
     :param held: why it would stay; "": nobody looked into a lake, or it wouldn't.
     """
@@ -168,7 +169,7 @@ def _over(one: Quarantine) -> str:
 def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
     """End a run's quarantine under the store's lease.
 
-    :return: what became of it, as a sentence.
+    :return: its result, as a sentence.
     :raises StoreBusyError: a run has the store.
     """
     journal, store_id = keeper.journal, keeper.record.store_id
@@ -209,7 +210,7 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
 
 
 class _HeldError(Exception):
-    """Why what is left of a quarantine stays, as words of a sentence."""
+    """The reason why the rest of a quarantine stays, as words of a sentence."""
 
 
 def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> str:
@@ -234,7 +235,7 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
 
 
 def _held(keeper: Keeper) -> str:
-    """Return which hold keeps the store's files from removal, or which lake can't be asked; "": none does."""
+    """Return the hold that keeps the store's files, or the lake that can't be asked; "": there is none."""
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
     for config in keeper.lakes:
@@ -310,7 +311,7 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
 
 
 def _may_lack_manifests(keeper: Keeper, run: Run, one: Quarantine) -> bool:
-    """Return whether a place without its manifest is no sign of a disk that isn't mounted.
+    """Return whether a place may lack its manifest although its disk is mounted.
 
     The manifest is there before any file is set aside, and goes last.
     """

@@ -1,4 +1,4 @@
-"""Where a quarantine may lie: on the file system of what it takes, and not among a broker's own files."""
+"""Places for a quarantine: on the file system of its files, and not among a broker's own files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.report_files import report_name, short_hash
 
 QUARANTINE = "quarantine"
-"""In our directory; in a store's root with one directory a run, elsewhere with one a store and run."""
+"""Name in our directory; in a store's root with one directory a run, elsewhere with one a store and run."""
 
 _LONGEST_NAME = 100
 
@@ -188,7 +188,7 @@ def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tupl
 
 
 def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -> tuple[QuarantineLook, ...]:
-    """Return what lies aside without a journal's knowing, so that nothing ever empties it. Pure.
+    """Return quarantines that no journal knows, so that no run ever empties them. Pure.
 
     As after a journal was lost, or brought back as it was before the run.
 
@@ -199,7 +199,7 @@ def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -
 
 
 def unknown_text(one: QuarantineLook) -> tuple[str, str]:
-    """Return what is to be said of a quarantine that no journal knows, and what to do, as clauses."""
+    """Describe a quarantine that no journal knows, and what to do, as clauses."""
     what = f"{bytes_text(one.size_bytes)} that run {one.run_key or 'unknown'} set aside"
     return (
         f"{what} lie in {one.directory}, and the journal doesn't know it: nothing empties it",
@@ -213,7 +213,7 @@ def unknown_text(one: QuarantineLook) -> tuple[str, str]:
 
 
 def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iterable[str]) -> tuple[str, ...]:
-    """Return what lies aside without the journal's knowing, as sentences for a plan or a list of runs."""
+    """Return the quarantines that no journal knows, as sentences for a plan or a list of runs."""
     found = look_at_quarantines(store, data_paths)
     return tuple(join_texts("; ", unknown_text(one)) for one in unknown_quarantines(found, known))
 
@@ -258,7 +258,7 @@ def _look(place: Place) -> QuarantineLook:
 
 
 def _manifest(place: Place) -> dict[str, object]:
-    """Return what a run's manifest says; nothing where it is torn or missing."""
+    """Return the contents of a run's manifest; empty where it is torn or missing."""
     with suppress(FileNotFoundError, ValueError), opened(place) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(MANIFEST, flags, dir_fd=directory), "rb") as file:

@@ -1,4 +1,4 @@
-"""What the journal knows of a store's quarantines: which runs have one, until when, and what became of it."""
+"""The journal's record of a store's quarantines: their runs, their ends, and what became of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STAYS = "stays"
 _ENDED = "ended"
 """Subject of why an undo that was begun can't go on."""
 STAYS_MS = 24 * HOUR_MS
-"""How long it starts no run by itself once it had to stay; where space is short, an hour."""
+"""Time for which it starts no run by itself once it had to stay; where space is short, an hour."""
 
 
 class QuarantineState(StrEnum):
@@ -36,7 +36,7 @@ class QuarantineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """What a run has set aside.
+    """Files that a run has set aside.
 
     :param places: one a file system.
     :param lineage: of the store then.

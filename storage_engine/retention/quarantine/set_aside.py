@@ -1,4 +1,4 @@
-"""How a run's files go: unlinked, or into its quarantine where the store's policy gives time to undo it.
+"""Removal of a run's files: they are unlinked, or moved into quarantine where the policy allows an undo.
 
 The gate has let them pass before. The place is recorded and made before the first file is moved.
 Whether the broker has run since is told by signs: changes of its own.
@@ -35,7 +35,7 @@ _NOTHING = "no file"
 
 
 def signs_of(paths: Iterable[Path]) -> dict[str, str]:
-    """Return what files are by now, by path; a rename or a link changes nothing of it."""
+    """Return the present identity of files, by path; a rename or a link doesn't change it."""
     return {str(path): _said(str(path)) for path in paths}
 
 
@@ -49,8 +49,9 @@ def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
         if found[path] != known:
             raise QuarantineError(
                 f"{path}: expected it as run {run.run_key!r} found it, {known}, found {found[path]}: "
-                "the store's broker has run since, or somebody changed its files. Nothing was changed. "
-                "What is archived comes back into another directory by ",
+                "the store's broker has run since, or another program changed its files. Nothing was "
+                "changed. "
+                "To restore the archived segments into another directory: ",
                 Command("restore"),
                 ".",
             )
@@ -81,10 +82,11 @@ def refuse_undone(context: Context, run: Run) -> None:
 def remover(
     context: Context, run: Run, files: Iterable[FileFacts], lease: Lease, now_ms: int, *, begin: bool
 ) -> Remove:
-    """Return what removes the run's files from where they are; durable but for the directory they were in.
+    """Return the remover of the run's files; durable but for the directory that they were in.
 
     :param files: all that go.
-    :param begin: set aside if the policy says so; otherwise only what a run that has begun to do it removes.
+    :param begin: set aside if the policy says so; otherwise remove only the files that a run has begun to
+        remove.
     :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
     :raises BadInputError: for some directory there is no place on its file system; nothing was changed.
     :raises QuarantineError: something else lies where the quarantine is to be; nothing was deleted.
@@ -124,7 +126,7 @@ def remover(
 
 
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
-    """Return the files by which it shows later that the broker has run, as they are now.
+    """Return the present facts of files that a running broker would change.
 
     :raises BadInputError: an undo fits only before the broker starts, and nothing tells whether it has.
     """
@@ -138,7 +140,7 @@ def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
 
 
 def frees_nothing(found: Quarantine | None) -> bool:
-    """Tell whether what a run deleted still takes its space."""
+    """Tell whether a run's deleted files still take their space."""
     return found is not None and found.state is not QuarantineState.EMPTIED
 
 

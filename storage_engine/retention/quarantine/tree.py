@@ -23,10 +23,11 @@ from storage_engine.exceptions import QuarantineError
 from storage_engine.same_bytes.mounts import mount_of
 
 MANIFEST = "run.json"
-"""In a run's directory: whose it is, for a person and for ``inspect``."""
+"""File in a run's directory: names its owner, for a person and for ``inspect``."""
 
 STEP_BYTES = 64 << 20
-"""By which a large file shrinks before it goes: a broker on the same disk waits for no more at a time."""
+"""Bytes by which a large file shrinks before it is removed: no broker on the same disk waits longer at a
+time."""
 
 LEASED_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
 """File systems on which a lease tells of everybody who has a file open or mapped. An overlay's tells of no
@@ -42,7 +43,7 @@ _NO_LINK = os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run's files of one file system lie.
+    """The place of a run's files of one file system.
 
     :param base: real path of a directory of that file system.
     :param parts: names of the directories from the base to that of the run.
@@ -160,7 +161,7 @@ class Contents:
 
 
 def contents(place: Place) -> Contents:
-    """Count what lies in a place.
+    """Count the files of a place.
 
     :raises OSError: it can't be read.
     """
@@ -175,7 +176,7 @@ def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Co
     """Remove a run's directory with all that is in it, and directories above it that are empty then.
 
     :param before_steps: called before each large file, which goes in steps; None: each goes at once.
-    :return: what was in it.
+    :return: its content.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
@@ -224,7 +225,7 @@ def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
     """Open a directory of a place; its descriptor.
 
     :param names: from the run's directory on.
-    :param create: make what is missing, on disk.
+    :param create: make missing directories, durably.
     :raises QuarantineError: one of the names is no directory.
     :raises FileNotFoundError: one is missing.
     """
@@ -346,7 +347,7 @@ def _shrink(name: str, directory: int) -> str:
 
 
 def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
-    """Return whether a file with a lease has this name, no other one, and nobody waits to open it."""
+    """Return whether a file with a lease has this name, no other one, and no process waits to open it."""
     mine, found = os.fstat(descriptor), _lstat(name, directory)
     return (
         found is not None

@@ -40,17 +40,17 @@ from storage_engine.retention.quarantine.tree import Place, move_back, remove_em
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 
-_ELSEWHERE = Text("What is archived comes back into another directory by ", Command("restore"), ".")
+_ELSEWHERE = Text("To restore the archived segments into another directory: ", Command("restore"), ".")
 
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """What an undo of a run brought back.
+    """Result of a run's undo.
 
     :param segments: number that came back, dependents likewise.
     :param min_offset: where the log begins now; of several logs the lowest.
     :param min_offsets: where each log begins now that got segments back.
-    :param notices: what could not be checked while the store was taken.
+    :param notices: checks that could not be made while the store was taken.
     """
 
     run_key: str
@@ -130,7 +130,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
 
 
 def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
-    """Return what an undo of a run came to that is done; None: none is, or there is no such run."""
+    """Return the result of a run's finished undo; None: none has finished, or there is no such run."""
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)
     return None if run is None else context.result(run, Step.UNDO, UndoResult)
@@ -255,7 +255,7 @@ def _still_aside(
             )
         if not _same(facts, there):
             raise QuarantineError(
-                f"{place.directory.joinpath(*place.names(path))}: expected the file that went, of "
+                f"{place.directory.joinpath(*place.names(path))}: expected the file that was deleted, of "
                 f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns, found "
                 f"{there.st_size} bytes, inode {there.st_ino} and mtime {there.st_mtime_ns} ns: it was "
                 "touched or copied since. Nothing was changed. ",

@@ -1,4 +1,4 @@
-"""What a run's events say that it deleted or lost, and the SHA-256 over them. Pure.
+"""Ranges that a run deleted or lost, by its events, and the SHA-256 over them. Pure.
 
 Of runs that were witnessed when they deleted, the journal may lack some: an older copy of it lacks all
 that came after a moment. Anything else was changed by somebody.
@@ -28,9 +28,9 @@ from storage_engine.retention.proof.history import SegmentRelease
 from storage_engine.retention.ranges.losses import AcceptedLoss
 
 OURSELVES = "storage-engine"
-"""Who decided what a policy decides."""
+"""The name of the decider where a policy decides."""
 OTHERS = "not storage-engine"
-"""Who deleted what was found to have gone."""
+"""The name of the deleter of ranges found deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RunHistory:
         )
 
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
-        """Return which digests aren't those of this run's events, and what the events come to instead.
+        """Return digests that differ from this run's events, and the digests of the events instead.
 
         A digest counts without the plan's waiver where it was taken before that was given. So it does where
         a proof was waived: an older release took digests without waivers.
@@ -106,7 +106,8 @@ def _line(content: object) -> bytes:
 
 
 def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | None) -> Iterator[DeletedRange]:
-    """Yield what each event of a run says that went, by the number of the event and without a digest.
+    """Yield the deleted ranges that each event of a run records, by the number of the event and without a
+    digest.
 
     :param topic_id_of: of the broker's columns.
     """
@@ -119,7 +120,7 @@ def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | Non
 
 
 def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
-    """Return what an event says that went, and the identity of its log; "": it isn't known."""
+    """Return the deleted range that an event records, and its log's identity; "": that is unknown."""
     if event.step == Step.RELEASE:
         release = from_jsonable(SegmentRelease, event.payload)
         waived = release.passage is Passage.WAIVED and history.waiver is not None
@@ -208,12 +209,12 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return what ranges that are one row agree in; by the first four each offset goes once a run."""
+    """Return the key of ranges that make one row; in its first four fields each offset is deleted once."""
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 
 def _without(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
-    """Yield the parts of a range that are in no other, and take them among these."""
+    """Yield the parts of a range that no other one has, and add them to those."""
     parts = list(subtract_intervals(row.start_offset, row.end_offset, merge_intervals(reached)))
     reached += parts
     yield from (replace(row, start_offset=begun, end_offset=ended) for begun, ended in parts)
@@ -235,7 +236,7 @@ def with_store_times(rows: Iterable[DeletedRange], receipts: Sequence[Receipt]) 
 
 
 class Absence(StrEnum):
-    """Why a journal lacks a run."""
+    """The reason why a journal lacks a run."""
 
     OLDER_COPY = "older-copy"
     """It was put back from before the run, or is a new one, and may have gone on since."""
@@ -249,7 +250,7 @@ class Absence(StrEnum):
 class AbsentRun:
     """A run that witnesses know of, and that the journal lacks.
 
-    :param digests: what witnessed the run; at least one.
+    :param digests: the witnesses of the run; at least one.
     :param rows: the lakes' rows of it.
     """
 
@@ -281,7 +282,7 @@ class ExplainedAbsence:
 
     @property
     def clause(self) -> str:
-        """Return what was found in the journal, as a clause."""
+        """Return the journal's record, as a clause."""
         if self.altered is not None:
             found = f"run {self.altered.run_key} begun {time_text(self.altered.begun_at_ms)}"
             return f"found {found} in its place: it was changed since"

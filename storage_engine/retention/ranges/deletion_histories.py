@@ -37,7 +37,7 @@ from storage_engine.retention.ranges.deleted_ranges import (
 )
 
 _NAMED = 3
-"""Of more segments than these only the number is told."""
+"""Number of segments above which only the number is told."""
 _DELETED = "deleted"
 """Fate of a segment, in a report."""
 _UNDONE = "undone"
@@ -104,7 +104,7 @@ def _of_plan(history: RunHistory, record: RunRecord, deleted: Collection[str]) -
 
 
 def _of_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what lists of runs show otherwise than the report says."""
+    """Yield differences between lists of runs and the report."""
     count = sum(row["fate"] == _DELETED for row in content["segments"])
     validation, lost_ranges = report.verdict
     expected = {
@@ -150,7 +150,7 @@ def _of_report(
 def _of_segments(
     deleted: Mapping[str, Event], went: Collection[str], record: RunRecord, content: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what the report of a run that has ended says otherwise of what it deleted.
+    """Yield differences between the journal and the report of an ended run about deleted segments.
 
     :param went: what this run or another one deleted of its plan.
     """
@@ -166,7 +166,9 @@ def _of_segments(
             yield from _differing(f"{name} of {subject} in its report", payload[of_event], row[name])
         if (decision := decisions.get(subject)) is not None:
             why = (decision.reason.value, decision.detail)
-            yield from _differing(f"why {subject} went in its report", why, (row["reason"], row["detail"]))
+            yield from _differing(
+                f"why {subject} was deleted, in its report", why, (row["reason"], row["detail"])
+            )
 
 
 def _subject(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What others did to a held store, as the journal has it, and whether what they deleted is in a lake.
+"""Changes that others made to a held store, by the journal, and whether a lake has what they deleted.
 
 What a hold found gone was told as drift, and is no alarm of a loss again. Other losses stay alarms
 until a person accepts them.
@@ -81,7 +81,7 @@ def _is_recorded(one: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> boo
 def all_gone_spans(
     journal: Journal, record: StoreRecord, unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what all runs deleted from a store, and what was found to have gone without them.
+    """Return ranges that all runs deleted from a store, and ranges found deleted by others.
 
     :param unasked: where the lakes are that can't be asked now.
     """
@@ -111,7 +111,7 @@ def gone_spans(
 
 
 def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, int], ...]:
-    """Return what others deleted, each with the lineage in which it went, as it was found first."""
+    """Return ranges that others deleted, each with its lineage then, as it was found first."""
     events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
     found = (
         (from_jsonable(Drift, event.payload["disturbance"]), int(event.payload["lineage"]))
@@ -121,8 +121,8 @@ def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, i
 
 
 def _widest(found: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
-    """Without what is part of another range of the same lineage: a loss that grew until the hold was renewed
-    is found once for each look at it.
+    """Leave out ranges that are a part of another range of the same lineage: a loss that grew until the hold
+    was renewed is found once at each look.
     """
     for number, (one, lineage) in enumerate(found):
         others = ((other, i) for i, (other, of) in enumerate(found) if of == lineage and i != number)
@@ -131,7 +131,7 @@ def _widest(found: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
 
 
 def _covers(other: Drift, one: Drift, *, earlier: bool) -> bool:
-    """Return whether ``one`` is part of ``other``; of two equal ranges the earlier counts."""
+    """Return whether ``one`` is part of ``other``; of two equal ranges the earlier is the whole."""
     if other.kind is not one.kind:
         return False
     same = (other.start_offset, other.end_offset) == (one.start_offset, one.end_offset)
@@ -148,11 +148,11 @@ def gone_ranges(
     missing: Iterable[Missing] = (),
     present: Mapping[str, str] | None = None,
 ) -> tuple[RangeStatus, ...]:
-    """Return which parts of ranges that others deleted are ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
+    """Return the parts of ranges deleted by others that are ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
 
     What one of our runs deleted after all counts as that.
 
-    :param missing: what else should be on disk and isn't.
+    :param missing: other ranges that should be on disk and aren't.
     :param present: identities of the logs on disk, by name; None: a log that lost something has its name.
     """
     wanted = (*(_span(one) for one in drift if one.kind in GONE), *map(span_of_missing, missing))
@@ -221,7 +221,7 @@ def _span(one: Drift) -> ReleasedSpan:
 
 
 def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
-    """Return which of some ranges have offsets that others deleted.
+    """Return those of some ranges that have offsets which others deleted.
 
     :param ranges: by :func:`gone_ranges`.
     """
@@ -256,7 +256,7 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
 def spans_in_unasked_lakes(
     journal: Journal, record: StoreRecord, spans: Iterable[LostRange], unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return what the journal knows to be in lakes that can't be asked, of these spans."""
+    """Return those of these spans that the journal knows to be in lakes that can't be asked."""
     if not unasked:
         return ()
     wanted = list(spans)

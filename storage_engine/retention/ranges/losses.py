@@ -17,7 +17,7 @@ class AcceptedLoss:
     """Bytes [start_offset, end_offset) of a log, in one lineage, that are nowhere, and who goes on.
 
     :param log_id: which log it is, as receipts have it, where that is known: another one may get its name.
-    :param gap: what was known of it, where nothing but a gap between store and lake tells that it is gone.
+    :param gap: the known facts of it, where only a gap between store and lake shows the loss.
     """
 
     log: str
@@ -54,7 +54,7 @@ def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
 
 
 def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
-    """Cut what is gone where an accepted loss begins or ends; the first decision on a part counts."""
+    """Cut deleted ranges where an accepted loss begins or ends; the first decision on a part counts."""
     mine = [
         loss
         for loss in losses

@@ -43,7 +43,8 @@ _ADVICE = Text(
 def missing_findings(
     store: ManagedStore, journal: Journal, record: StoreRecord, missing: Sequence[Missing]
 ) -> Iterator[Finding]:
-    """Yield what no lake has of logs that are missing, and what nobody can tell, but for what was accepted.
+    """Yield ranges of missing logs that no lake has, and ranges that are unknown; accepted losses are left
+    out.
 
     :param store: whose lakes all answer.
     :raises StorageEngineError: lake or journal can't be read.
@@ -129,7 +130,7 @@ def remember_logs(context: Context, snapshot: StoreSnapshot) -> None:
 def missing_logs(
     store: ManagedStore, journal: Journal, record: StoreRecord, broker: BrokerStore, snapshot: StoreSnapshot
 ) -> tuple[Missing, ...]:
-    """Return what was remembered of logs, should be here, and isn't; of lineages that are open.
+    """Return remembered logs of open lineages that should be on disk and are missing.
 
     :raises StorageEngineError: the journal can't be read.
     :raises OSError: a file can't be read.
@@ -152,7 +153,7 @@ def missing_spans(
 
 
 def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]:
-    """Return which logs a store has on disk: identities by name, "" where one can't be told.
+    """Return the logs that a store has on disk: identities by name, "" where one can't be told.
 
     :raises OSError: a file can't be read.
     """

@@ -1,4 +1,4 @@
-"""Where each byte of a store's logs is, as runs that stay few where segments are many.
+"""The place of each byte of a store's logs, as ranges that stay few where segments are many.
 
 Unknown is its own place: where a lake can't be asked, what only it could tell is neither archived nor
 lost. A sealed segment may end before the next one begins, as its broker is asked; all else is pure.
@@ -89,16 +89,16 @@ def proven_ends(
 
 FAULTY = "faulty"
 _FAULTY_BESIDE = "a lake has it, and verify found a fault in it there"
-_SHIELDED = "gone from the log, and kept in the shield"
+_SHIELDED = "deleted from the log, and kept in the shield"
 
 ACCEPTED = "accepted"
 """Reason of a loss that a person has accepted."""
 MISSING = "missing"
-"""Reason of what should be somewhere and isn't, or of which nobody can tell whether it should."""
+"""Reason of a range that should be in some place and isn't, or of which that is unknown."""
 
 
 class Place(StrEnum):
-    """Where a range is, as pages name it; the journal keeps these words."""
+    """The place of a range, by its name on pages; the journal keeps these words."""
 
     LOCAL = "local"
     """On disk, and in no lake."""
@@ -114,19 +114,19 @@ class Place(StrEnum):
     LOST = "lost"
     """Neither on disk nor in a lake."""
     UNKNOWN = "unknown"
-    """A lake can't be asked, or nobody can tell whether it should be on disk."""
+    """A lake can't be asked, or it is unknown whether it should be on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Offsets [start_offset, end_offset) of a log that share a place and a reason.
 
-    :param segments: how many; 0 for what is in no place, or expired.
-    :param reason: a stable word: the plan's, of what is on disk; shielded; accepted or missing, if lost;
-        missing, if nobody can tell whether it should be on disk; faulty, if verifying found a fault in the
-        lake that no later look found gone.
+    :param segments: how many; 0 for a range that is in no place, or expired.
+    :param reason: a stable word: the plan's, for a range on disk; shielded; accepted or missing, if lost;
+        missing, if it is unknown whether it should be on disk; faulty, if verifying found a fault in the lake
+        that no later look found gone.
     :param detail: of its first segment, as a sentence; "" where the reason says it all.
-    :param log_id: of what is nowhere: which log it is of; "": it isn't known.
+    :param log_id: the log of a range that is in no place; "": it isn't known.
     """
 
     log: str
@@ -142,19 +142,20 @@ class OffsetRange:
 
     @property
     def is_missing(self) -> bool:
-        """Return whether it should be somewhere and isn't, as far as anybody can tell; not once accepted."""
+        """Return whether it should be in some place and is in none, as far as known, and isn't accepted."""
         return self.reason == MISSING
 
 
 @dataclass(frozen=True, slots=True)
 class Lakes:
-    """What lakes tell of a store.
+    """Lakes' knowledge of a store.
 
-    :param spans: what those have that could be asked. What is on disk as well is told segment by segment.
+    :param spans: the ranges of lakes that could be asked. Ranges that are on disk as well are told segment by
+        segment.
     :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
     :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
-    :param unnamed: lakes that have receipts of the store and that nobody named, each as a clause.
+    :param unnamed: lakes that have receipts of the store and that weren't named, each as a clause.
     """
 
     spans: Sequence[ArchivedSpan] = ()
@@ -180,7 +181,8 @@ def offset_ranges(
     :param decisions: on every segment on disk.
     :param ends: by log, its logical end; files behind it have no byte yet.
     :param shielded: gone from the log, and kept under a second name.
-    :param gone: what was deleted, by the journal. It is part of the log, so a loss at its beginning shows.
+    :param gone: deleted ranges, by the journal. They are part of the log, so that a loss at its beginning
+        shows.
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
@@ -234,7 +236,7 @@ def offset_ranges(
 
 
 def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages, but: str) -> OffsetRange:
-    """:param but: what a lake that has the segment lacks of it, as a clause."""
+    """:param but: the part of the segment that its lake lacks, as a clause."""
     segment = decision.segment
     if segment.id in lakes.proven:
         where, beside = Place.BOTH, f"a lake has it{but}"
@@ -275,7 +277,7 @@ def _archived(log: str, span: ArchivedSpan, start: int, end: int) -> OffsetRange
 
 
 def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return what lakes have, with a fault, of which nothing sound is in any place."""
+    """Return the lakes' ranges with a fault that are sound in no other place."""
     found = {(span.lineage, span.start_offset): span for span in spans if span.fault}
     covers = {lineage: _in_lineage(pieces, lineage) for lineage, _ in found}
     return [
@@ -288,9 +290,9 @@ def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRang
 def _expired(
     log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange], lost: Sequence[Interval]
 ) -> list[OffsetRange]:
-    """Return what expired, or stayed out by rules, of which nothing is in any place.
+    """Return ranges that expired, or that rules kept out, and that are in no other place.
 
-    :param lost: what went when no rule let it go.
+    :param lost: ranges deleted while no rule permitted it.
     """
     covers = {span.lineage: _in_lineage(pieces, span.lineage) for span in spans}
     reached = dict.fromkeys(covers, 0)
@@ -309,7 +311,7 @@ def _expired(
 
 
 def _losses(gone: Sequence[ReleasedSpan]) -> list[Interval]:
-    """Return what went when no rule let it go; not where one of our runs deleted it after all."""
+    """Return ranges deleted while no rule permitted it; not those that one of our runs deleted after all."""
     by_runs = merge_intervals(span for span in gone if not span.others)
     return merge_intervals(
         part
@@ -324,7 +326,9 @@ def _place_of_ended(text: str) -> Place:
 
 
 def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
-    """Return what has a place. What went in the present lineage is no older bytes under the same offsets."""
+    """Return the ranges that have a place. What went in the present lineage is no older bytes under the same
+    offsets.
+    """
     own = _in_lineage(pieces, lineage)
     went = merge_intervals(span for span in gone if span.lineage == lineage)
     older = [
@@ -339,7 +343,7 @@ def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[Release
 def _nowhere(
     log: str, lineage: int, cover: Sequence[Interval], gone: Sequence[ReleasedSpan], lakes: Lakes
 ) -> Iterator[OffsetRange]:
-    """Yield what lies between the ends of a log and is in no place that is known."""
+    """Yield ranges between the ends of a log that are in no known place."""
     edges = [*(edge for part in cover for edge in part)]
     edges += [edge for span in gone for edge in (span.start_offset, span.end_offset)]
     if not edges:

@@ -1,4 +1,4 @@
-"""What the last look found in lakes and journal, so that the next one reads what came since.
+"""Results of the last look into lakes and journal, so that the next one reads only what is new.
 
 What only lakes have can't change any more: receipts are a chain to which rows are added, and what a run has
 deleted is gone. So it is kept as runs of segments that follow each other. What may still change is kept as it
@@ -43,7 +43,7 @@ Slot = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LakeMark:
-    """Up to where a lake's chain of receipts was read.
+    """The row up to which a lake's chain of receipts was read.
 
     :param sequence: of its last receipt; -1: it had none.
     :param open: receipts of segments that may still change place.
@@ -59,9 +59,9 @@ class LakeMark:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMemory:
-    """What some lakes had together.
+    """Ranges that some lakes had together.
 
-    :param settled: what only they have, as runs.
+    :param settled: ranges that only they have, as runs.
     """
 
     marks: tuple[LakeMark, ...]
@@ -74,9 +74,9 @@ class ArchivedMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeletedMemory:
-    """What runs had deleted.
+    """Ranges that runs had deleted.
 
-    :param last_undo: the newest event by which a run brought back what it had deleted.
+    :param last_undo: the newest event by which a run brought back its deletions.
     :param known_id: all events up to this one are in ``spans``.
     """
 
@@ -93,7 +93,7 @@ class RangeMemory:
     deleted: DeletedMemory = DeletedMemory()
 
     def of(self, lake_ids: Sequence[str]) -> ArchivedMemory:
-        """Return what is kept of these lakes together; where nothing is, an empty one."""
+        """Return the kept results of these lakes together; empty where there are none."""
         found = (one for one in self.archived if one.lake_ids == tuple(lake_ids))
         return next(found, ArchivedMemory(tuple(map(LakeMark, lake_ids))))
 
@@ -103,7 +103,7 @@ class RangeMemory:
 
 
 _VERSION = 2
-"""Of the memory's fields; what another version kept counts as nothing."""
+"""Version of the memory's fields; results of another version count as none."""
 
 _MEMORIES = KeptRows("storage_engine_range_memories", "memory")
 
@@ -123,7 +123,7 @@ def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
 
 
 def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
-    """Keep what a look found for the next one, in place of what was kept.
+    """Keep the results of a look for the next one, in place of the earlier ones.
 
     :raises StorageEngineError: the journal can't be written.
     """
@@ -132,10 +132,10 @@ def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LakeLook:
-    """What a look found in a lake.
+    """Result of a look into a lake.
 
     :param rows: its receipts from the last known one on, in their order.
-    :param history: what verifying remembers of its receipts of this store.
+    :param history: verification's memory of its receipts of this store.
     :param hidden: segments on disk whose receipts are not sound at this moment.
     :param has_those_before: none of those before ``rows`` was deleted, as far as their number tells.
     """
@@ -161,12 +161,12 @@ def look_at_receipts(
 def known_spans(
     known: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
 ) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return what lakes have receipts of, by what is kept and the rows that came since.
+    """Return the ranges for which lakes have receipts, by the kept results and the rows added since.
 
     No offset is among it that no receipt is of. Of a segment that was archived twice one may be left out.
 
     :param read: looks at a lake's receipts from one on.
-    :return: None: what is kept of a lake isn't the beginning of its chain, or nothing is kept.
+    :return: None: the kept results of a lake aren't the beginning of its chain, or there are none.
     """
     memory = known.of(lake_ids)
     if all(mark.sequence < 0 for mark in memory.marks):
@@ -187,10 +187,10 @@ def look_at_lakes(
     first_offsets: Mapping[str, int],
     lineages: Lineages,
 ) -> tuple[RangeMemory, tuple[ArchivedSpan, ...]]:
-    """Return what lakes have together, and what to keep of it.
+    """Return the ranges of all lakes together, and the results to keep.
 
     :param read: looks at a lake, from a receipt on: the last known one shows that the chain is the same.
-    :param first_offsets: where what is on disk begins, by log.
+    :param first_offsets: where each log begins on disk.
     """
     memory = known.of(lake_ids)
     looks = [read(mark.lake_id, max(0, mark.sequence)) for mark in memory.marks]
@@ -269,14 +269,14 @@ def _is_contradicted(
 
 
 def _goes_on(mark: LakeMark, look: LakeLook) -> bool:
-    """Return whether what is known of a lake's chain is still its beginning."""
+    """Return whether a lake's chain still begins with the known part."""
     last = next((row for row in look.rows if row.sequence == mark.sequence), None)
     is_same = last is not None and last.row_hash == mark.row_hash and look.has_those_before
     return mark.sequence < 0 or is_same
 
 
 def _overlaps(runs: Sequence[ArchivedSpan], row: ReceiptSpan) -> bool:
-    """Return whether a receipt is of offsets that runs have; these don't overlap, and are in order."""
+    """Return whether a receipt overlaps runs of offsets, which are in order and don't overlap each other."""
     at = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
     return at > 0 and runs[at - 1].end_offset > row.start_offset
 
@@ -331,7 +331,7 @@ def _as_one(run: Sequence[ArchivedSpan]) -> ArchivedSpan:
 
 
 def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
-    """Yield what went for one reason as few spans that share no offset: whatever went twice counts once."""
+    """Yield ranges deleted for one reason as few spans without a common offset: each counts once."""
 
     def kind(one: ReleasedSpan) -> tuple[str, int, str, str]:
         return one.log, one.lineage, one.log_id, one.excused

@@ -34,11 +34,11 @@ from storage_engine.retention.store.stamp import Stamp, read_stamp
 
 
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
-    """Write what lakes and stamp lack of the store's deletions; a dry run writes nothing.
+    """Write the store's deletions that lakes and stamp lack; a dry run writes nothing.
 
     Killed at any instant and run again, it goes on. Each range of a run is there once.
 
-    :return: what could not be written, and why.
+    :return: rows that could not be written, and why.
     """
     return () if run.request.dry_run else tuple(filter(None, _record(context, run)))
 
@@ -49,7 +49,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         reader = JournalReader(context.store.journal_url)
         runs = read_deleting_runs(reader, store_id)
     except (StorageEngineError, OSError, *MALFORMED) as error:
-        yield Text("what runs deleted could not be read from the journal: ", reason_text(error))
+        yield Text("runs' deletions could not be read from the journal: ", reason_text(error))
         return
     if not runs:
         return
@@ -59,25 +59,25 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         differs = _stamped_otherwise(reader, store_id, runs, stamped, rows)
         digest = read_history(reader, store_id, runs[-1]).digest
     except (BadInputError, *MALFORMED) as error:
-        yield f"what the last deletion came to could not be read from the journal: {error}"
+        yield f"the last deletion's digest could not be read from the journal: {error}"
         return
     except (StorageEngineError, OSError) as error:
         why = reason_text(error)
-        yield Text(f"{context.store.root}: what the last deletion came to could not be stamped: ", why)
+        yield Text(f"{context.store.root}: the last deletion's digest could not be stamped: ", why)
         return
     yield differs or _stamp(context, run, digest)
 
 
 def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: StoreRecord) -> tuple[str, ...]:
-    """Write what lakes lack of a store's deletions, where no run of the store is at work.
+    """Write a store's deletions that lakes lack, unless a run of the store is at work.
 
-    :return: what could not be written, and why.
+    :return: rows that could not be written, and why.
     """
     try:
         reader = JournalReader(journal_url)
         runs = read_deleting_runs(reader, record.store_id)
     except (StorageEngineError, OSError, *MALFORMED) as error:
-        return (Text("what runs deleted could not be read from the journal: ", reason_text(error)),)
+        return (Text("runs' deletions could not be read from the journal: ", reason_text(error)),)
     return tuple(_write_into(lakes, reader, record, runs, record.name)) if runs else ()
 
 
@@ -88,7 +88,7 @@ def _write_into(
     runs: Sequence[DeletingRun],
     store_name: str | None,
 ) -> Generator[str, None, list[DeletedRange]]:
-    """Yield what can't be written, and return the rows that were there."""
+    """Yield failures to write, and return the rows that were there."""
     rows: list[DeletedRange] = []
     for config in lakes:
         try:
@@ -96,7 +96,7 @@ def _write_into(
                 rows += yield from _write_rows(lake, reader, record.store_id, runs, store_name)
         except (StorageEngineError, OSError) as error:
             yield Text(
-                f"lake {config.location}: what runs deleted could not be written into its table "
+                f"lake {config.location}: runs' deletions could not be written into its table "
                 "deletions, and will be by the next run: ",
                 reason_text(error),
             )
@@ -108,8 +108,8 @@ def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
         missing = stamp_store(context, run, (), digest)
     except (StorageEngineError, OSError) as error:
         why = reason_text(error)
-        return Text(f"{context.store.root}: what the last deletion came to could not be stamped: ", why)
-    return f"{missing}: only the journal tells what the last deletion came to" if missing else ""
+        return Text(f"{context.store.root}: the last deletion's digest could not be stamped: ", why)
+    return f"{missing}: only the journal has the last deletion's digest" if missing else ""
 
 
 def _stamped_otherwise(
@@ -123,7 +123,7 @@ def _stamped_otherwise(
 
     Asked before the stamp goes on to a later deletion: what it says then tells nothing of this one.
 
-    :param rows: what the lakes have of the store's deletions.
+    :param rows: the lakes' rows of the store's deletions.
     """
     known = None if stamp is None else stamp.deletion
     if known is None:
@@ -155,7 +155,7 @@ def _open(config: LakeConfig) -> Lake | None:
 def _write_rows(
     lake: Lake, reader: JournalReader, store_id: str, runs: Sequence[DeletingRun], store_name: str | None
 ) -> Generator[str, None, Sequence[DeletedRange]]:
-    """Yield what can't be written, and return the rows that were there."""
+    """Yield failures to write, and return the rows that were there."""
 
     def missing(known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
         rows = missing_rows(lake, reader, store_id, runs, known)
@@ -173,7 +173,7 @@ def _write_rows(
     try:
         rows = missing(known)
     except (BadInputError, *MALFORMED) as error:
-        yield f"what runs deleted could not be read from the journal: {error}"
+        yield f"runs' deletions could not be read from the journal: {error}"
         return known
     for explained in explain_absent_runs(reader, store_id, runs, (), known):
         if explained.altered is not None:

@@ -1,4 +1,4 @@
-"""Where a store's logs were when they were last looked at, and what of them should be here and isn't. Pure.
+"""Begin and end of a store's logs at the last look, and ranges that should be here and are missing. Pure.
 
 Files that are gone tell nothing of themselves, and no lake has what was never archived. So each look that may
 write remembers where logs begin and end. Only logs with an identity of their own are remembered, as others
@@ -20,7 +20,7 @@ class SeenLog:
     """A log when it was looked at.
 
     :param start_offset: of its first segment.
-    :param safe_end: below which no broker cuts it: what its replicas in sync had.
+    :param safe_end: below which no broker cuts it: the offset that its replicas in sync had reached.
     """
 
     log: str
@@ -40,8 +40,8 @@ class SeenLog:
 class Missing:
     """Offsets [start_offset, end_offset) of a log that were here, and should be, and aren't.
 
-    :param why: what is known of that, as a sentence without its end.
-    :param is_unknown: nobody can tell whether the log should be here.
+    :param why: the known facts of that, as a sentence without its end.
+    :param is_unknown: it is unknown whether the log should be here.
     :param log_id: which log it is of, as receipts have it; "": it can't be told.
     :param is_other: another log has its name by now, so that nothing by that name tells of it.
     """
@@ -64,7 +64,7 @@ def logs_of_snapshot(
 ) -> tuple[SeenLog, ...]:
     """Return a snapshot's logs as they are remembered.
 
-    :param known: what is remembered: of a log whose end can't be read that is its end.
+    :param known: remembered logs: of a log whose end can't be read that is its end.
     """
     before = {(one.log, one.lineage): one for one in known}
 
@@ -115,7 +115,7 @@ def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[Seen
 def remembered(
     known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> tuple[SeenLog, ...]:
-    """Return what is to be remembered from this look on: one that is rightly gone is forgotten.
+    """Return the logs to remember after this look: logs whose deletion was right are forgotten.
 
     Of a log that is as it was the earlier look stays, so that nothing changes where nothing has.
 
@@ -138,7 +138,8 @@ def remembered(
 def missing_ranges(
     known: Sequence[SeenLog], here: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> Iterator[Missing]:
-    """Yield what of known logs should be here and isn't. Another log of its name hides none of it.
+    """Yield the ranges of known logs that should be on disk and are missing. Another log of its name hides
+    none of it.
 
     Of a log that is here that is its end: no broker cuts below what replicas in sync have. Its beginning goes
     as it expires.

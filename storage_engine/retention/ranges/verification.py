@@ -75,7 +75,7 @@ from storage_engine.retention.store.unnamed_lakes import heads_unasked, how_to_n
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 _NAMED = 3
-"""Of more ranges of a run than these that were changed only the number is told."""
+"""Number of changed ranges of a run above which only the number is told."""
 
 _ADVICE = (
     "Nothing was changed. Find out who writes to the journal; bring it back from a backup that agrees with "
@@ -88,7 +88,7 @@ def deletion_findings(
 ) -> tuple[Finding, ...]:
     """Return the runs of which the journal tells something else than was witnessed when they deleted.
 
-    :param stamped: by the store's stamp; None: there is none, or nobody asked.
+    :param stamped: by the store's stamp; None: there is none, or it was not asked for.
     :raises JournalUnavailableError: the journal can't be read.
     """
     return tuple(_findings(reader, lake, store_id, stamped))
@@ -215,7 +215,7 @@ def _changes(history: RunHistory, rows: Sequence[DeletedRange]) -> str:
 
 
 def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
-    """Yield what a journal says otherwise than a row of what went, as a clause."""
+    """Yield the differences between a journal and a row of a deletion, as a clause."""
     parts = [
         part
         for part in now
@@ -246,9 +246,9 @@ def _listed(clauses: Iterable[str]) -> str:
 
 _PROVEN = (Where.BOTH, Status.OK)
 _ADOPT = Text(
-    "Archive it. Where that is refused, as it is the archived store again, run ",
+    "Archive it. If that is refused because this store is the archived one, run ",
     Command("adopt"),
-    " first: its log goes on otherwise than the archived one.",
+    " first: its log differs from the archived one from some offset on.",
 )
 
 
@@ -262,7 +262,7 @@ def verify_lake(
 ) -> tuple[StoreVerification, ...]:
     """Check every store's part of a lake.
 
-    :param journal_url: where it is remembered what was checked when; made if it isn't there.
+    :param journal_url: where the times of checks are remembered; made if it isn't there.
     :param level: up to BYTES.
     :param max_bytes: how much to read of data files; the next call goes on with what was seen longest ago.
     :param renew: first prove segments again whose rows another engine has moved, and add receipts for them,
@@ -304,7 +304,7 @@ def verify_store(
 
     :param max_bytes: how much to read of data files and, at STORE, of the store's own; as for a whole lake.
     :param renew: as for a whole lake.
-    :return: one result a lake that can be asked; what the other one proves counts in its ranges.
+    :return: one result for each lake that can be asked; the other one's proofs count in its ranges.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: no lake can be read.
     :raises JournalUnavailableError: the journal can't be read, or can't be written and a budget needs it.
@@ -399,7 +399,7 @@ def _with_journal(
     except JournalUnavailableError as error:
         if missing_sqlite_file(journal_url):
             return result
-        detail = Text("what it knows of deletions was not compared: ", Text(error).removesuffix("."))
+        detail = Text("its record of deletions was not compared: ", Text(error).removesuffix("."))
         unasked = Finding(Status.WARNING, "journal", detail, "Verify when it can be read.")
         return replace(result, findings=(*result.findings, unasked))
 
@@ -440,9 +440,9 @@ def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot:
 def other_lake_findings(
     others: Sequence[LakeHead], result: StoreVerification, has_rows: bool
 ) -> Iterator[Finding]:
-    """Yield the lakes that a store was archived into and that nobody named, where that leaves a gap. Pure.
+    """Yield the lakes that a store was archived into and that weren't named, where that leaves a gap. Pure.
 
-    :param others: what those lakes held last of the store.
+    :param others: last receipts of the store in those lakes.
     :param has_rows: a lake that was named has receipts of the store.
     """
     late = [f"{log} from {offset}" for log, offset in sorted(result.begins.items()) if offset > 0]
@@ -464,7 +464,7 @@ def _journalled(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead,
 
 
 def _journalled_witnesses(lake: Lake, journal: Journal, store_id: str) -> Witnesses:
-    """Return which other lakes and stores have receipts of a store's bytes by the journal's word."""
+    """Return other lakes and stores that, by the journal, have receipts of a store's bytes."""
     unasked = lakes_unasked(journalled_heads(journal, store_id), (lake,), {})
     return Witnesses(unasked=unasked, compared=partial(compared_receipts, journal, store_id))
 

@@ -1,4 +1,4 @@
-"""Flush what a cleanup left behind, and look at the broker's checkpoint. It is never written here.
+"""Flush after a cleanup, and a look at the broker's checkpoint. It is never written here.
 
 A running broker flushes by itself, and what it deletes there it flushes itself: beside one, this
 measures how far the broker is behind with it.
@@ -49,12 +49,12 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 
 @dataclass(frozen=True, slots=True)
 class DependentsResult:
-    """What became of the files that pointed only into deleted segments.
+    """Results for the files that pointed only into deleted segments.
 
     :param min_offset: the log's, by the files that are there; None when nothing was released.
     :param deleted: number of files by kind.
     :param freed_bytes: 0 while they lie in the run's quarantine.
-    :param notices: what could not be checked while the store was taken, and what stayed.
+    :param notices: checks that could not be made while the store was taken, and files that stayed.
     """
 
     run_key: str
@@ -156,7 +156,7 @@ def _record_results(context: Context, run: Run) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult:
-    """What flushing a store came to.
+    """Result of flushing a store.
 
     :param checkpoint: its values as they are, by name.
     :param flushed: number of files and directories that were flushed.
@@ -230,7 +230,7 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
-    """Return what a flush of a store of our own engine came to."""
+    """Return the result of a flush of our own engine's store."""
     progress = process_of(context.broker).progress(now_ms)
     checkpoint = found.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)

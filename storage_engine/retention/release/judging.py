@@ -37,15 +37,15 @@ from storage_engine.retention.store.known_heads import KnownHeads
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 MAY_BE_GONE = "It was not deleted, older ones of the plan may be."
-"""What errors say while segments are deleted."""
+"""The ending of errors while segments are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of planned segments that are gone.
+    """Results for planned segments that are gone.
 
     :param others: those that our other runs deleted.
-    :param gone: those that went by none of our runs.
+    :param gone: those that were deleted by none of our runs.
     :param went: logs of which segments are gone, and that go on.
     """
 
@@ -61,7 +61,7 @@ class Settled:
     def require_one(self, judged: Judged) -> None:
         """Make sure that a log is left, one that goes or one that has gone.
 
-        :raises StorageEngineError: all are refused; what a release of the first one alone ends with.
+        :raises StorageEngineError: all are refused; the error of a release of the first one alone.
         """
         require_one(judged.refusals, {*self.went, *judged.ends})
 
@@ -69,7 +69,7 @@ class Settled:
 def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> Settled:
     """Account for planned segments that are gone: this run's doing, from before a kill, or somebody else's.
 
-    :raises StorageEngineError: no log is left, since each one lost what should have stayed.
+    :raises StorageEngineError: no log is left, since each one lost segments that should have stayed.
     """
     others: list[SegmentRelease] = []
     there = {segment.id for log in snapshot.logs for segment in log.segments}
@@ -113,7 +113,7 @@ def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> N
 def read_proofs_to_delete(
     context: Context, wanted: Collection[SegmentId], known: KnownHeads, lease: Lease
 ) -> Proofs:
-    """Read what lakes prove of segments that are about to go; their data files are read once more.
+    """Read the lakes' proofs of segments that are about to be deleted; their data files are read once more.
 
     :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
     """
@@ -129,7 +129,7 @@ def read_proofs_to_delete(
 
 
 def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
-    """Read what the store's lakes prove of the plan's segments.
+    """Read the lakes' proofs of the plan's segments.
 
     :param lease: renewed meanwhile.
     :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
@@ -144,7 +144,7 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the gate says of all logs of a plan.
+    """The gate's decisions on all logs of a plan.
 
     :param verdicts: of the logs that pass, oldest first in each.
     :param refusals: of the other logs.
@@ -155,7 +155,7 @@ class Judged:
 
     @property
     def ends(self) -> dict[str, int]:
-        """By name, where each log that passes begins once its segments are gone."""
+        """Return the begin of each log that passes, once its segments are gone, by name."""
         return {verdict.segment.log: verdict.segment.end_offset for verdict in self.verdicts}
 
     def without(self, refusals: Sequence[Refusal]) -> Judged:
@@ -182,7 +182,7 @@ def judge_logs(
     :param decisions: of logs that are not refused yet.
     :param refusals: of the others.
     :param lease: renewed while files are hashed, which may take longer than a lease lasts.
-    :param consent: what persons say of the plan, with the waiver that it may go by.
+    :param consent: persons' decision on the plan, with the waiver by which it may be released.
     """
     planned = {segment.id: segment for segment in plan.to_delete}
     verdicts = [
@@ -235,7 +235,7 @@ def _still_proven(verdict: Verdict) -> Verdict:
 
 
 def _kept_in(plan: Plan) -> Callable[[str], str]:
-    """Return what says of a log's name that nothing of it was deleted."""
+    """Return the sentence which says that no segment of a log was deleted."""
     if len(plan.new_min_offsets) > 1:
         return lambda log: f"Nothing of log {log} was deleted."
     return lambda _: "Nothing was deleted."
@@ -327,8 +327,8 @@ def _hash_again(
     """Compare files with their receipts; refuse the logs of those that have other bytes or can't be read.
 
     :param again: which segments.
-    :param nothing: of a log's name, what errors say was deleted of it.
-    :param passed: makes of a verdict what it is once the bytes have been compared.
+    :param nothing: returns, for a log's name, the errors' sentence on its deletions.
+    :param passed: returns the verdict for one whose bytes have been compared.
     """
     compared: list[Verdict] = []
     refusals: dict[str, Refusal] = {}
@@ -358,14 +358,15 @@ def _hash_again(
 def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
     """Make sure that a segment is as it was when it was compared with other nodes' receipts.
 
-    :raises ChangedUnderUsError: it isn't, or nobody can tell.
+    :raises ChangedUnderUsError: it isn't, or that is unknown.
     """
     path = verdict.segment.facts.path
     sha256 = digest(path, reading) if verdict.sha256 else "none"
     if sha256 != verdict.sha256:
         raise ChangedUnderUsError(
             f"{path}: expected SHA-256 {verdict.sha256 or 'taken'} as it was when it was compared with what "
-            f"other nodes archived, found {sha256}: somebody writes to it, or may. {said} Find out who does, "
+            f"other nodes archived, found {sha256}: another program writes to it, or may. {said} Find out "
+            "who does, "
             "and run again.",
             path=path,
         )
@@ -385,6 +386,7 @@ def check_clock(context: Context, plan: Plan) -> None:
             f"{plan.store_root}: expected the clock to go on as the time since the machine's start does, "
             f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
             "Nothing was deleted. Set it right; if it is right now, it is believed a day after it was set. "
-            "What goes whatever its age, as by a forced cleanup where no minimum_retention_hours is set, "
+            "Segments deleted whatever their age, as by a forced cleanup where no "
+            "minimum_retention_hours is set, "
             "still may."
         )

@@ -1,4 +1,4 @@
-"""Delete what the approved plan says, as far as the gate lets it pass. The only place that lets segments
+"""Deletion of the approved plan's segments, as far as each passes the gate. The only place that lets segments
 go.
 
 Holding the store, by its broker's means and our lease: a new snapshot, a new plan, every segment judged
@@ -107,17 +107,18 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """What a release did.
+    """Result of a release.
 
     :param deleted: by this run, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
-    :param freed_bytes: 0 while what went lies in the run's quarantine; without what the broker removes later.
+    :param freed_bytes: 0 while deleted files lie in the run's quarantine; without files that the broker
+        removes later.
     :param new_min_offset: where the log begins now; None: the plan has several logs.
-    :param notices: what could not be checked while the store was taken.
-    :param unread: what consumers lose by it, as it was right before.
+    :param notices: checks that could not be made while the store was taken.
+    :param unread: consumers' losses by it, as computed right before.
     :param new_min_offsets: by name, where each log of the plan begins now.
     :param refused: logs that were refused, while others went: the run ends with an error that names them.
-    :param gone: approved segments of the other logs that went by none of our runs.
+    :param gone: approved segments of the other logs that were deleted by none of our runs.
     """
 
     run_key: str
@@ -144,11 +145,11 @@ class ReleaseResult:
 
 
 def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> tuple[str, ...]:
-    """Remove what is left of segments that a run was killed in the middle of.
+    """Finish the removal of segments that a run was killed in the middle of.
 
     A running broker deletes by itself; so does it here.
 
-    :return: what stays, and why, as sentences.
+    :return: files that stay, and why, as sentences.
     """
     there = [segment for log in held.snapshot.logs for segment in log.segments]
     if context.broker.is_live or not any(one.companions for one in chain(plan.to_delete, there)):
@@ -160,7 +161,7 @@ def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> 
 
 
 def _half_gone(context: Context, there: Collection[SegmentId]) -> Iterator[tuple[str, SegmentRelease]]:
-    """Yield what was meant to go, by the key of its run."""
+    """Yield removals that were intended and not finished, by the key of their run."""
     for run_key, meant in open_releases(context.journal, context.record.store_id).items():
         for release in meant.values():
             is_gone = release.segment.id not in there and not os.path.lexists(release.facts.path)
@@ -188,7 +189,7 @@ def _finish(
 
 
 def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
-    """:raises LakeUnavailableError: a lake can't be asked, so that it is unknown what is proven."""
+    """:raises LakeUnavailableError: a lake can't be asked, so that its proofs are unknown."""
     if all(release.receipt_hash is None for release in wanted.values()):
         return Proofs(())
     known = known_heads(context.journal, context.record)
@@ -199,7 +200,7 @@ def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: 
 
 
 def deleted_of(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return which segments are deleted, by the broker's word or by their files.
+    """Return the segments that are deleted, by the broker's answer or by their files.
 
     :raises BrokerError: a running broker has to say it, and can't be asked.
     """
@@ -259,9 +260,9 @@ def release(
     segment are raised where no log is left.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param approved_digest: of the plan that the caller means; None: of the one that is recorded. Whether a
-        second person has to approve it, and has, the journal alone says.
-    :raises BadInputError: what goes can't be set aside, though the policy wants it; nothing was deleted.
+    :param approved_digest: digest of the caller's plan; None: of the recorded one. The journal alone says
+        whether a second person has to approve it, and has.
+    :raises BadInputError: the files can't be set aside, though the policy wants it; nothing was deleted.
     :raises RunStateError: no such run, it has no plan, it is a dry run, it was undone, or another plan was
         approved.
     :raises NotApprovedError: a second person has to approve the plan, and none has.
@@ -274,7 +275,7 @@ def release(
     :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more than was approved.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
-    :raises CorruptFileError: what points into the segments couldn't be cleaned up behind them.
+    :raises CorruptFileError: files that point into the segments couldn't be cleaned up behind them.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -413,8 +414,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 class _Found:
     """A plan held against the store as it is.
 
-    :param going: what may still go, of logs that aren't refused for what is gone.
-    :param stay: what may not.
+    :param going: segments that may still be deleted, of logs that aren't refused for missing ones.
+    :param stay: segments that may not.
     """
 
     settled: Settled
@@ -458,7 +459,7 @@ def _judge(context: Context, run: Run, plan: Plan, held: Locked, known: KnownHea
 
 
 def _went(going: Sequence[Decision], judged: Judged) -> bool:
-    """Return whether files of a log that was refused only now went away while they were hashed."""
+    """Return whether files of a log that was refused only now vanished while they were hashed."""
     refused = refused_logs(judged.refusals)
     return any(
         one.segment.log in refused and not all(Path(file.path).exists() for file in one.segment.files)
@@ -482,7 +483,7 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
 def _dependents(
     context: Context, snapshot: StoreSnapshot, judged: Judged
 ) -> tuple[Judged, tuple[DependentFile, ...]]:
-    """Find what goes after the segments; refuse the logs of which it can't be read."""
+    """Find the files to delete after the segments; refuse logs whose files can't be read."""
     found, unreadable = find_dependents(context.broker, snapshot, judged.ends)
     return judged.without([refusal(log, error) for log, error in unreadable.items()]), found
 

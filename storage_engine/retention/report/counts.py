@@ -1,4 +1,4 @@
-"""What a run archived or deleted, in figures: for those who wait for it and don't read its report."""
+"""Figures of what a run archived or deleted, for readers who don't open its report."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def archived_counts(store: AnyStore, run_key: str, step: Step) -> tuple[Counts, 
 
 
 def released_segments(store: AnyStore, run_key: str) -> tuple[SegmentRelease, ...]:
-    """Return what a run has deleted until now, whatever became of it."""
+    """Return the segments that a run has deleted until now, whatever its outcome."""
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)
     done, _ = releases(() if run is None else context.journal.events(run, Step.RELEASE))

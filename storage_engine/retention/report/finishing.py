@@ -78,7 +78,7 @@ def validated_since(store: AnyStore, run_key: str) -> str | None:
 
 
 def is_idle(report: Report) -> bool:
-    """Tell whether a run changed nothing and found nothing that a person has to hear of."""
+    """Tell whether a run changed nothing and found nothing that a person has to know."""
     did = (
         report.archived,
         report.archived_ahead,
@@ -103,7 +103,8 @@ def is_idle(report: Report) -> bool:
 
 
 def reasons_digest(report: Report) -> str:
-    """Return a digest of why nothing goes: causes, notices, and the reasons of the segments in their order.
+    """Return a digest of why nothing is deleted: causes, notices, and the reasons of the segments in their
+    order.
 
     Not of their number: a log that grows is kept for the reasons it was kept for.
     """
@@ -150,17 +151,17 @@ _ENDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FinishResult:
-    """How a run ended.
+    """End of a run.
 
     :param ok: nothing failed and nothing was refused.
     :param finished: the run is over; otherwise the same run key goes on with it.
-    :param unread: what consumers lost by the run, and how to get it back, in words.
+    :param unread: consumers' losses by the run, and the command that exports the messages, in words.
     :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or
         the run was undone since.
-    :param errors: why steps of the run failed, unless they were done since, and what validation found.
-    :param wrong_lakes: why lakes aren't what they should be, which fails the run's end as well.
+    :param errors: why steps of the run failed, unless they were done since, and validation's findings.
+    :param wrong_lakes: why lakes are unusable as they are, which fails the run's end as well.
     :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
-    :param notices: what could not be written of the store's deletions; the next run writes it.
+    :param notices: rows of the store's deletions that could not be written; the next run writes them.
     :param not_approved: who refused the run's plan, or that nobody answered in time; "": neither.
     """
 
@@ -187,7 +188,7 @@ class FinishResult:
         """Raise the error with which the run has to end, if there is one.
 
         :raises LogsRefusedError: logs of the run were refused.
-        :raises LakeIdentityError: a lake isn't what it should be, such as a copy.
+        :raises LakeIdentityError: a lake is unusable as it is, such as a copy.
         """
         if (error := self.ending_error) is not None:
             raise error

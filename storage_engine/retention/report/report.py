@@ -1,4 +1,4 @@
-"""What a run did and why: the answer to every question about a segment that went or stayed."""
+"""A run's report: what it did and why, for each segment that was deleted or kept."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Fate(StrEnum):
     DELETED = "deleted"
     KEPT = "kept"
     PENDING = "pending"
-    """To be deleted by the plan, and still there."""
+    """To be deleted by the plan, and still on disk."""
     MISSING = "missing"
     """To be deleted by the plan, and gone though no run deleted it."""
     GONE_PROVEN = "gone-proven"
@@ -69,7 +69,7 @@ class Fate(StrEnum):
 class SegmentReport:
     """One segment of the plan: what became of it, why, and on what ground.
 
-    :param proof: on what ground it was deleted; "" when it was not.
+    :param proof: the ground on which it was deleted; "" when it was not.
     """
 
     log: str
@@ -89,10 +89,7 @@ class SegmentReport:
 def segment_reports(
     plan: Plan | None, gone: Mapping[str, SegmentRelease], released: ReleaseResult | None
 ) -> tuple[SegmentReport, ...]:
-    """Return what became of each segment of a plan, in the plan's order.
-
-    :param gone: by subject, what this run deleted, or another one.
-    """
+    """:param gone: by subject, segments that this run deleted, or another one."""
     stayed = {segment_subject(k.log, k.base_offset): k for k in (released.kept if released else ())}
     missing = {
         (one.log, offset): Fate.MISSING
@@ -137,7 +134,7 @@ def _fate(
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What became of one step of a run.
+    """Result of one step of a run.
 
     :param took_ms: None while the step is not done.
     :param error: the last failure, unless the step was done since.
@@ -193,7 +190,7 @@ def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
 
 
 def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collection[SegmentId]) -> bool:
-    """Return whether what failed of archiving was done since."""
+    """Return whether archiving that failed was done since."""
     results = [
         event.event_id for event in events if (event.step, event.phase) == (Step.ARCHIVE, Phase.RESULT)
     ]
@@ -219,9 +216,9 @@ class Outcome(StrEnum):
     FAILED = "failed"
     """A step failed and was not done since, or validation found a failure."""
     RELEASED_IN_PART = "released-in-part"
-    """What passed of some logs is deleted; other logs were refused, and stay as they are."""
+    """Segments of some logs are deleted; other logs were refused, and stay as they are."""
     UNDONE = "undone"
-    """What it deleted was brought back, all of it."""
+    """All that it deleted was brought back."""
     DRY_RUN = "dry-run"
     """It was asked only for what would go; nothing was archived or deleted."""
 
@@ -259,25 +256,27 @@ InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run did and why, with all that its page, mail and JSON form show.
+    """A run's acts with reasons, as its page, mail and JSON form show them.
 
     :param unproven: base offsets that the run wanted in the lake and that have no receipt.
     :param unproven_logs: the log of each; empty in reports of before there was this field.
     :param archived_ahead: number of segments that the run archived though they don't go yet.
-    :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
+    :param archive_lag: sealed, unproven segments at the run's end; None when it was not measured.
     :param alarms: thresholds of the policy that archive lag or a running broker's work exceed, and ranges of
         the log that others deleted.
     :param hold: on a store whose broker runs, at the run's last look, with all drift found in the run;
         None where none runs.
     :param levels: of the disks when the plan was made.
-    :param unread: what consumers lost by the deletion; where nothing is deleted yet, as the plan foresees it.
+    :param unread: consumers' losses by the deletion; where nothing is deleted yet, as the plan foresees them.
     :param unread_lines: the same in words, with the commands that get it back.
-    :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
-    :param notices: what a person should read though it changed nothing.
-    :param freed_bytes: 0 while what was deleted lies in a quarantine; without what a broker removes later.
-    :param quarantine: of what was deleted; None: it was deleted for good.
-    :param refused: logs of which nothing more went, though the others did.
-    :param lake_directory: what ``--lake`` takes for the lake; LAKE where no directory here is known to be it.
+    :param owed: messages that the broker still had to deliver or to decide then; empty where the policy
+        ignores them.
+    :param notices: notices for a person that changed nothing.
+    :param freed_bytes: 0 while deleted files lie in a quarantine; without files that a broker removes later.
+    :param quarantine: of the deleted files; None: they were deleted for good.
+    :param refused: logs of which nothing more was deleted, though segments of others were.
+    :param lake_directory: the value of ``--lake`` for the lake; LAKE where no directory here is known to be
+        it.
     :param wrong_lakes: why lakes of the store aren't what they should be, such as a copy, and what to do.
     :param hashed_again: number of segments beside those that go which a lake had, and whose bytes this run
         found unchanged.
@@ -343,7 +342,7 @@ class Report:
 
     @property
     def unproven_ids(self) -> tuple[tuple[str, int], ...]:
-        """Return what has no receipt, by log and base offset; of an older report no log is known."""
+        """Return segments without a receipt, by log and base offset; in an older report no log is known."""
         logs = self.unproven_logs or ("",) * len(self.unproven)
         return tuple(zip(logs, self.unproven, strict=True))
 
@@ -363,7 +362,9 @@ def build_report(store: AnyStore, run_key: str) -> Report:
 
 
 def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
-    """As :func:`build_report`, for an open context, and what was just read from the lakes, if it was."""
+    """Return the same as :func:`build_report`, for an open context, with the lakes' rows if they were just
+    read.
+    """
     store, plan = context.store, run.plan
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
@@ -445,7 +446,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
             *planned,
             *again_notices(recorded_faults(events)),
             *_while("segments were deleted", released, planned),
-            *_while("what pointed into them was deleted", cleaned, planned),
+            *_while("the files that pointed into them were deleted", cleaned, planned),
             *(f"{subject} was deleted by another run meanwhile" for subject in others),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),
@@ -478,7 +479,7 @@ def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
 
 
 def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
-    """Return what of the log others deleted in this run, and whether the lake has it."""
+    """Return the log's ranges that others deleted during this run, and whether the lake has them."""
     if not hold:
         return ()
     gone = [one for one in hold.disturbances if one.kind in GONE]
@@ -488,14 +489,15 @@ def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
 def _while(
     what: str, result: ReleaseResult | DependentsResult | None, known: Collection[str]
 ) -> Iterator[str]:
-    """Return what was noticed then, and wasn't ``known`` before."""
+    """Return the notices of a step that weren't ``known`` before."""
     notices = result.notices if result else ()
     yield from (Text(f"while {what}: ", notice) for notice in notices if notice not in known)
 
 
 def read_lakes(context: Context, run: Run) -> InLakes:
-    """Read what the lakes have of what the run wanted in them, what they lack, why that is unknown, and which
-    lakes aren't what they should be."""
+    """Read the segments that the run wanted in the lakes: those that they have, those that they lack, why
+    some are unknown, and which lakes aren't what they should be.
+    """
     wanted = [
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
         for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)

@@ -57,7 +57,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("Deleted", _segments(report, Fate.DELETED))
     pending = "Would be deleted" if report.request.dry_run else "To be deleted"
     yield from _section(pending, _segments(report, Fate.PENDING))
-    yield from _section("Gone by no run, and proven", _segments(report, Fate.GONE_PROVEN))
+    yield from _section("Deleted by no run, and proven", _segments(report, Fate.GONE_PROVEN))
     yield from _section("Missing", _segments(report, Fate.MISSING))
     yield from _section("Kept", _segments(report, Fate.KEPT))
     yield from _section(find_broker(report.broker).words.dependents, _dependents(report))
@@ -87,10 +87,11 @@ def question_subject(report: Report) -> str:
 
 
 def question_body(report: Report, why: str, link: str) -> str:
-    """Say what a second person has to know of a plan: what goes and why, who loses what, what proves it.
+    """Describe a plan to a second person: which segments are deleted and why, consumers' losses, and the
+    proofs.
 
     :param why: somebody is asked, as a clause.
-    :param link: to what is not cut.
+    :param link: to the uncut text.
     """
     going = [row for row in report.segments if row.planned]
     reasons = Counter(row.reason.value for row in going)
@@ -166,7 +167,7 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _named(report: Report, log: str, base_offset: int) -> str:
-    """Return what a segment is called: by its log too, where there are several."""
+    """Return a segment's name: with its log, where there are several."""
     return f"{log}/{base_offset:020d}" if log and report.has_several_logs else f"{base_offset:020d}"
 
 
@@ -250,7 +251,7 @@ def _quarantine(report: Report) -> Iterator[str]:
         return
     if found.state is QuarantineState.UNDO_ENDED:
         yield f"its undo ended at {time_text(found.state_at_ms)} in the middle: {found.detail}"
-        yield f"what is left frees nothing until {time_text(found.until_ms)}"
+        yield f"the rest frees nothing until {time_text(found.until_ms)}"
         yield from (str(place.directory) for place in found.places)
         return
     deleted = [row.size_bytes for row in report.segments if row.fate is Fate.DELETED]
@@ -281,7 +282,7 @@ def _lag(report: Report) -> Iterator[str]:
     if lag.logs is not None:
         yield f"measured in {count_text(lag.logs, 'log')}; of other logs it is unknown"
     if lag.lost_messages:
-        yield f"{count_text(lag.lost_messages, 'message')} gone before some group read them"
+        yield f"{count_text(lag.lost_messages, 'message')} gone before some group had read them"
     if lag.soonest_loss_ms is not None:
         when = f"in {duration_text(lag.soonest_loss_ms)}" if lag.soonest_loss_ms > 0 else "now"
         yield f"the next loss by age: {when}"
@@ -295,7 +296,7 @@ def _lag(report: Report) -> Iterator[str]:
         if unnamed:
             names.append(f"{unnamed} more groups")
         queues = count_text(lag.at_risk_queues, unit)
-        yield f"in {queues} these still have to read what goes: {', '.join(names)}"
+        yield f"in {queues} these still have to read the segments to delete: {', '.join(names)}"
     told = {(row.group, row.topic, row.queue_id) for row in lag.worst}
     others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in told]
     for row in others[:_LAGGING_SHOWN]:
@@ -305,7 +306,7 @@ def _lag(report: Report) -> Iterator[str]:
 
 
 def _notices(report: Report) -> Iterator[str]:
-    """Yield what was noticed; the same in several steps once, with all of them."""
+    """Yield the notices; a notice of several steps once, with the names of all of them."""
     steps: dict[str, list[str]] = {}
     for notice in report.notices:
         step, _, rest = notice.partition(": ") if notice.startswith("while ") else ("", "", notice)

@@ -59,7 +59,7 @@ _NO_NAMES = frozenset({"", ".", ".."})
 _PATH_MAX = 4096
 """No system takes a longer path."""
 _MANY = 100
-"""From so many directories on a listing of their parent costs less than a look at each."""
+"""Number of directories from which a listing of their parent costs less than a look at each."""
 
 
 class RealDirectories:
@@ -99,7 +99,7 @@ class RealDirectories:
                         self._real[path] = f"{real.rstrip('/')}/{entry.name}"
 
     def has(self, path: str) -> bool:
-        """Return whether a file would lie below one of them, and not among what we keep there ourselves."""
+        """Return whether a file would lie below one of them, and not among our own files there."""
         directory, _, name = path.rpartition("/")
         return name not in _NO_NAMES and "\0" not in name and self._has_in(directory)
 
@@ -258,7 +258,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "process.signs_of_a_run": "tell by which files it shows that its broker has run",
     "process.user": "tell who uses its store",
     "renewed": "open its store again",
-    "replicas.contexts": "tell what it knows of segments beside their files",
+    "replicas.contexts": "tell its facts about segments beside their files",
     "replicas.range_sha256": "read a range of offsets",
     "shield.end_force": "end a forced deletion",
     "shield.need": "tell how large a shield has to be",
@@ -267,9 +267,9 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "tasks.check_deleted_topics": "tell which topics are there",
     "tasks.look": "tell how far its tasks are",
 }
-"""What a store is asked, and what it is then to do, as in "expected its package to <do>". What locks it or
-deletes isn't among them: what is known of the store after an error, the caller says. ``lock`` is a store that
-is locked.
+"""Requests to a store, and the verb for each, as in "expected its package to <do>". Requests that lock it or
+delete aren't among them: after their errors the caller says what is known of the store. ``lock`` is a store
+that is locked.
 """
 PARTS: Final[Mapping[str, type]] = {
     "causes": StoreCauses,
@@ -284,7 +284,7 @@ PARTS: Final[Mapping[str, type]] = {
     "shield": StoreShield,
     "tasks": BackgroundTasks,
 }
-"""What only some stores have: objects that are asked likewise."""
+"""Parts that only some stores have: objects that are asked likewise."""
 _CHANGING: Final = frozenset(
     {"hold.end", "hold.hold_due", "hold.renew", "process.flush_now", "shield.end_force"}
 )
@@ -302,9 +302,9 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
     log: its broker runs on while it is asked about.
 
     :param broker: its name.
-    :param doing: what the package was to do, as in "expected the package to <doing>".
-    :param then: what is known of the store, and what to do.
-    :raises FileGoneError: a file went away between being listed and being read.
+    :param doing: the package's task, as in "expected the package to <doing>".
+    :param then: the known state of the store, and the remedy.
+    :raises FileGoneError: a file vanished between being listed and being read.
     :raises BrokerPackageError: the package raised anything else.
     """
     try:
@@ -382,7 +382,7 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
 def asked_lock(held: object, broker: str) -> LockedStore:
     """Return a store that is locked, whose answers come likewise.
 
-    :raises BrokerPackageError: it is something else, or has what can't be.
+    :raises BrokerPackageError: it is something else, or has impossible values.
     """
     where = f"broker {broker}: lock"
     if not isinstance(held, LockedStore):
@@ -398,12 +398,12 @@ def asked_lock(held: object, broker: str) -> LockedStore:
 def answer_for_left(
     segments: Sequence[Segment], question: Callable[[Sequence[Segment]], T]
 ) -> tuple[Sequence[Segment], T]:
-    """Return which segments of a log are left while its broker deletes the oldest ones, with an answer.
+    """Return the segments of a log that are left while its broker deletes the oldest ones, with an answer.
 
     What goes between being listed and being asked about keeps no answer about the others away, however often.
 
     :param segments: of one log, oldest first.
-    :param question: asked again without what went, and what lies before it.
+    :param question: asked again without the deleted segments, and those before them.
     :raises FileGoneError: a file went that is of none of them.
     """
     left = segments
@@ -418,7 +418,7 @@ def answer_for_left(
 
 
 def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
-    """Return what a store is now, as far as that can be.
+    """Return a store's present state, as far as possible.
 
     Offsets between two segments may be missing: whoever needs them says so of that log.
 
@@ -430,7 +430,7 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
 
 
 def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
-    """Return the same for who only looks."""
+    """Return the same for a caller that only looks."""
     return _taken(store, lambda: store.glance(now_ms), broker)
 
 
@@ -465,7 +465,7 @@ def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
 
 
 def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
-    """Return what of a store may be archived by now.
+    """Return the segments of a store that may be archived by now.
 
     :raises BrokerPackageError: it isn't sealed, or none of the snapshot's.
     :raises OSError: a file can't be read.
@@ -601,7 +601,7 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
 
 
 def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return what a store's checkpoint says, and why that isn't known; (): it is. No deletion rests on it."""
+    """Return a store's checkpoint, and why it is unknown; (): it is known. No deletion rests on it."""
     try:
         return process_of(store).checkpoint(), ()
     except BrokerPackageError:
@@ -611,7 +611,7 @@ def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, .
 
 
 def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-    """Return what a broker's own rules delete of a store.
+    """Return the deletions that a broker's own rules make in a store.
 
     :param snapshot: as it was taken, by :func:`take_snapshot`.
     :raises BrokerPackageError: it is no plan for that snapshot.
@@ -668,7 +668,7 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
         found, expected = next(pair for pair in pairs if pair[0] != pair[1])
         refuse(
             f"{where}, offset {expected.base_offset}",
-            "the oldest segments to go",
+            "the oldest segments to be deleted",
             f"that it stays and {found.base_offset} goes",
         )
     if going[-1].state is not SegmentState.SEALED:
@@ -703,7 +703,7 @@ def list_dependents(
     check_all(files, DependentFile, lambda _: where)
     check_each([file.facts for file in files], FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
     if not all(isinstance(text, str) for file in files for text in (file.kind, file.detail)):
-        refuse(where, "words for each file's kind and why it goes", "something else")
+        refuse(where, "words for each file's kind and why it is deleted", "something else")
     if not files:
         return files
     directories = RealDirectories(data_paths)

@@ -1,4 +1,4 @@
-"""What is kept of a store lies neither on a disk that its running broker writes to nor among its files."""
+"""Check that journals, reports and exports lie neither on a running broker's disks nor among its files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_disks(
     What isn't there yet would lie on the disk of the directory above it.
 
     :param data_paths: where the broker writes.
-    :param temporary: directories that receive temporary files, by what they are.
+    :param temporary: directories that receive temporary files, by their purpose.
     :raises BadInputError: something does, and the store's settings don't allow it; names all that does.
     """
     if store.may_share_disks:
@@ -64,7 +64,7 @@ def check_disks(
 
 
 def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple[str, Path], ...]:
-    """Return what is kept of a store on a disk that its broker writes to: what it is, and where.
+    """Return the lakes, journals and reports on a disk that the broker writes to: what each is, and where.
 
     :param data_paths: where the broker writes.
     """
@@ -85,13 +85,13 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
         if (other := disks.get(_device(path))) is not None:
             raise BadInputError(
                 f"lake {lake.location}: expected a lake on another disk than its store's, found the {what} "
-                f"({path}) on that of {other}: it fills the disk that it is to free, and is gone with it. "
+                f"({path}) on that of {other}: it fills the disk that it is to free, and is lost with it. "
                 "Nothing was created. Put it on another disk, or allow it by name: --allow-same-disk."
             )
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
-    """Return what a person has to know who manages a store by its files while its broker runs.
+    """Return a notice for a person who manages a store by its files while its broker runs.
 
     :func:`check_disks` refuses that where the broker was named, which only then can be allowed by name.
 

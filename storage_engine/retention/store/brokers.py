@@ -59,8 +59,8 @@ def _ask(root: str) -> None:
 def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerStore:
     """Open ``store`` by its broker.
 
-    :param memory: what is remembered of a hold beside a running broker; None: nothing, so that it can be
-        looked at, and not be held.
+    :param memory: the remembered state of a hold beside a running broker; None: there is none, so that it can
+        be looked at, and not be held.
     :raises BadInputError: no such broker, or settings that its broker would not work with, as those of a
         running one whose stores are managed while it is stopped.
     :raises BrokerError: the store's broker runs by its settings, and can't be asked.
@@ -128,7 +128,7 @@ def _managed_while_stopped(store: ManagedStore) -> BadInputError:
 
 
 def fence_watch(store: ManagedStore) -> FenceWatch | None:
-    """Return what watches a hold of a store; None: no hold of it rests on anything that can be watched."""
+    """Return the watch of a store's hold; None: no hold of it depends on anything that can be watched."""
     running = find_broker(store.broker).running
     return None if running is None else running.watch_fence(settings_of(store))
 
@@ -179,7 +179,7 @@ def refuse_cleanup(store: ManagedStore) -> None:
 
 
 def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
-    """Make sure that nobody uses a store that is managed as a stopped broker's; another run is waited for.
+    """Make sure that no process uses a store that is managed as a stopped broker's; wait for another run.
 
     Who deletes locks it as well; a run that has nothing to delete would never see who has it.
 
@@ -260,7 +260,7 @@ def check_undo_settings(store: ManagedStore) -> None:
 
 
 def running_broker(store: ManagedStore) -> RunningBroker | None:
-    """Return what the broker that runs on the store says of itself; None: the store's broker is stopped.
+    """Return the description that the store's running broker gives of itself; None: the broker is stopped.
 
     :raises BrokerError: the broker can't be asked.
     """
@@ -273,14 +273,16 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
 
 
 def assumes_defaults(store: ManagedStore) -> bool:
-    """Return whether nobody said how long the broker keeps its segments, so that its defaults decide."""
+    """Return whether the time that the broker keeps segments was given nowhere, so that its defaults
+    decide.
+    """
     if store.broker_conf is not None or store.is_live:
         return False
     return may_set_age(store) and not sets_age(store)
 
 
 def may_set_age(store: ManagedStore) -> bool:
-    """Return whether somebody may say beside a store's own files how long its segments stay."""
+    """Return whether settings outside a store's own files may say how long its segments stay."""
     return find_broker(store.broker).settings.of_age != frozenset()
 
 

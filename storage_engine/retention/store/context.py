@@ -67,7 +67,7 @@ RAN = "ran"
 class Locked:
     """A store that is ours to change, as it was when it became so.
 
-    :param notices: what could not be checked.
+    :param notices: checks that could not be made.
     """
 
     snapshot: StoreSnapshot
@@ -94,7 +94,7 @@ class Context:
 
     @property
     def name(self) -> str:
-        """Return what the store is called: the name that it is known by, or as its settings call it."""
+        """Return the store's name: the one in the journal, or the one in its settings."""
         return self.record.name or self.store.name
 
     def renewed(self) -> Context:
@@ -110,9 +110,9 @@ class Context:
         return replace(self, record=record, broker=broker, data_paths=data_paths)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return what the store is now.
+        """Return the store's present state.
 
-        :raises BrokerPackageError: what its broker's package says can't be.
+        :raises BrokerPackageError: its broker's package returned impossible values.
         """
         return take_snapshot(self.broker, now_ms, self.store.broker)
 
@@ -124,7 +124,7 @@ class Context:
         return self.journal.run(self.record.store_id, run_key)
 
     def result(self, run: Run, step: Step, cls: type[T]) -> T | None:
-        """Return what the step came to, if it was done already."""
+        """Return the step's result, if it was done already."""
         done = [e for e in self.journal.events(run, step, Phase.RESULT) if e.subject == WHOLE]
         return from_jsonable(cls, done[0].payload["result"]) if done else None
 
@@ -158,7 +158,7 @@ class Context:
         self.journal.add_sample(self.record.store_id, disks, at_ms, archive_lag, progress, extent)
 
     def save(self, run: Run, step: Step, result: Any, started_ns: int) -> None:
-        """Record what the step came to, and how long it took."""
+        """Record the step's result, and its duration."""
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         self.journal.record(
             run, step, Phase.RESULT, [(WHOLE, {"result": to_recorded(result), "took_ms": took_ms})]
@@ -257,7 +257,7 @@ def open_context(
 ) -> Context:
     """Open a store; one that is open is looked at again.
 
-    :param broker: the store as it was opened for what only some runs do; None: it is opened as ever.
+    :param broker: the store as it was opened for a step that only some runs have; None: it is opened as ever.
     :param only_gives_back: to end its hold, which no lake's place prevents.
     :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
         running broker, or among its files; or a lake of a store that nobody knows is of another kind.

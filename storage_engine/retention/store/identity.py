@@ -1,4 +1,4 @@
-"""Which store this is: UUID and lineage, by its stamp, by the journal, or by what the lake remembers."""
+"""A store's identity: UUID and lineage, by its stamp, by the journal, or by the lake's receipts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOVE_RUN = "move"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """From which name and place to which others.
+    """A store's old and new names and places.
 
     :param person: who decided it; "": nobody had to, since the stamp proves it.
     """
@@ -75,7 +75,7 @@ def carry_out(
 
 
 def is_there(store: ManagedStore, journal: Journal, record: StoreRecord, name: str) -> bool:
-    """Return whether a store has a name and the place of ``store`` already, and nothing of a move is left."""
+    """Return whether a store already has the name and the place of ``store``, and no move is unfinished."""
     stamp = read_stamp(store.real_root)
     here = (store.real_root, this_host())
     return (
@@ -140,7 +140,7 @@ def _is_under_way(journal: Journal, known: StoreRecord) -> bool:
 def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     """Return the store's identity; a store that nobody knows gets one.
 
-    :raises BadInputError: it lies among what its kind of broker reads alone.
+    :raises BadInputError: it lies among files that its kind of broker reads alone.
     :raises WrongHostError: its disk is another machine's.
     :raises StoreNotFoundError: there is no such directory.
     :raises StoreIdentityError: the directory is a copy of a store, another store than the journal knows
@@ -224,7 +224,7 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
 
 
 def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
-    """Return the store of a stamp, whose disk has come here from another machine; None: nobody knows it.
+    """Return the store of a stamp, whose disk has come here from another machine; None: it is unknown.
 
     :raises StoreIdentityError: the journal knows it at another place, and nothing proves that it has left.
     """
@@ -290,7 +290,7 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
     :param root: real path of the store's root.
     :param place: where the store was stamped or recorded.
     :param stamped_there: only a stamp counts that was written there, not one that was copied there.
-    :raises StoreIdentityError: it is there, so that what lies in the root is a copy.
+    :raises StoreIdentityError: it is there, so that the root holds a copy.
     """
     original = None
     with suppress(StoreIdentityError, OSError):

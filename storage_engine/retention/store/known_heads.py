@@ -1,4 +1,4 @@
-"""What a store's lakes are known to have had: by the journal, and by the stamp in the store's own directory.
+"""The last receipts that a store's lakes are known to have had: by the journal, and by the store's own stamp.
 
 A lake that lacks it was put back from an older copy, or another lake lies in its place. Writing into it would
 fork the chain of receipts, and what it proves is not all that was proven.
@@ -65,7 +65,8 @@ class KnownHeads:
         )
 
     def lacks_acts(self, lake: Lake, acts: Acts) -> bool:
-        """Return whether a lake has forgotten rules or holds, as one that was put back from an older copy.
+        """Return whether a lake lacks recorded rules or holds, as one that was put back from an older copy
+        does.
 
         :param acts: that it has.
         """
@@ -77,13 +78,13 @@ class KnownHeads:
         return not recorded <= {it.sha256 for it in acts}
 
     def in_journal(self, lake: Lake, segments: Table) -> bool:
-        """Return whether the journal by itself knows what the lake held last."""
+        """Return whether the journal by itself knows the lake's last receipt."""
         return bool({lake_id_of(segments), lake.location} & self.journalled)
 
     def check(self, lake: Lake, store_id: str, *, whole: bool = False) -> None:
         """Make sure that a lake has what it is known to have had, and is the one that lay at its place.
 
-        :param whole: check the whole chain of receipts, not only from what is known on.
+        :param whole: check the whole chain of receipts, not only from the known part on.
 
         :raises LakeIdentityError: it isn't; nothing is to be written into it or deleted on its proof.
         :raises ReceiptError: the chain of receipts is broken.
@@ -132,7 +133,7 @@ def head_of(lake: Lake, segments: Table, last: ChainHead) -> LakeHead:
 
 
 def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
-    """Return what journal and stamp know of a store's lakes.
+    """Return the last receipts of a store's lakes that journal and stamp know.
 
     :raises StoreIdentityError: the stamp can't be read.
     """
@@ -161,7 +162,7 @@ def _archive_rules(journal: Journal, record: StoreRecord) -> Mapping[str, int]:
 
 
 def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
-    """Return what a person's last decision kept, and what was recorded since."""
+    """Return the receipts that a person's last decision kept, and those recorded since."""
     reset = journal.last_event_with(store_id, Step.STAMP, RESET)
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
@@ -183,7 +184,7 @@ def holds_elsewhere(journal: Journal, store_id: str, asked: Sequence[Lake]) -> I
 def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator[tuple[str, Acts]]:
     """Yield the acts of lakes that have segments of a store, each with its lake's location.
 
-    :param heads: what is known of the store's lakes.
+    :param heads: the last known receipts of the store's lakes.
     :param asked: lakes that aren't asked again.
     :raises LakeUnavailableError: the acts of one of them can't be read.
     """

@@ -25,14 +25,14 @@ from storage_engine.model.settings.policy import (
 )
 
 USUAL_SEGMENT_BYTES = 1 << 30
-"""Of both brokers, where nothing else is set."""
+"""Default segment size of both brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedStore:
-    """What an Airflow connection or a command line amounts to; crosses processes as JSON.
+    """The store that an Airflow connection or a command line describes; crosses processes as JSON.
 
-    :param name: what people call the store; names its reports, and keys the journal where it was stated.
+    :param name: the store's name for people; names its reports, and keys the journal where it was stated.
     :param root: the broker's storePathRootDir. The store's identity hangs on its real path.
     :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
     :param report_dir: directory that receives one JSON and one text report a run.
@@ -40,12 +40,12 @@ class ManagedStore:
     :param broker_conf: the broker's own config file; None: the broker's defaults.
     :param overrides: broker settings by the broker's names, which win over ``broker_conf``.
     :param time_zone: IANA name of the zone in which deleteWhen is meant; None: this machine's.
-    :param second_lake: takes what is archived while ``lake`` can't be reached. What is in either counts.
+    :param second_lake: receives segments while ``lake`` can't be reached. Segments in either count.
     :param host: where the store's disk is, by host name or machine id; "*": mounted on every host; None: the
         host on which it was first seen.
     :param live: the broker that runs on the store; None: it is stopped.
-    :param engine: this package's own engine writes the store, or will: what runs on it is asked, and what
-        does not is opened.
+    :param engine: this package's own engine writes the store, or will: a running one is asked, a stopped one
+        is opened.
     :param named: somebody stated the name, as a connection's id or an option; it is not only its path's.
     """
 
@@ -108,12 +108,12 @@ class ManagedStore:
 
     @property
     def cleans_up(self) -> bool:
-        """Return whether it may be held and deleted from; otherwise it is archived alone."""
+        """Return whether it may be held and deleted from; otherwise it is only archived."""
         return self._cleanups(self.live) is Cleanups.WHEN_DUE
 
     @property
     def cleans_up_on_request(self) -> bool:
-        """Return whether it may be deleted from where a cleanup is asked for."""
+        """Return whether segments may be deleted from it when a cleanup is requested."""
         return self._cleanups(self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
 
     def _cleanups(self, live: LiveBroker | None) -> Cleanups:
@@ -121,12 +121,12 @@ class ManagedStore:
 
     @property
     def is_live(self) -> bool:
-        """Return whether the store's broker runs on, by its settings; of an open store its broker says it."""
+        """Return whether the store's broker runs on, by its settings; an open store asks its broker."""
         return self.live is not None
 
     @property
     def may_share_disks(self) -> bool:
-        """Return whether what we keep may lie on a disk that the broker writes to."""
+        """Return whether our files may lie on a disk that the broker writes to."""
         return self.live is None or self.live.allow_same_disk
 
     @property
@@ -151,7 +151,7 @@ class ManagedStore:
 
     @property
     def may_have_journal(self) -> bool:
-        """Return whether its journal isn't known to be missing; needs no library that reads one."""
+        """Return whether its journal may exist; needs no library that reads one."""
         file = self.journal_url.removeprefix("sqlite:///")
         return bool(file) and (file == self.journal_url or Path(file).exists())
 

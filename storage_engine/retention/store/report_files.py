@@ -1,4 +1,4 @@
-"""Where the files of reports and of running jobs go, and whose a directory is that they replace others in.
+"""Places for the files of reports and of running jobs, and owners of directories in which files are replaced.
 
 A job's directory goes with it, or is swept after its death.
 """
@@ -113,7 +113,7 @@ RUN_FILES = (
     USAGE_TABLE,
     MARKER,
 )
-"""What a run's directory may have beside its report and its Data Docs."""
+"""Files that a run's directory may have beside its report and its Data Docs."""
 
 _HASH_DIGITS = 8
 
@@ -149,7 +149,7 @@ def short_hash(text: str) -> str:
 
 
 def page_links(directory: Path) -> dict[str, str]:
-    """Return what lies beside a page: title → relative address."""
+    """Return the files beside a page: title → relative address."""
     beside = {"Data Docs": DATA_DOCS, "Report as text": REPORT_TEXT, "Report as JSON": REPORT_JSON}
     links = {**beside, "Validation as JSON": VALIDATION_JSON, "Retention report": USAGE_PAGE}
     return {title: path for title, path in links.items() if (directory / path).is_file()}

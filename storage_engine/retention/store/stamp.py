@@ -113,8 +113,8 @@ def real_directories(root: str) -> tuple[str, ...]:
 
 
 def share_directories(root: str, place: str) -> bool:
-    """Return whether stores at two places have a stamp in one and the same directory, such as a node that is
-    named by two files; what can't be read is no.
+    """Return whether stores at two places have a stamp in one and the same directory, such as a node that two
+    files name; unreadable counts as no.
     """
     with suppress(OSError, BadInputError):
         if Path(root).samefile(place):
@@ -149,9 +149,9 @@ class Stamp:
     :param shield: the store may have a shield; releases that know none refuse the store then.
     :param log_lineages: by name, of logs that have a lineage of their own; likewise.
     :param directories: real paths of those that each have a stamp; (): the root has one for all.
-    :param deletion: what the events of the last run came to that deleted something; None: none did.
-    :param policy: what the store asks of persons, where it asks: another journal, and an older state of one,
-        don't know it, and a release that knows no approvals refuses the store.
+    :param deletion: the digest of the last run's events that deleted something; None: there is none.
+    :param policy: the approval that the store asks for, if it does: another journal, and an older state of
+        one, don't know it, and a release that knows no approvals refuses the store.
     """
 
     store_id: str
@@ -191,7 +191,7 @@ def stamped_ids(root: str) -> frozenset[str]:
 
 
 def is_original(stamp: Stamp, root: str) -> bool:
-    """Return whether a store's directories are the very ones that a stamp was written in, and no copy.
+    """Return whether a store's directories are the original ones in which a stamp was written, and no copy.
 
     Of what was written on another machine nobody here can tell.
     """
@@ -202,7 +202,7 @@ def is_original(stamp: Stamp, root: str) -> bool:
 
 
 def stamp_of_original(root: str) -> Stamp | None:
-    """Return a stamp of which these are the very directories; None: of none, or nobody can tell."""
+    """Return a stamp of which these are the very directories; None: of none, or that is unknown."""
     with suppress(StoreIdentityError):
         return next((one for one in _read_all(root).values() if is_original(one, root)), None)
     return None
@@ -281,7 +281,7 @@ def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
 
 
 def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
-    """Return what is known of lakes; of one lake the longer chain counts.
+    """Return the last receipts of lakes; of one lake the longer chain counts.
 
     :param path: of the stamp, for the error.
     :raises StoreIdentityError: two heads of one lake can't both be true.
@@ -329,9 +329,9 @@ def update_stamp(
 
     Of one lake the longer chain counts: two processes may archive at once.
 
-    :param deletion: what the last one came to; None: what the stamp says of it stays, and so it does where it
-        says otherwise of the same events.
-    :param policy: what the store asks of persons from now on; None: what the stamp says of it stays.
+    :param deletion: the digest of the last one; None: the stamp's record of it stays, and so it does where it
+        differs for the same events.
+    :param policy: the approval that the store asks for from now on; None: the stamp's record of it stays.
     :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the stamp before is as it was.
     :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def unnamed_heads(
     heads: Iterable[LakeHead], lake_ids: Iterable[str | None], locations: Iterable[str]
 ) -> tuple[LakeHead, ...]:
-    """Return what other lakes than the named ones held last of a store, each lake once. Pure.
+    """Return the last receipts of a store in lakes other than the named ones, each lake once. Pure.
 
     :param heads: that are known of the store.
     :param lake_ids: of the named lakes, and of those that they go on for or are copies of.
@@ -55,7 +55,7 @@ def how_to_name(head: LakeHead) -> str:
 def heads_unasked(
     heads: Iterable[LakeHead], asked: Sequence[Lake], unreachable: Iterable[str]
 ) -> tuple[LakeHead, ...]:
-    """Return what lakes held last of a store that nobody named.
+    """Return the last receipts of a store in lakes that the call doesn't name.
 
     :param heads: that are known of the store.
     :param asked: the named lakes that answered.

@@ -21,16 +21,17 @@ from storage_engine.exceptions import CorruptBodyError
 from storage_engine.rocketmq.codec import frame
 
 MAX_BODY_BYTES = 64 << 20
-"""Of a body without its compression, unless told otherwise. Clients send at most 4 MiB (maxMessageSize)."""
+"""Bytes of a body without its compression, unless told otherwise. Clients send at most 4 MiB
+(maxMessageSize)."""
 
 _MAX_ARRAY_BYTES = (1 << 31) - 1
-"""What an Arrow array of binaries can hold; it also bounds what one call takes in memory."""
+"""Bytes that an Arrow array of binaries can hold; this also bounds the memory of one call."""
 
 _MAX_SQL_BYTES = 1 << 30
-"""What one call of the SQL function gives at most: DuckDB's batches have 2,048 rows."""
+"""Bytes that one call of the SQL function returns at most: DuckDB's batches have 2,048 rows."""
 
 PART_BYTES = 32 << 20
-"""Of bodies without their compression that are in memory at a time, unless one is larger."""
+"""Bytes of bodies without their compression that are in memory at a time, unless one is larger."""
 
 _TYPE_SHIFT = 8
 
@@ -60,7 +61,7 @@ def decompress_bodies(
     :param on_error: ``null``: a body that can't be decompressed becomes null; so do the largest, as many as
         it takes, where all of them together are more than an array can hold.
     :return: of the type of ``bodies``.
-    :raises CorruptBodyError: a body is not what its flag says, too large, or all of them together are.
+    :raises CorruptBodyError: a body contradicts its flag, is too large, or all of them together are.
     """
     return _in_one(bodies, sys_flags, max_body_bytes, on_error, _MAX_ARRAY_BYTES)
 
@@ -72,7 +73,7 @@ def decompressed_parts(
 ) -> Iterator[pa.Array[Any]]:
     """:func:`decompress_bodies`, null for errors, of any number of bodies in bounded memory.
 
-    :param part_bytes: what the compressed bodies of a part come to at most, unless one alone is larger.
+    :param part_bytes: bytes of a part's compressed bodies at most, unless one alone is larger.
     :return: arrays of one type whose lengths together are those of ``bodies``, in its order.
     """
     body_array, flags, rows = _compressed_rows(bodies, sys_flags)
@@ -98,7 +99,7 @@ def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array
 
 
 def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Return which messages have a compressed body, whatever it is compressed by."""
+    """Return a mask of the messages with a compressed body, by whichever codec."""
     bit = pa.scalar(frame.COMPRESSED, sys_flags.type)
     found: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
     return found
@@ -198,7 +199,7 @@ def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
-    """Return what ``pa.array`` makes, at a sixth of its cost."""
+    """Return the same as ``pa.array``, at a sixth of its cost."""
     offsets = np.zeros(len(values) + 1, np.int64 if pa.types.is_large_binary(kind) else np.int32)
     np.cumsum([len(value or b"") for value in values], out=offsets[1:])
     valid = pa.array([value is not None for value in values]).buffers()[1]
@@ -207,7 +208,7 @@ def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
 
 
 def _decompressed(content: pa.Buffer, flag: int, max_bytes: int) -> bytes:
-    """:raises ValueError: with what was found instead."""
+    """:raises ValueError: with the value found instead."""
     kind = (flag & frame.COMPRESSION_TYPE_MASK) >> _TYPE_SHIFT
     if kind not in _DECOMPRESS:
         raise ValueError(f"compression type {kind}, which no client writes")

@@ -43,7 +43,7 @@ _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _BLOCK: Final = 4096
 _WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
-"""How far back it is looked for a message's beginning; a broker takes none above 4 MiB by default."""
+"""Bytes that are searched backwards for a message's beginning; a broker takes none above 4 MiB by default."""
 _MAGICS: Final = tuple(struct.pack(">I", magic) for magic in (frame.MAGIC_V1, frame.MAGIC_V2))
 _MESSAGES: Final = frozenset({frame.MAGIC_V1, frame.MAGIC_V2})
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
@@ -51,7 +51,7 @@ _OFFSET: Final = struct.Struct(">q")
 
 
 class FrameKind(IntEnum):
-    """What a row of a segment is; the values are those of the kernels."""
+    """Kind of a segment's row; the values are those of the kernels."""
 
     MESSAGE = 0
     BLANK = 1
@@ -67,9 +67,8 @@ class FrameTable:
     :param topic: int32, index into ``topics``; -1 where there is no message.
     :param store_timestamp_ms: milliseconds since the epoch.
     :param topics: names, decoded with U+FFFD for bytes that are no UTF-8.
-    :param damages: what is no frame and why.
-
-    Elements of a blank or undecodable row are 0 where a message would have a value.
+    :param damages: ranges that are no frame, and why. Elements of a blank or undecodable row are 0 where a
+        message would have a value.
     """
 
     physical_offset: npt.NDArray[np.int64]
@@ -427,7 +426,7 @@ def _header(data: npt.NDArray[np.uint8], position: int) -> bytes:
 
 
 def _explain(header: bytes, length: int, base_offset: int, position: int, fault: int) -> tuple[str, str]:
-    """Return what a valid frame has at ``position``, and what is there.
+    """Return the valid value of a frame at ``position``, and the value found there.
 
     :param header: the bytes that begin there.
     :param length: of the segment.

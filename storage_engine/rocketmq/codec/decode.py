@@ -147,7 +147,7 @@ def decode_chunk(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a chunk, sorted by (topic, queue id, physical offset).
 
-    :param arena: what a table no longer needs serves the next one.
+    :param arena: memory that an earlier table no longer needs.
     :param cut: returns, by the rows' sizes, which of them are in each table; None: all are in one.
     """
     ranking = rank_queues(data, chunk.queues)

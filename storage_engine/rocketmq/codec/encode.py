@@ -55,10 +55,10 @@ _PROPERTIES = (kernels.PROPERTIES, kernels.PROPERTIES_OFFSETS)
 _VIEW_COLUMNS = {"body": (kernels.BODY, kernels.BODY_BUFFERS), "raw": (kernels.RAW, kernels.RAW_BUFFERS)}
 
 _NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS, "body")
-"""What a row without raw bytes must have."""
+"""Columns that a row without raw bytes must have."""
 
 ENCODED_COLUMNS = (*_NEEDED, *PAIR_COLUMNS, "raw", TEXT_COLUMN)
-"""What a row's bytes are made of. Rows of older lakes lack the last, and may have the pairs."""
+"""Columns that a row's bytes are made of. Rows of older lakes lack the last, and may have the pairs."""
 
 _FAULTS = {
     kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",

@@ -34,7 +34,7 @@ BODY_LENGTH_AT: Final = 84
 BODY_AT: Final = 88
 
 IPV6_EXTRA_BYTES: Final = 12
-"""How much longer an IPv6 address is than an IPv4 one."""
+"""Bytes by which an IPv6 address is longer than an IPv4 one."""
 MIN_MESSAGE_BYTES: Final = 91
 """Empty body, topic and properties: body offset + topic length byte + two bytes of properties length."""
 BLANK_HEADER_BYTES: Final = 8
@@ -66,12 +66,12 @@ PROPERTY_CRC_BYTES: Final = 20
 """``__CRC32#``, separator, ten decimal digits (least significant first), separator."""
 
 FILLER_TOPIC: Final = "storage-engine-filler"
-"""Of the frames that stand for messages which a lake no longer has."""
+"""Topic of frames that stand for messages which a lake no longer has."""
 FILLER_BYTES: Final = 1 << 20
 """The most that one of them has: a broker reads a frame into memory as a whole."""
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""In which delayed messages wait (TopicValidator#RMQ_SYS_SCHEDULE_TOPIC)."""
+"""Topic of waiting delayed messages (TopicValidator#RMQ_SYS_SCHEDULE_TOPIC)."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -87,7 +87,7 @@ SYSTEM_TOPICS: Final = frozenset(
 """The broker's own topics (TopicValidator) whose names don't begin with :data:`SYSTEM_PREFIX`."""
 
 SYSTEM_PREFIX: Final = "rmq_sys_"
-"""What the names of the broker's other topics begin with, in small or capital letters."""
+"""Beginnings of the names of the broker's other topics, in small or capital letters."""
 
 
 def ip_bytes(sys_flag: int, ipv6_bit: int) -> int:

@@ -164,4 +164,4 @@ COLUMNS = Columns(
     step_columns=("sys_flag",),
     producer="born_host",
 )
-"""What they are for. Bodies have no bounds: they would be copies."""
+"""The columns' purposes. Bodies have no bounds: they would be copies."""

@@ -16,7 +16,8 @@ _NAME_END: Final = chr(NAME_VALUE_SEPARATOR)
 PAIR_END: Final = chr(PROPERTY_SEPARATOR)
 _EMPTY: Final = pa.scalar("")
 _BITS: Final = 50
-"""Of a 64-bit sum the highest 14 stay free: a block of at most 32,767 bytes has fewer than 2^13 pairs."""
+"""The highest 14 bits of a 64-bit sum that stay free: a block of at most 32,767 bytes has fewer than 2^13
+pairs."""
 
 
 def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:

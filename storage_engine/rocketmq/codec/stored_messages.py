@@ -165,7 +165,7 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
 
 
 def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
-    """Return when the first message was stored; None: there is none, or its file went away meanwhile.
+    """Return when the first message was stored; None: there is none, or its file vanished meanwhile.
 
     :raises OSError: a file can't be read.
     """

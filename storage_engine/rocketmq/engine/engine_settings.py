@@ -38,7 +38,7 @@ _OTHERS_DECIDE = {
 
 
 class FlushMode(StrEnum):
-    """When a message counts as stored (FlushDiskType)."""
+    """The moment from which a message counts as stored (FlushDiskType)."""
 
     ASYNC = "ASYNC_FLUSH"
     SYNC = "SYNC_FLUSH"

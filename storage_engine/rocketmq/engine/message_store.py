@@ -43,7 +43,7 @@ _PAUSE_SECONDS = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """How far a store has come: offsets of the log, and the checkpoint that is on disk."""
+    """Progress of a store: offsets of the log, and the checkpoint that is on disk."""
 
     wrote: int
     committed: int
@@ -99,7 +99,7 @@ class MessageStore:
         self.unindexed: tuple[int, int] | None = None
         """The offsets of the log whose messages a crash took out of the index."""
         self.failure: OSError | None = None
-        """Why no message is taken any more: what the disk said."""
+        """The disk's error since which no message is taken."""
         self.disk_full = False
         """Set by a cleanup: no message is taken while it is."""
         self.dispatched_offset = self.files.max_offset
@@ -234,7 +234,8 @@ class MessageStore:
         return self.files.flushed_where if self._sync else self.files.max_offset
 
     def dispatch(self) -> None:
-        """Dispatch what was written since (ReputMessageService#doReput); of one thread at a time.
+        """Dispatch messages written since the last call (ReputMessageService#doReput); called by one thread
+        at a time.
 
         :raises OSError: the disk refuses.
         """
@@ -280,7 +281,7 @@ def open_store(
     :param settings: None: the broker's, with sizes as the store's files have them.
     :param check: looks at the store once it is locked, before it is changed, and may refuse it.
     :raises BrokerConfigError: what is written to it must come from, or go to, other replicas.
-    :raises StoreBusyError: somebody else uses the store.
+    :raises StoreBusyError: another process uses the store.
     :raises StoreLayoutError: files that the settings don't fit.
     """
     check_writable(config)

@@ -43,18 +43,18 @@ _CHUNK_BYTES = 64 << 20
 REBUILT = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint", "lock", "abort"}
 )
-"""What :func:`rebuild_queues` makes right below a store's root, or leaves there when it is killed."""
+"""Files that :func:`rebuild_queues` mends below a store's root, or leaves there when it is killed."""
 
 
 def recover_store(
     config: BrokerConfig, *, dry_run: bool, cut_messages: bool, whole_index: bool = False
 ) -> StoreRecovery:
-    """Do what a broker does to its store when it starts, and stop it cleanly.
+    """Recover a store as a broker does when it starts, and stop it cleanly.
 
     :param dry_run: only say what would be done; nothing is changed.
     :param cut_messages: also where whole messages lie behind a damaged one, which are lost then.
     :param whole_index: make the index again however much of the log has to be read for it.
-    :raises StoreBusyError: a broker runs on it, or somebody else uses it.
+    :raises StoreBusyError: a broker runs on it, or another process uses it.
     :raises CorruptFrameError: whole messages would be cut off, and ``cut_messages`` isn't given.
     """
     layout = resolve_layout(config)
@@ -62,7 +62,8 @@ def recover_store(
     if dry_run:
         if (holder := store_lock.lock_holder(layout)) is not None:
             raise StoreBusyError(
-                f"{layout.root}: expected nobody to write the store, found {holder}. What a recovery would "
+                f"{layout.root}: expected no process that writes the store, found {holder}. What a "
+                "recovery would "
                 "do can't be told. Nothing was changed. Stop it first."
             )
         return preview_recovery(layout, settings, whole_index=whole_index)
@@ -102,7 +103,7 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
     A kill at any moment leaves a store that counts as crashed, and that a recovery makes whole.
 
-    :raises StoreBusyError: a broker runs on it, or somebody else uses it.
+    :raises StoreBusyError: a broker runs on it, or another process uses it.
     :raises CorruptFrameError: the log is damaged before its end; nothing was changed.
     """
     layout = resolve_layout(config)
@@ -135,8 +136,8 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
-    """Remove what the log makes again. A queue whose messages are all gone stays: it alone knows its next
-    offset.
+    """Remove files that are made again from the log. A queue whose messages are all gone stays: it alone
+    knows its next offset.
 
     :param first_offset: of the log.
     """

@@ -25,7 +25,7 @@ from storage_engine.rocketmq.engine.dispatch.reput import Bytes, Dispatcher, Fra
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
 
 INDEXED_FILES = 10
-"""How many files of the log a start reads again at most, to make an index that a crash took."""
+"""Number of the log's files that a start reads again at most, to make an index that a crash damaged."""
 
 OnRows = Callable[[Bytes, Rows], None]
 
@@ -41,7 +41,7 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredEnd:
-    """Where the log's whole messages end.
+    """End of the log's whole messages.
 
     :param last_message: where the last one begins; None: there is none in what was read.
     :param began_at: first offset that was read.

@@ -128,7 +128,7 @@ class ServedProcess(FileProcess):
     session: EngineSession | None
 
     def user(self) -> str:
-        """Who serves the store is asked for each change."""
+        """Return the lock's user; "" where the store is served: its server is asked for each change."""
         return "" if self.session is not None else FileProcess.user(self)
 
     def running_pid(self) -> int | None:

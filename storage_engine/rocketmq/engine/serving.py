@@ -38,7 +38,7 @@ _TIMEOUT_SECONDS = 600
 ERRORS: Mapping[str, type[StorageEngineError]] = {
     error.__name__: error for error in (StoreBusyError, BrokerError, ChangedUnderUsError)
 }
-"""What an answer may name."""
+"""Errors that an answer may name."""
 
 
 PEER = struct.Struct("3i")
@@ -206,7 +206,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         super().server_bind()
 
     def may_ask(self, connection: socket.socket) -> bool:
-        """Return whether who asks may do to the store what this process may."""
+        """Return whether the caller has the same rights on the store as this process."""
         _, uid, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         return uid in (0, os.geteuid())
 
@@ -217,7 +217,8 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         """
         if not self._lock.acquire(blocking=False):
             raise StoreBusyError(
-                f"{self._store.layout.root}: expected nobody else to clean the store, found another run that "
+                f"{self._store.layout.root}: expected no other process to clean the store, found another "
+                "run that "
                 "does. Nothing was changed. Wait for it."
             )
         return True
@@ -227,7 +228,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return False
 
     def answer(self, request: Mapping[str, Any], *, locked: bool) -> Mapping[str, Any]:
-        """Do what is asked for.
+        """Answer a request.
 
         :raises StorageEngineError: it can't be done.
         """
@@ -293,10 +294,10 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
 
 
 def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
-    """Delete a file of the log once nobody reads it; as a ``Remove``."""
+    """Delete a file of the log once no reader has it; as a ``Remove``."""
     if not file.destroy(_FORCED_AFTER_MS, clock_ms()):
         raise BrokerError(
-            f"{path}: expected nobody to read it, found a reader. It stays. Run again when that one is done; "
+            f"{path}: expected no reader, found one. It stays. Run again when that one is done; "
             f"in {_FORCED_AFTER_MS // 1000} s a run deletes it whoever reads it.",
             may_have_acted=True,
         )

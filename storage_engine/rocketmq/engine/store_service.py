@@ -41,9 +41,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogPass:
-    """What one pass over the log came to.
+    """Result of one pass over the log.
 
-    :param deleted: first offsets of the files that went.
+    :param deleted: first offsets of the deleted files.
     """
 
     triggers: tuple[Trigger, ...]
@@ -272,7 +272,7 @@ def serve_store(
     :param topic: each line becomes a message of it; None: nothing is read.
     :param lines: without their ends; they end when ``ends`` is set.
     :param release: asked where the rules let files go; None: nobody is.
-    :raises StoreBusyError: somebody else has the store, or it takes no message any more.
+    :raises StoreBusyError: another process has the store, or it takes no message any more.
     :raises CorruptFrameError: its recovery would cut off whole messages.
     """
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)

@@ -1,4 +1,4 @@
-"""What broker.conf says about storage, as the values that are in effect.
+"""Storage settings of broker.conf, as the values that are in effect.
 
 Reads java.util.Properties syntax; types and clamps as the broker applies them. A value that the broker
 would silently drop (it keeps its default then) or that would stop its cleaning is an error here: a plan
@@ -43,7 +43,7 @@ _FROM_5_0: Final = frozenset(
 """Settings of the rules that 4.x doesn't read, and shows all the same where its broker.conf has them."""
 
 _TRACES: Final = (("rocksdbstore", "5.4"), ("timerlog", "5.0"), ("timerwheel", "5.0"))
-"""What releases from this one on make in every store (StorePathConfigHelper and who calls it)."""
+"""Files that releases from this one on make in every store (StorePathConfigHelper and its callers)."""
 
 WITHOUT_DIRECTORIES: Final = "5.1"
 """Before this release no broker starts beside a directory among its segments (MappedFileQueue#load)."""
@@ -52,7 +52,8 @@ SERVED_WITHOUT_QUEUES: Final = (
     "Of the messages 4.9.7 and 5.3.3 then serve all, 5.0 to 5.2 none, 5.4 and 5.5 those of the last 10 "
     "segments."
 )
-"""What brokers make queues of by themselves (CommitLog#recoverNormally, commitLogRecoverMaxNum)."""
+"""Number of last segments from which brokers make queues by themselves (CommitLog#recoverNormally,
+commitLogRecoverMaxNum)."""
 
 _V4_0_0, _V5_9_9 = 213, 611
 _PATCHES = 10
@@ -80,7 +81,7 @@ def is_tried(release: str) -> bool:
 def clamps_levels(release: str) -> bool:
     """Return whether a release keeps its disk levels within bounds (CleanCommitLogService, from 5.0 on).
 
-    :param release: "": it isn't known; then they are.
+    :param release: "": it is unknown, and counts as one that does.
     """
     return not release.startswith("4.")
 
@@ -91,7 +92,7 @@ def has_timers(release: str) -> bool:
 
 
 def known_by_traces(root: Path) -> str:
-    """Return what a store's own files say of its release: no file of a broker names it; "": nothing."""
+    """Return the release that a store's own files suggest, since no file names it; "": they suggest none."""
     for name, release in _TRACES:
         if (root / name).exists():
             return f"{release} or later, as {name} is there"
@@ -220,7 +221,8 @@ def load_broker_config(
 def usable_broker_config(
     path: str | Path | None, *, root: str | Path | None
 ) -> tuple[BrokerConfig, tuple[BrokerConfigError, ...]]:
-    """Work out the settings in effect without those that the broker would not work with, for who only looks.
+    """Work out the settings in effect without those that the broker would not work with, for a caller that
+    only looks.
 
     :return: with why each of these can't be worked with.
     :raises BrokerConfigError: a file that can't be read or parsed, no root at all, or two different ones.

@@ -244,7 +244,7 @@ def _shape(found: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig)
 
 
 def _bears_out(file: IndexFile) -> bool:
-    """Return whether the newest entry lies where the file's shape says, and is the newest of its slot."""
+    """Return whether the newest entry lies where the file's header says, and is the newest of its slot."""
     newest = file.header.next_entry - 1
     if newest == 0:
         return True

@@ -1,4 +1,4 @@
-"""Where a store keeps what, and whether it is a layout that we know.
+"""Places of a store's files, and the check that its layout is a known one.
 
 Only looks; never creates a missing directory (a disk that isn't mounted must not look like an empty store).
 """
@@ -61,7 +61,7 @@ class StoreLayout:
 
     @property
     def dependent_directories(self) -> tuple[Path, ...]:
-        """Return what holds the files that point into the log."""
+        """Return the directories of files that point into the log."""
         return (self.consumequeue, self.consumequeue_ext, self.batchconsumequeue, self.index)
 
     @property
@@ -202,7 +202,7 @@ def list_segments(layout: StoreLayout) -> tuple[MappedFile, ...]:
 
 
 def is_new(layout: StoreLayout) -> bool:
-    """Return whether no message was ever stored: a broker makes its first segment and queue files by one.
+    """Return whether no message was ever stored: the first one makes the first segment and queue files.
 
     A log that was emptied, or whose disk isn't mounted, leaves queues or index files.
     """
@@ -212,7 +212,9 @@ def is_new(layout: StoreLayout) -> bool:
 
 
 def _has_file(directory: str | Path) -> bool:
-    """Return whether anything but directories is below one. Stops at the first, which a log has at once."""
+    """Return whether any file lies below one of them, directories left out. Stops at the first, which a log
+    has at once.
+    """
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -222,7 +224,7 @@ def _has_file(directory: str | Path) -> bool:
 
 
 def _stores_nearby(root: Path) -> list[Path]:
-    """Return what a person may have meant who named a directory of a store, or the one above stores."""
+    """Return the stores that a person may have meant who named a directory inside or above a store."""
     nearby = [root.parent]
     with suppress(OSError):
         nearby += sorted(root.iterdir())
@@ -256,11 +258,11 @@ _OF_ROCKSDB = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old\.\d+)?|(MANIFEST|OPTI
 """Names of a database's files (rocksdb/file/filename.cc)."""
 _DLEDGER = "DLedger commitlog"
 _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
-"""What leaves the commitlog as it is: every message is in it, whatever points there."""
+"""Features that leave the commitlog as it is: every message is in it, whatever points there."""
 
 
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return what a broker keeps in a form that we don't handle, and which setting says so; None: nothing."""
+    """Return data that a broker keeps in a form that we don't handle, and the setting for it; None: none."""
     for kind, setting, is_set in (
         (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
         (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),
@@ -279,13 +281,13 @@ def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
 
 
 def has_rocksdb_queues(config: BrokerConfig) -> bool:
-    """Return whether a broker keeps its queues in RocksDB, and nothing else in a form that isn't handled."""
+    """Return whether a broker keeps its queues in RocksDB, and all else in a form that we handle."""
     only_queues = replace(config, store_type="default")
     return config.store_type.lower() == _ROCKSDB and unhandled_setting(only_queues) is None
 
 
 def _unhandled(root: Path, config: BrokerConfig) -> tuple[str, str] | None:
-    """Return what a store keeps in a form that we don't handle, and by what it is seen; None: nothing.
+    """Return the data that a store keeps in a form that we don't handle, and the sign of it; None: none.
 
     What has another log than the usual one comes first.
     """

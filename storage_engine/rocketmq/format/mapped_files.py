@@ -80,7 +80,7 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
     size.
 
     :param refuse_links: False: a symbolic link has the size -1, too.
-    :raises StoreBusyError: files keep going away while they are listed.
+    :raises StoreBusyError: files keep vanishing while they are listed.
     :raises StoreLayoutError: one is a symbolic link.
     """
     found: list[tuple[Path, int]] = []
@@ -101,7 +101,7 @@ def check_not_emptied(queue: Path) -> None:
         if size == 0:
             raise CorruptFileError(
                 f"{path}: expected a file of whole entries, found 0 bytes and no other file of its queue: "
-                "what the queue had is not known. Nothing was changed. Start the broker, which makes queues "
+                "the queue's content is unknown. Nothing was changed. Start the broker, which makes queues "
                 "again from its log, and stop it cleanly; or put the file back from a replica or a backup."
             )
 
@@ -233,7 +233,8 @@ def mapped(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:
             raise StoreBusyError(
-                f"{path}: expected bytes, found none: somebody changes the file. Find out who, and run again."
+                f"{path}: expected bytes, found none: another program changes the file. Find out who, and "
+                "run again."
             ) from error
     if scattered:
         mapping.madvise(mmap.MADV_RANDOM)

@@ -1,4 +1,4 @@
-"""How files of a store are opened: never through a symbolic link below it.
+"""Opening of a store's files: never through a symbolic link below it.
 
 Whoever can write to a store's directory could otherwise have us read, touch or delete what is elsewhere, with
 our rights. Links above it, on the way to a store or to one of its configured directories, are its owner's
@@ -131,7 +131,7 @@ def reread(read: Callable[[], Found], attempts: int) -> Found:
 def read_or_tell(
     read: Callable[[], Found], nothing: Nothing, what: str, attempts: int = 1
 ) -> tuple[Found | Nothing, tuple[str, ...]]:
-    """Return what can be read, and why it isn't known; (): it is.
+    """Return the part that can be read, and why the rest is unknown; (): nothing is.
 
     :param nothing: what stands for it where it can't be read.
     :param what: its name, for the reason.
@@ -162,7 +162,7 @@ class Patience:
     def settled(
         self, read: Callable[[Log], Row], log: Log, look: Callable[[], Log], is_sound: Callable[[Row], bool]
     ) -> Row:
-        """Return what ``read`` finds; after that is unsound, or fails, what it finds with the log as it is
+        """Return the result of ``read``; where that is unsound, or fails, its result with the log as it is
         then.
 
         :raises StorageEngineError, OSError: those of the last attempt.
@@ -183,11 +183,11 @@ class Patience:
         return row
 
     def again(self, read: Callable[[], Row]) -> Row:
-        """Return what ``read`` finds, where it may fail for what changes meanwhile."""
+        """Return the result of ``read``, tried again where it fails because files change meanwhile."""
         return reread(read, self.attempts)
 
     def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:
-        """Return what is left of things that the broker is to delete by itself.
+        """Return the files that the broker still has to delete by itself.
 
         :param count: counts them again, one function a place.
         :param found: how many there were.

@@ -125,7 +125,7 @@ def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_ho
 
 
 def is_due(left_ms: int, hold_hours: int) -> bool:
-    """Return whether a hold of which so much is left is to be renewed: less than half of it."""
+    """Return whether a hold with so much time left is to be renewed: less than half of it."""
     return 2 * left_ms < hold_hours * HOUR_MS
 
 
@@ -141,7 +141,7 @@ def _mtime_ns(
 
 
 def _has_lease(state: HoldState, file: SeenFile) -> bool:
-    """Return whether a file is of our fence, and untouched."""
+    """Return whether a file belongs to our fence, and is untouched."""
     touched = state.touched_at(file.base_offset)
     return touched is not None and touched.inode == file.inode and touched.mtime_ns == file.mtime_ns
 
@@ -173,7 +173,7 @@ def reserved_hours(found: Observed, root: str) -> int:
 
 
 def deletes_by_force(found: Observed) -> bool:
-    """Return whether the broker deletes whatever a segment's mtime above the force level; unknown is yes."""
+    """Return whether the broker deletes above the force level, whatever the mtimes; unknown counts as yes."""
     return found.settings.get(FORCIBLY) != "false"
 
 

@@ -166,7 +166,7 @@ def last_look(root: Path) -> WatchLook | None:
 
 
 def silent_watch(root: Path) -> str:
-    """Return which watch left no sign that it ended, and doesn't look; empty: none is known."""
+    """Return the watch that left no sign of its end, and doesn't look; empty: none is known."""
     beat = _read(root)
     if isinstance(beat, str) or beat.has_ended:
         return ""
@@ -174,7 +174,7 @@ def silent_watch(root: Path) -> str:
 
 
 def is_shield_tended(root: Path) -> bool:
-    """Return whether a watch is alive on a store that acts on what is deleted, and lately did.
+    """Return whether a watch is alive on a store that acts on deleted segments, and lately did.
 
     One that has just begun is at its first look: who took it for none would drop the links that it makes.
     """
@@ -221,7 +221,7 @@ def _why_blind(beat: Heartbeat) -> str:
 
 
 def _is_within(at_ms: int, seconds: float) -> bool:
-    """Return whether a moment is so near.
+    """Return whether a moment lies within a span from now.
 
     One after now: the clock was set back, or the watch is on another machine.
     """

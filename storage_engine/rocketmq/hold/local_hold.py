@@ -34,7 +34,7 @@ class SegmentGoneError(GateRefusedError):
 
 
 def original_mtime_ns(state: HoldState | None, file: SeenFile) -> int:
-    """Return what a file's mtime was before we touched it for the first time."""
+    """Return a file's mtime before our first touch."""
     touched = None if state is None else state.touched_at(file.base_offset)
     return file.mtime_ns if touched is None or touched.inode != file.inode else touched.original_mtime_ns
 
@@ -128,7 +128,7 @@ def set_mtime(acts: Acting, meant: Touched) -> Touched:
 
 
 def is_ours(touched: Touched) -> bool:
-    """Return whether the file still has the mtime that we gave it, or would just have given."""
+    """Return whether the file has the mtime that we gave it, or were about to give."""
     try:
         stat = Path(touched.path).lstat()
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def is_ours(touched: Touched) -> bool:
 
 
 def same_ms(left_ns: int, right_ns: int) -> bool:
-    """Return whether two mtimes are one to a broker, which reads milliseconds."""
+    """Return whether two mtimes are equal for a broker, which reads milliseconds."""
     return left_ns // _MS_NS == right_ns // _MS_NS
 
 
@@ -154,7 +154,7 @@ def _set_mtime(meant: Touched) -> Touched:
         if before.st_ino != meant.inode:
             raise ChangedUnderUsError(
                 f"{meant.path}: expected the file with inode {meant.inode}, found inode {before.st_ino}: "
-                "somebody replaced it. It was not touched. Stop who does."
+                "another program replaced it. It was not touched. Stop the program that does it."
             )
         os.utime(fd, ns=(before.st_atime_ns, meant.mtime_ns))
         try:
@@ -303,7 +303,7 @@ class HoldMemories:
     root: Path
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return what the journal has, with the segments that a watch has fenced since.
+        """Return the journal's state, with the segments that a watch has fenced since.
 
         :raises GateRefusedError: what lies in the store can't be read.
         """
@@ -354,7 +354,7 @@ def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
 
 
 def left_behind(root: Path) -> HoldState | None:
-    """Return what is left of a hold that no journal knows any more: the segments that still have its times.
+    """Return segments that still have the times of a hold that no journal knows any more.
 
     :raises GateRefusedError: it can't be read.
     """
@@ -376,7 +376,7 @@ def _slots(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _slot(data: bytes) -> dict[str, Any] | None:
-    """Return what is in a slot; None: nothing whole."""
+    """Return the content of a slot; None: it has nothing whole."""
     checksum, _, content = data.rstrip().partition(b" ")
     with suppress(*MALFORMED):
         if int(checksum, 16) == zlib.crc32(content):

@@ -120,7 +120,7 @@ def _locked(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
 
 def _busy(root: Path) -> StoreBusyError:
     return StoreBusyError(
-        f"{root}: expected nobody else to work on the store's hold, found that another process "
+        f"{root}: expected no other process to work on the store's hold, found that another process "
         "of this machine does. Nothing was changed. Wait until it is done."
     )
 
@@ -164,7 +164,8 @@ def read_marker(root: Path) -> Marker | None:
     except (OSError, BadInputError, *MALFORMED) as error:
         raise GateRefusedError(
             f"{path}: expected the marker of a hold, found what can't be read ({reason_text(error)}). "
-            "Nothing was changed. Find out who manages this store; if nobody else does, remove the file."
+            "Nothing was changed. Find out who manages this store; if there is no other manager, remove "
+            "the file."
         ) from error
 
 

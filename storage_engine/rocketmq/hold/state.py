@@ -1,4 +1,4 @@
-"""What a hold rests on, as it is remembered (:class:`HoldState`) and as it is found (:class:`Observed`).
+"""The remembered state that a hold rests on (:class:`HoldState`), and the present one (:class:`Observed`).
 
 Everything in a ``HoldState`` was durable in the journal before it was done to the store: whoever comes after
 a kill knows each file's first mtime and each setting's first value.
@@ -46,7 +46,7 @@ class Touched:
 
     @property
     def possible_mtimes_ns(self) -> tuple[int, ...]:
-        """Return what the file has if nobody else touched it."""
+        """Return the mtimes that the file may have if only we touched it."""
         if self.ctime_ns is not None:
             return (self.mtime_ns,)
         before = self.original_mtime_ns if self.before_mtime_ns is None else self.before_mtime_ns
@@ -95,7 +95,7 @@ class HoldState:
     :param log_paths: directories of the log then, each with the mount point of the file system that it lay
         on, "" where the system doesn't say; none: an older release looked.
     :param lasts_ms: for so long the last renewal holds the store; 0: an older release renewed it.
-    :param accepted_release: of the broker, that nobody tried and a person accepted; "": none.
+    :param accepted_release: of the broker, that was not tested and a person accepted; "": none.
     :param accepted_by: that person.
     :param replicas: addresses of other brokers that had the broker's name when it was looked at last.
     """
@@ -176,7 +176,7 @@ class Observed:
     :param max_offset: the broker's; a segment that ends behind it is active.
     :param files: of the log, by base offset; not necessarily back to back.
     :param frame_sha256: of the frame that the broker has at the ``frame_offset`` that is remembered; "": no
-        message begins there. None: nobody asked.
+        message begins there. None: it was not asked for.
     :param unproven: why the broker isn't provably the one that runs on these files; "" where it is, and of a
         slave, which nobody asks.
     :param log_paths: as of :class:`HoldState`.
@@ -217,7 +217,7 @@ def first_state(left: HoldState | None, found: Observed) -> HoldState:
 
 
 def with_acceptance(state: HoldState, release: str, accepted: str, person: str) -> HoldState:
-    """Return the state with the acceptance of a release that nobody tried; another release ends that.
+    """Return the state with the acceptance of a release that was not tested; another release ends that.
 
     :param accepted: release that the store's settings accept; "": none.
     """
@@ -241,8 +241,8 @@ def with_moved_files(state: HoldState, found: Observed) -> HoldState:
 
 
 def as_looked_at(state: HoldState, found: Observed) -> HoldState:
-    """Return the state with where the log was found, and by which broker, so that the next look finds what
-    went since then. What should be stays as it is remembered.
+    """Return the state with the log's end and its broker as found, so that the next look sees later
+    deletions. What should be stays as it is remembered.
     """
     return replace(
         state,

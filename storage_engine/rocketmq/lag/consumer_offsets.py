@@ -1,4 +1,4 @@
-"""How far each group has consumed each queue, as the broker last wrote it down.
+"""Positions of each group in each queue, from the file that the broker wrote last.
 
 A broker with many groups and queues writes hundreds of MB. Such a table is read by compiled code, into
 columns; anything in it that this code doesn't know, and any small table, by the general parser.

@@ -1,4 +1,4 @@
-"""How far the commitlog has been dispatched to the consume queues, seen from the files.
+"""Position up to which the commitlog has been dispatched to the consume queues, seen from the files.
 
 The broker dispatches in the order of the log (ReputMessageService#doReput), so one entry for a message
 proves that everything before it has been dispatched. Until that is proven a segment must stay: its

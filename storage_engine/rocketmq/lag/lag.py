@@ -1,4 +1,4 @@
-"""How far consumer groups are behind, computed from a store's files.
+"""Consumer groups' lag, computed from a store's files.
 
 Works on tables of (group, topic, queue, committed offset), each queue's files read once for all its groups
 and everything behind that vectorised, so that a Spark task can do any share of the work.
@@ -53,10 +53,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LagContext:
-    """What lag is measured against; picklable.
+    """Data that lag is measured against; picklable.
 
     :param segments: the commitlog's, oldest first.
-    :param doomed: base offsets of the segments that are about to go.
+    :param doomed: base offsets of the segments about to be deleted.
     :param time_to_loss_ms: for each segment, the time until age alone may take it, with everything older
         gone before it; None where the window never comes.
     :param source: where the positions are from that are measured.
@@ -79,7 +79,7 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return what goes, and in how long age may take each segment."""
+        """Return the segments to delete, and in how long age may delete each of the others."""
         bases = [segment.base_offset for segment in self.segments]
         return segments_table(
             (LOG, base_offset, base_offset in self.doomed, loss_ms)
@@ -118,7 +118,7 @@ def lag_context(
 
 
 def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Find what the files tell of the lag of each row.
+    """Find the position of each row's lag in the files.
 
     A group whose next messages are gone goes on at the oldest one that is left. A group at the end of a
     queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and may
@@ -128,7 +128,7 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
     :param positions: of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`, rows of one queue
         together (they may go on in another call).
     :return: of :data:`PLACES_SCHEMA`, in the order of ``positions``.
-    :raises FileGoneError: a queue's file went away since it was listed.
+    :raises FileGoneError: a queue's file vanished since it was listed.
     """
     known = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
     committed = _longs(positions["committed_offset"])
@@ -167,7 +167,7 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the queues' files say, one element a row.
+    """Contents of the queues' files, one element a row.
 
     :param next_physical: physical offset of the group's next message, of the queue's oldest readable one
         for a group that is unknown; -1 when there is none or it can't be told.
@@ -326,7 +326,7 @@ def unread_messages(
     *,
     deleted: bool = False,
 ) -> Unread:
-    """Find what each group has not read below an offset of the log, by group and topic.
+    """Find the messages below an offset of the log that each group has not read, by group and topic.
 
     :param segments: of the log, oldest first.
     :param positions: of ``POSITIONS_SCHEMA`` in ``lag.consumer_offsets``, in queue order.
@@ -334,7 +334,7 @@ def unread_messages(
     :param attempts: how often files are read that don't fit together.
     :param deleted: the segments are gone from the log, so that queues may lack entries of them.
     :raises CorruptFileError: a queue's files aren't a queue.
-    :raises FileNotFoundError: a queue's file went away since it was listed.
+    :raises FileNotFoundError: a queue's file vanished since it was listed.
     """
     log_min_offset = segments[0].base_offset
     groups = one_array(positions["group"])
@@ -364,7 +364,7 @@ def unread_messages(
 
 
 def _told_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
-    """Yield what :func:`queue_runs` does, and tell how far it is."""
+    """Yield the same as :func:`queue_runs`, and report progress."""
     with told("Reading queues", positions.num_rows, "positions") as advance:
         for run in queue_runs(positions):
             yield run
@@ -440,7 +440,8 @@ def _physical_offset(files: tuple[MappedFile, ...], queue_offset: int) -> int:
 
 def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) -> bool:
     """Return whether the message at a queue offset, or the one before it, provably lies at or above an offset
-    of the log, so that nobody who has read up to there loses any."""
+    of the log, so that a group that has read up to there loses none.
+    """
     for offset in (queue_offset, queue_offset - 1):
         entry = consume_queue.entry_at(files, offset)
         if entry is not None and entry.physical_offset >= min_offset:

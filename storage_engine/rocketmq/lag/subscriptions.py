@@ -1,4 +1,4 @@
-"""Which group reads which queue, as far as a broker's files, or the running broker itself, tell.
+"""Groups and the queues that they read, as far as a broker's files or the running broker tell.
 
 Reads config and directory names only.
 
@@ -32,7 +32,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """What is known of who consumes, before the queues are looked at.
+    """Known consumers, before the queues are looked at.
 
     :param committed: of :data:`POSITIONS_SCHEMA`, in queue order: every committed offset.
     :param groups: names of all groups that exist.
@@ -47,7 +47,7 @@ class Consumers:
 
 
 def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
-    """Return what the broker last wrote down, as far as its files can be read.
+    """Return the groups that the broker last wrote to its files, as far as these can be read.
 
     :param attempts: how often a file is read that can't be read as what it is.
     """
@@ -85,7 +85,7 @@ def group_positions(layout: StoreLayout, consumers: Consumers) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """Who committed what.
+    """Groups, with the queues in which they committed.
 
     :param topics, groups: names by code.
     :param row_topic, row_queue, row_group: codes of each row, by topic, queue and group.

@@ -195,7 +195,7 @@ def running_broker(live: LiveBroker) -> RunningBroker:
 
 @contextmanager
 def as_who_may_read(root: Path | str) -> Iterator[None]:
-    """Say what to do where a file of the store may not be read.
+    """Advise as which user to run where a file of the store can't be read.
 
     :param root: the store's.
     :raises BadInputError: in place of PermissionError.

@@ -1,4 +1,4 @@
-"""Who consumes from a running broker, and how far: by its word, by its files where it can't be asked."""
+"""Consumers of a running broker and their positions: from the broker, or from files if it can't be asked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _who_knows(
 def live_consumers(
     admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker, layout: StoreLayout
 ) -> tuple[Consumers, LagSource]:
-    """Return what the broker knows, or a slave's master, light message queues included.
+    """Return the groups that the broker, or a slave's master, knows; light message queues included.
 
     A group that has no offset yet is known by what its connected members subscribe to, unless each of them
     takes every message (broadcasting): such members keep their positions themselves.
@@ -83,8 +83,7 @@ def live_consumers(
 
 
 def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Consumers, LagSource]:
-    """Return what the broker last wrote to its files, which is behind what it knows by up to 10 s while it
-    runs.
+    """Return the groups in the broker's files, which are up to 10 s behind its memory while it runs.
 
     :param error: why it can't be asked.
     :raises BrokerError: it never wrote anything down, so nothing is known.

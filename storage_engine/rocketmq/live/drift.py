@@ -1,4 +1,4 @@
-"""What somebody else, or time, did to a held store: what is remembered of it against what is found.
+"""Drift of a held store: changes by other programs or by time, from the remembered state to the present one.
 
 Pure, but for whose messages lay in a range that is gone: consume queues tell it.
 """
@@ -30,13 +30,14 @@ from storage_engine.rocketmq.hold.state import (
 )
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
-"""What is remembered is of another store than the broker's: nothing may be held, renewed or deleted by it."""
+"""The remembered state is of another store than the broker's: nothing may be held, renewed or deleted by
+it."""
 
 LASTS: Final = frozenset({DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED})
-"""What renewing a hold may not be able to mend: told once for as long as it lasts, not at each look."""
+"""Drift that the renewal of a hold may not mend: reported once for as long as it lasts, not at each look."""
 
 _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
-"""What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
+"""Defaults of a broker whose broker.conf is silent (MessageStoreConfig)."""
 
 
 def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
@@ -72,7 +73,7 @@ def has_moved(state: HoldState, found: Observed) -> bool:
 
 
 def name_of(drift: Drift) -> str:
-    """Return what ``HoldState.reported`` has of it: the same as long as it lasts."""
+    """Return the name that ``HoldState.reported`` has for it: the same as long as it lasts."""
     d = drift
     said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
     return f"{d.kind.value}: {said}"
@@ -162,8 +163,8 @@ def _lapsed(state: HoldState, found: Observed) -> Iterator[Drift]:
     )
     yield Drift(
         DriftKind.HOLD_LAPSED,
-        f"expected the hold to be renewed before it ended {time_text(state.ends_at_ms)}, found that nobody "
-        f"did: {since} free to delete by its own rules. Let the pipeline run more often than hold_hours.",
+        f"expected the hold to be renewed before it ended {time_text(state.ends_at_ms)}, found no "
+        f"renewal: {since} free to delete by its own rules. Let the pipeline run more often than hold_hours.",
     )
 
 
@@ -221,7 +222,7 @@ def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
         )
         them = "it" if len(changed) == 1 else "them"
         why = f"expected the modification time {expected} that the hold set, found {now}"
-        why += f": somebody touched {them}"
+        why += f": another program touched {them}"
         yield _mtime_changed([file for _, file in changed], why)
 
 
@@ -240,13 +241,14 @@ def _settings(state: HoldState, found: Observed) -> Iterator[Drift]:
         if value != expected:
             yield Drift(
                 DriftKind.SETTING_CHANGED,
-                f"{found.address}: expected {key}={expected}, found {value}: somebody changed it while the "
+                f"{found.address}: expected {key}={expected}, found {value}: another program changed it "
+                "while the "
                 f"store was held.{_meaning(key, value)} Find out who, and set it back.",
             )
 
 
 def _meaning(key: str, value: str | None) -> str:
-    """Say what a value means that a broker takes unchecked."""
+    """Explain a value that a broker takes without a check."""
     if key != RESERVED or not (value or "").startswith("-"):
         return ""
     return (
@@ -256,7 +258,7 @@ def _meaning(key: str, value: str | None) -> str:
 
 
 def _saved(state: HoldState, found: Observed) -> Iterator[Drift]:
-    """Return what a restart would undo; what can't be read is for a notice, not for an alarm."""
+    """Return changes that a restart would undo; unreadable ones are for a notice, not for an alarm."""
     if found.saved.values is None:
         return
     for key in _expected(state):

@@ -75,7 +75,7 @@ class FencedDirectory:
 
 
 def is_mounted(directory: FencedDirectory, known: Identity | None, held_mount_point: str) -> bool:
-    """Return whether a directory of the log is seen as it is, so that what isn't in it is gone. Pure.
+    """Return whether a directory of the log is mounted, so that a missing file is really gone. Pure.
 
     :param known: what the directory was at the last look that saw all; None: there was none.
     :param held_mount_point: of its file system when the hold was renewed; "": that isn't known.
@@ -105,7 +105,7 @@ class FenceKeeper:
         self._last_look = WatchLook()
         self._mended = 0
         self._unset: dict[tuple[int, int], tuple[int, float]] = {}
-        """How often an mtime couldn't be set, and when it is tried again."""
+        """Times that an mtime couldn't be set, and the time of the next try."""
         self._extends_at = 0.0
         self._found: list[Drift] = []
 
@@ -153,7 +153,7 @@ class FenceKeeper:
         return found
 
     def _look(self, state: HoldState) -> tuple[bool, list[Path]]:
-        """Mend what isn't as a hold left it.
+        """Mend changes to what a hold left.
 
         :return: whether all of the fence was seen to, and directories of the log whose disks aren't mounted.
         """
@@ -201,7 +201,7 @@ class FenceKeeper:
             )
 
     def _is_to_be_set(self, touched: Touched) -> bool:
-        """Return whether an mtime is to be set now, as far as it couldn't be set a moment ago."""
+        """Return whether an mtime is to be set now, unless that failed a moment ago."""
         _, tries_again_at = self._unset.get(_key(touched), (0, 0.0))
         return time.monotonic() >= tries_again_at
 
@@ -239,7 +239,7 @@ class FenceKeeper:
             found = times_text([found_ns // _MS_NS for _, found_ns in mended])
             self._say_mended(
                 f"{paths_text(paths)}: expected the modification time {expected} that the hold set, found "
-                f"{found}: somebody touched {_them(paths)}. The watch has set it again."
+                f"{found}: another program touched {_them(paths)}. The watch has set it again."
             )
 
     def _say_gone(self, gone: Sequence[Touched], files: Sequence[SeenFile]) -> None:
@@ -359,7 +359,7 @@ def _identity(directory: Path) -> Identity | None:
 def _unseen_text(paths: Sequence[Path]) -> str:
     return Text(
         f"{' and '.join(map(str, paths))}: expected segments of the held log there, found none: the "
-        "disk isn't mounted, or somebody moved the directory. What lies elsewhere is fenced. Mount it. "
+        "disk isn't mounted, or the directory was moved. What lies elsewhere is fenced. Mount it. "
         "If they are gone for good, run ",
         Command("hold"),
         ".",
@@ -367,7 +367,7 @@ def _unseen_text(paths: Sequence[Path]) -> str:
 
 
 def _lease(file: SeenFile, lease_ns: int, known: Mapping[int, Touched]) -> Touched:
-    """Return what a file's mtime is to be; of a copy that has the hold's own, the first one is known."""
+    """Return the mtime for a file; where a copy already has the hold's own, the first known one counts."""
     before = known.get(file.base_offset)
     is_copy = before is not None and any(same_ms(file.mtime_ns, ours) for ours in before.possible_mtimes_ns)
     original_ns = before.original_mtime_ns if before is not None and is_copy else file.mtime_ns
@@ -402,7 +402,7 @@ def _mtime_ns(touched: Touched) -> int | None:
 
 
 def _is_touched(touched: Touched) -> bool:
-    """Return whether somebody has made a file older than the hold did; younger ones keep as well."""
+    """Return whether another program has made a file older than the hold did; younger ones protect, too."""
     found_ns = _mtime_ns(touched)
     if found_ns is None or found_ns >= touched.mtime_ns:
         return False
@@ -410,7 +410,7 @@ def _is_touched(touched: Touched) -> bool:
 
 
 def _is_only_meant(touched: Touched) -> bool:
-    """Return whether a file's mtime was to be set, and is older than that."""
+    """Return whether a file's mtime was about to be set, and is older than that."""
     found_ns = _mtime_ns(touched)
     return touched.ctime_ns is None and found_ns is not None and found_ns < touched.mtime_ns
 

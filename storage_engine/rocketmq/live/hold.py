@@ -1,4 +1,4 @@
-"""Hold the store of a running broker: nothing of it goes unless we let it go, for as long as we renew that.
+"""Hold the store of a running broker: nothing of it is deleted without our approval, while we renew the hold.
 
 The broker serves and deletes by its own rules; a hold makes these rules find nothing: the first segments
 that must stay are a fence, and the broker doesn't delete by force (:mod:`fence`). It ends by
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts
 
 LETS_GO_MTIME_NS: Final = 0
-"""Of what may be deleted: no fileReservedTime makes it young."""
+"""The mtime of segments that may be deleted: no fileReservedTime makes them young."""
 
 _LOOKS: Final = 5
 """A broker deletes a file each 100 ms (deleteCommitLogFilesInterval): the next look is ahead of it."""
@@ -321,7 +321,7 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
 
 
 def _put_settings_back(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
-    """Restore what we changed; what somebody else has changed since stays.
+    """Restore settings that we changed; another program's later changes stay.
 
     :return: notices.
     """
@@ -330,11 +330,14 @@ def _put_settings_back(parts: LiveParts, state: HoldState, found: Observed) -> I
         if value == changed.ours:
             parts.admin.update_config({changed.key: changed.original})
         elif value != changed.original:
-            yield f"{changed.key} is {value}: somebody set it, so it wasn't put back to {changed.original}"
+            yield (
+                f"{changed.key} is {value}: another program set it, so it wasn't put back to "
+                f"{changed.original}"
+            )
 
 
 def _left_settings(state: HoldState) -> Iterator[str]:
-    """Return what we changed on a broker that doesn't answer any more."""
+    """Return settings that we changed on a broker that doesn't answer any more."""
     for changed in state.changed_settings:
         yield (
             f"{changed.key} was set to {changed.ours} at the broker that was at {state.address}: put it back "
@@ -350,7 +353,7 @@ def _touched_by_others(state: HoldState, found: Observed) -> Iterator[str]:
     ]
     if paths:
         what = "it, so its mtime wasn't" if len(paths) == 1 else "them, so their mtimes weren't"
-        yield f"{paths_text(paths)}: somebody touched or replaced {what} put back"
+        yield f"{paths_text(paths)}: another program touched or replaced {what} put back"
 
 
 def _wait_for_last_pass(parts: LiveParts, state: HoldState, boot_timestamp_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether a directory is the store of the broker that answers: by frames, lock and process, not by path.
+"""Check that a directory is the store of the broker that answers: by frames, lock and process, not by path.
 
 One message tells whether the broker still has the store that was held: the first one of the newest sealed
 segment. Sealed, since what a crash may cut off and write again is only what was active.
@@ -32,7 +32,7 @@ from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 Found = TypeVar("Found")
 
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}
-"""Where to ask who listens everywhere."""
+"""Address to ask where a broker listens on all addresses."""
 _LOCAL_SECONDS: Final = 3.0
 
 
@@ -65,7 +65,7 @@ def why_unproven(
 
 
 def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
-    """Say what nobody could tell where nothing spoke against it."""
+    """Name the checks that couldn't be made where no other check failed."""
     return (
         f"{layout.root}: expected the process that has its lock {layout.lock} to say that it is the one that "
         f"answers at {admin.address}, or that address to be one of this host, found that neither can be "
@@ -151,7 +151,7 @@ def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -
 
 
 def _is_here(address: str) -> bool:
-    """Return whether an address is one of this host, or of the network namespace that it shows us."""
+    """Return whether an address belongs to this host, or to the network namespace that it shows us."""
     try:
         found = {info[4][0] for info in socket.getaddrinfo(split_address(address)[0], None)}
     except OSError:
@@ -197,7 +197,7 @@ def _first_frame(path: Path) -> bytes | None:
 
 
 _WITHIN_A_FRAME = "IllegalArgumentException"
-"""What becomes of a length that is none (DefaultMappedFile#selectMappedBuffer)."""
+"""Java's error for an invalid length (DefaultMappedFile#selectMappedBuffer)."""
 
 
 def frame_sha256(admin: BrokerAdmin, offset: int) -> str:

@@ -225,7 +225,7 @@ class LiveCourse(FileCourse):
 
 @dataclass(frozen=True, slots=True)
 class LiveCauses(FileCauses):
-    """Why a cleanup is due, by a running broker's own figures."""
+    """Causes for a cleanup, by a running broker's own figures."""
 
     admin: BrokerAdmin
     settings: Mapping[str, str]
@@ -264,7 +264,7 @@ class LiveProcess(FileProcess):
 
 @dataclass(frozen=True, slots=True)
 class LiveShield(StoreShield):
-    """What a running broker deletes in a pass, and whether by force."""
+    """Segments that a running broker deletes in a pass, and whether by force."""
 
     parts: LiveParts
 
@@ -363,7 +363,7 @@ class LiveDependents(QueuesAndIndex):
 
 @dataclass(frozen=True, slots=True)
 class LiveConsumers(StoreConsumers):
-    """Who waits for messages by a running broker, else by what it wrote down."""
+    """Consumers by a running broker, or else by its files."""
 
     layout: StoreLayout
     admin: BrokerAdmin
@@ -455,7 +455,7 @@ def _open(
 
 
 def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
-    """Return what is to be said of a broker that isn't provably the one that is held; None: it is.
+    """Return a text about a broker that isn't provably the held one; None: it is.
 
     The process that was looked at last is; of another one, at whatever address, the files' lock has to tell.
 
@@ -482,7 +482,7 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
 
 
 def _judged_by(state: HoldState) -> HoldState:
-    """Return what a broker was judged by: all that only a run changes, which a watch's own mends don't."""
+    """Return the state by which a broker was judged: only changes by a run count, not a watch's own mends."""
     return replace(state, touched=(), fence=(), fence_offset=-1)
 
 
@@ -504,6 +504,6 @@ def _why_not_set(parts: LiveParts) -> str:
 def _set(parts: LiveParts, value: str | None, what_was_done: str) -> Drift:
     return Drift(
         DriftKind.SETTING_CHANGED,
-        f"{parts.admin.address}: expected {FORCIBLY}=false, found {value}: somebody changed it while the "
-        f"store was held{what_was_done}",
+        f"{parts.admin.address}: expected {FORCIBLY}=false, found {value}: another program changed it "
+        f"while the store was held{what_was_done}",
     )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Observed:
-    """Return what there is now; the broker is asked before the files are listed.
+    """Return the present state; the broker is asked before the files are listed.
 
     :param state: of a hold: if another broker is the master by now, it is no error that these files aren't
         its own, since that drift tells more.
@@ -75,7 +75,7 @@ def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
 def find_replicas(
     parts: LiveParts, settings: Mapping[str, str], is_replicated: Callable[[], bool] = lambda: False
 ) -> Replicas:
-    """Ask who else has the broker's name, those whom earlier looks have seen among them.
+    """Ask for other brokers of the broker's name, also those that earlier looks have seen.
 
     :param settings: the broker's.
     :param is_replicated: whether a lake tells that it has replicas.
@@ -111,7 +111,7 @@ def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str,
 
 
 def saved_settings(broker_conf: str | None) -> SavedSettings:
-    """Return what broker.conf has of the settings that a hold rests on (java.util.Properties syntax)."""
+    """Return broker.conf's values of the settings that a hold depends on (java.util.Properties syntax)."""
     if broker_conf is None:
         return SavedSettings()
     try:

@@ -54,14 +54,15 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0
-"""How long a broker may leave us without an answer while it is waited for, and another process the hold."""
+"""Time that a broker may leave us without an answer while we wait for it and another process waits for the
+hold."""
 _LOCK_SECONDS: Final = 1.0
 """Then the broker is looked at again, and the lease renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What goes, and the first file that stays.
+    """Segments to delete, and the first file that stays.
 
     :param stays: whatever it holds, no broker deletes its last file.
     :param directories: of the files, with (device, inode): a disk that is gone looks like deleted files.
@@ -84,7 +85,7 @@ def delete_segments(
     :param meanwhile: called now and then while it waits.
     :raises ChangedUnderUsError: a file isn't as it was; nothing was done.
     :raises GateRefusedError: the store isn't held, its broker restarted meanwhile, or is of a release that
-        nobody tried or accepted; nothing was done.
+        was not tested or accepted; nothing was done.
     :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may go any time.
     :raises BrokerError: it can't be asked, or was replaced; all of them may go any time.
     :raises ReleasedTooMuchError: more is gone than these.
@@ -153,7 +154,8 @@ def _check_release(parts: LiveParts, state: HoldState) -> None:
 
     To be asked before the boot time, which then says that no other process came in between.
 
-    :raises GateRefusedError: nobody tried what a broker of this release deletes, and nobody accepts that.
+    :raises GateRefusedError: deletion by this release of the broker was not tested, and no person accepts the
+        release.
     """
     settings = parts.admin.config()
     if not state.may_delete(settings.get(RELEASE, "")):
@@ -171,7 +173,7 @@ def _prefix(parts: LiveParts, segments: Sequence[Segment]) -> Prefix:
     stays = next((path / name for path in paths if (path / name).exists()), None)
     if stays is None:
         raise GateRefusedError(
-            f"{', '.join(map(str, paths))}: expected segment {name} behind those that go, found none. "
+            f"{', '.join(map(str, paths))}: expected segment {name} behind those to delete, found none. "
             "Nothing was deleted. Plan again."
         )
     directories = sorted({Path(s.facts.path).parent for s in segments} | {stays.parent})
@@ -185,7 +187,7 @@ def _identity(directory: Path) -> tuple[int, int]:
 
 def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None:
     """
-    :raises ChangedUnderUsError: somebody but us touched one, and none of our releases is on its way.
+    :raises ChangedUnderUsError: another process touched one, and none of our releases is on its way.
     :raises GateRefusedError: likewise, while one is: they may still go as it meant.
     """
     acts = read_own_acts(parts.root)
@@ -200,11 +202,13 @@ def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None
             continue
         text = (
             f"{segment.facts.path}: expected it as it was a moment ago, {segment.facts}, found "
-            f"{found or 'no file'}: somebody changes the store while we hold it."
+            f"{found or 'no file'}: another program changes the store while we hold it."
         )
         if state.releasing:
-            raise GateRefusedError(f"{text} What an earlier call exposed may still go. Stop who does.")
-        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
+            raise GateRefusedError(
+                f"{text} What an earlier call exposed may still go. Stop the program that does it."
+            )
+        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop the program that does it.")
 
 
 def _have_it_go(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
@@ -242,7 +246,8 @@ def _have_it_go(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Pa
                 f"{parts.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
                 f"broker says {info.commitlog_min_offset} and {len(left)} of {len(prefix.segments)} files "
                 f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. What "
-                "is behind them stays; they may go any time. Look into the broker's store.log for why it "
+                "is behind them stays; they may be deleted any time. Look into the broker's store.log "
+                "for why it "
                 "doesn't delete, and run the same again, which goes on.",
                 may_have_acted=True,
             )
@@ -250,9 +255,7 @@ def _have_it_go(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Pa
 
 
 def _is_exposed(state: HoldState) -> bool:
-    """Return whether all files that we touched still have the mtimes that we gave them, and the fence is
-    whole.
-    """
+    """Return whether all files that we touched still have our mtimes, and the fence is whole."""
     for touched in state.touched:
         try:
             if not same_ms(Path(touched.path).lstat().st_mtime_ns, touched.mtime_ns):
@@ -267,7 +270,8 @@ def _kept_busy(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> Store
     return StoreBusyError(
         f"{parts.root}: expected to change the hold while the broker deletes, found that another process "
         f"of this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
-        f"{len(prefix.segments)} segments are left, and may go any time; what is behind them stays. End the "
+        f"{len(prefix.segments)} segments are left, and may be deleted any time; what is behind them "
+        "stays. End the "
         "process that hangs, such as a watch, and run the same again, which goes on."
     )
 

@@ -35,7 +35,7 @@ class Session:
         return self._admin
 
     def renew(self) -> None:
-        """Ask who the master is by now. Where it is the same one, the connection stays.
+        """Ask which broker is the master by now. Where it is the same one, the connection stays.
 
         :raises StorageEngineError: as :func:`reach` does; the master is the one of before then.
         """
@@ -60,7 +60,7 @@ class LiveParts:
     :param admin: the broker that was the master when the store was looked at.
     :param files: the store's files, by the broker's live settings.
     :param settings: those settings, as the broker says them.
-    :param opened_by: how it is reached, and the broker's config file if somebody named it.
+    :param opened_by: how it is reached, and the broker's config file if it was named.
     """
 
     session: Session
@@ -83,5 +83,5 @@ class LiveParts:
 
     @property
     def broker_conf(self) -> str | None:
-        """The broker's config file as it is named here; None: nobody named it."""
+        """The broker's config file as it is named here; None: none was named."""
         return self.opened_by.broker_conf

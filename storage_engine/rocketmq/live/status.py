@@ -1,4 +1,4 @@
-"""What a hold is worth as it is found, what it doesn't protect against, and how far the broker is."""
+"""The state of a hold: what it protects, what it doesn't protect against, and how far the broker is."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def drift_of(
 
 
 def notices(parts: LiveParts, found: Observed) -> list[str]:
-    """Return what a person should know of a hold that can be had.
+    """Return notices about a hold that is possible.
 
     :raises GateRefusedError: the broker may delete by force, and we may not forbid it, and it is near.
     """
@@ -70,7 +70,7 @@ def notices(parts: LiveParts, found: Observed) -> list[str]:
 
 
 def weaknesses(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
-    """Say what a hold that stands doesn't protect against."""
+    """Name events that a standing hold doesn't protect against."""
     if (reserved := reserved_hours(found, str(parts.root))) <= 0:
         yield (
             f"{RESERVED} is {reserved} at broker {found.address}: whatever is sealed has expired at once, so "
@@ -80,7 +80,8 @@ def weaknesses(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[
         yield f"nothing is deleted through this broker: {untried_text(found.settings)}"
     if why := no_watch(parts.root):
         yield Text(
-            f"{why}: until the next run nobody mends a fence that somebody touches or removes; once its "
+            f"{why}: until the next run no watch mends a fence that another program touches or removes; "
+            "once its "
             f"{len(state.fence) or 1} files are, the broker deletes what is behind them. Run ",
             Command("watch"),
             " on this host",
@@ -96,7 +97,8 @@ def weaknesses(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[
     if fills_before(found, state, disks, limit):
         yield (
             f"as fast as the log has grown lately, its disk is above {limit} % before the broker's own "
-            f"deletion begins again, if nobody renews the hold; while {FORCIBLY} is false the broker then "
+            f"deletion begins again, without a renewal of the hold; while {FORCIBLY} is false the broker "
+            "then "
             f"takes no message. Lower hold_hours or {RESERVED}, or add space"
         )
 
@@ -217,8 +219,8 @@ def progress(
 
     :param info: of the moment ``now_ms``.
     :param checkpoint: its file's values by name, read before the newest message was looked up.
-    :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or
-        nobody looked, and then nothing is said of the checkpoint.
+    :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or it was
+        not looked at, and then nothing is said of the checkpoint.
     """
     oldest_ms = info.earliest_message_timestamp_ms
     behind = checkpoint_behind_ms(checkpoint, newest_message_timestamp_ms, oldest_ms)
@@ -242,7 +244,7 @@ def checkpoint_behind_ms(
 ) -> dict[str, int]:
     """Return by name how much older than the newest message each value of a checkpoint is.
 
-    :param newest_message_ms: None: the log has none, or nobody looked, and then nothing is said.
+    :param newest_message_ms: None: the log has none, or it was not looked at, and then nothing is said.
     :param oldest_message_ms: None: not known.
     """
     if newest_message_ms is None:

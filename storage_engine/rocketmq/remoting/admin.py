@@ -1,4 +1,4 @@
-"""What administration asks of one live broker, and the two things that it tells it to do.
+"""Administrative requests to one live broker: reads, and the two that change something.
 
 Reads are repeated where that is safe, and change nothing on the broker: not even a group or a queue that it
 would create for who asks for it. A success that a broker reports without having done it is found out here

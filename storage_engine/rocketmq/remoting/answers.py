@@ -1,4 +1,4 @@
-"""What brokers and name servers say, as dataclasses, and how these are read from the bodies of answers. Pure.
+"""Answers of brokers and name servers as dataclasses, and their decoding. Pure.
 
 Each function raises :class:`AnswerError` for an answer that lacks what it must have; or another of
 ``MALFORMED`` for one that no broker would give, which :func:`checked` turns into it.
@@ -22,7 +22,7 @@ MASTER_ID: Final = 0
 Parsed = TypeVar("Parsed")
 
 UNKNOWN_TIME: Final = -1
-"""What brokers say for the time of a message that isn't there."""
+"""Answer of brokers for the time of a message that isn't there."""
 SECRET_SETTINGS: Final = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
 """Settings that hold passwords, which a broker shows to anybody who may ask (AuthConfig)."""
 
@@ -73,7 +73,7 @@ class BrokerMembers:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """What one name server knows.
+    """One name server's knowledge of its cluster.
 
     :param clusters: cluster → names of its brokers.
     :param brokers: broker name → its members.
@@ -88,7 +88,7 @@ class AnswerError(ValueError):
 
 
 def checked(parse: Callable[[], Parsed]) -> Parsed:
-    """Return what ``parse`` makes of an answer.
+    """Return the result of ``parse`` on an answer.
 
     :raises AnswerError: whatever is wrong with the answer.
     """
@@ -97,11 +97,11 @@ def checked(parse: Callable[[], Parsed]) -> Parsed:
     except AnswerError:
         raise
     except MALFORMED as error:
-        raise AnswerError(f"expected what a broker answers, found something else ({error!r})") from error
+        raise AnswerError(f"expected a broker's answer, found something else ({error!r})") from error
 
 
 def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
-    """Read what a broker says of itself.
+    """Read a broker's description of itself.
 
     :param release: of the broker; "": it isn't known, then it has to say all that a newer one does.
     """

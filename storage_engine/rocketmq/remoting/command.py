@@ -18,7 +18,8 @@ from storage_engine.core.untrusted import MALFORMED
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""What brokers and Java clients accept in one frame (NettyDecoder, com.rocketmq.remoting.frameMaxLength)."""
+"""Bytes that brokers and Java clients accept in one frame (NettyDecoder,
+com.rocketmq.remoting.frameMaxLength)."""
 
 FLAG_RESPONSE: Final = 1
 
@@ -79,7 +80,7 @@ REMEDIES: Final[Mapping[int, str]] = {
 
 
 class SerialiseType(IntEnum):
-    """How a header is written (SerializeType). A broker answers in its own (rocketmq.serialize.type)."""
+    """Format of a header (SerializeType). A broker answers in its own (rocketmq.serialize.type)."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -95,8 +96,8 @@ class RemotingCommand:
 
     :param code: what is asked (RequestCode), or how it went (ResponseCode).
     :param opaque: number that a response shares with its request.
-    :param flag: bit FLAG_RESPONSE, and others.
-    :param remark: a broker's words for what went wrong; empty for none.
+    :param flag: bits FLAG_RESPONSE and FLAG_ONE_WAY.
+    :param remark: a broker's words on a failure; empty for none.
     :param version: ordinal of the sender's release (MQVersion); 0 asks for nothing newer than 3.0.
     """
 
@@ -146,7 +147,7 @@ def frame_length(prefix: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
 
 
 def decode(frame: bytes) -> RemotingCommand:
-    """Read what follows a frame's length.
+    """Decode the bytes that follow a frame's length.
 
     :raises FrameError: it is not a frame.
     """

@@ -44,7 +44,7 @@ from storage_engine.rocketmq.remoting.command import (
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How the peer is known; brokers take TLS unless ``tls.server.mode`` is disabled.
+    """Proof of the peer's identity; brokers accept TLS unless ``tls.server.mode`` is disabled.
 
     :param ca_file: PEM file of who signed the broker's certificate; None: the system's authorities.
     :param server_name: name that the certificate must bear; None: the host of the address.
@@ -82,7 +82,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How brokers and name servers are spoken to.
+    """Credentials and TLS for brokers and name servers.
 
     :param request_timeout_seconds: from the first byte of a request to the last of its answer.
     """
@@ -130,7 +130,7 @@ def sign(fields: Mapping[str, str], body: bytes, credentials: Credentials) -> di
 BUSY_PAUSE_SECONDS: Final = 0.2
 """Before a read that the broker was too busy for is asked once more."""
 REMARK_CHARACTERS: Final = 1000
-"""Of a peer's remark, in errors and so in reports and the journal: some brokers send a stack trace."""
+"""Characters of a peer's remark in errors, reports and the journal: some brokers send a stack trace."""
 _CHUNK_BYTES: Final = 1 << 20
 """Memory for an answer grows by no more than this beyond what has arrived."""
 

@@ -106,7 +106,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """What was found of the other brokers of a name.
+    """Findings about the other brokers of a name.
 
     :param masters: who else is its master, or is registered as that, as clauses.
     :param unknown: who can't be asked about that, as clauses.
@@ -125,7 +125,7 @@ class Replicas:
         if self.masters:
             return (
                 f"expected one master of this broker's name, found that {'; '.join(self.masters)}. While two "
-                "claim to be the master, nobody can tell whose log goes on. Stop one of them, or make it a "
+                "claim to be the master, it is unknown whose log goes on. Stop one of them, or make it a "
                 "slave (brokerRole=SLAVE with a brokerId above 0), and run the same again"
             )
         if self.unknown and self.in_group:
@@ -235,7 +235,7 @@ class BrokerGroup:
         return {} if members is None or self._is_elsewhere(members.cluster) else members.addresses
 
     def _is_elsewhere(self, cluster: str) -> bool:
-        """Return whether a cluster isn't the broker's; one that isn't known may be."""
+        """Return whether a cluster is another than the broker's; an unknown one may be."""
         return "" not in (own := self.settings.get(CLUSTER, "").strip(), cluster) and own != cluster
 
     def is_alone_in_sync(self, identity: str) -> bool:
@@ -255,7 +255,7 @@ class BrokerGroup:
             return False
 
     def _ask_controller(self) -> RemotingCommand:
-        """Ask who is the master and who is in sync with it.
+        """Ask for the master and for the brokers in sync with it.
 
         :raises BrokerError: none of the controllers says it.
         """
@@ -270,7 +270,7 @@ class BrokerGroup:
         raise BadInputError(f"a controller, as nothing says where one is ({CONTROLLERS})")
 
     def _role(self, address: str) -> str:
-        """Return what a broker says that it is; "": none takes connections there, or it has another name."""
+        """Return the role that a broker reports; "": no broker answers there, or one of another name."""
         if not address:
             return ""
         try:

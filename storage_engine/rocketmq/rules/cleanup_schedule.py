@@ -1,4 +1,4 @@
-"""When a running broker cleans, and how long to wait until it has."""
+"""Times at which a running broker cleans, and how long to wait until it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why the broker would clean now, and with what urgency: DefaultMessageStore.CleanCommitLogService. Pure.
+"""Causes for the broker to clean now, and their urgency: DefaultMessageStore.CleanCommitLogService. Pure.
 
 One difference holds everywhere: where the broker takes a disk that it can't measure for one at -1 %, and
 then cleans because of it, here such a disk is unknown. It triggers nothing, and a notice says so.
@@ -84,7 +84,8 @@ def triggers(
         forced = finding.at_once and config.clean_file_forcibly_enable
         if finding.at_once and not forced:
             notices.append(
-                f"{finding.detail}, but cleanFileForciblyEnable is false: only what has expired may go"
+                f"{finding.detail}, but cleanFileForciblyEnable is false: only expired segments may be "
+                "deleted"
             )
         found.append(
             Trigger(
@@ -171,7 +172,7 @@ def expires_ms(written_ms: int, config: BrokerConfig) -> int:
 
 
 def age_reason(written_ms: int, now_ms: int, config: BrokerConfig, *, forced: bool) -> Reason:
-    """Return why a sealed segment goes in a pass, or that it has not expired.
+    """Return why a sealed segment is deleted in a pass, or that it has not expired.
 
     One that was written to in the future has not: no clock says how old it is.
     """
@@ -475,7 +476,9 @@ def _cut(
     config: BrokerConfig,
     request: PlanRequest,
 ) -> tuple[Decision, ...]:
-    """Cut what may go to a prefix, to the batch and to the target; what falls off gets its reason."""
+    """Cut the segments that may be deleted to a prefix, to the batch and to the target; each one cut gets its
+    reason.
+    """
     batch = config.delete_file_batch_max if request.max_segments is None else request.max_segments
     asked = "deleteFileBatchMax" if request.max_segments is None else "at most, as asked,"
     decisions: list[Decision] = []
@@ -491,7 +494,7 @@ def _cut(
             elif reached:
                 decision = Decision(decision.segment, Reason.TARGET_REACHED, reached)
             elif len(going) >= batch:
-                detail = f"{asked} {batch} segments go in one pass"
+                detail = f"{asked} {batch} segments are deleted in one pass"
                 decision = Decision(decision.segment, Reason.BATCH_FULL, detail)
             else:
                 going.append(decision.segment)
@@ -502,7 +505,7 @@ def _cut(
 
 
 def _after(stopped: Decision, decision: Decision) -> Decision:
-    """Return what becomes of a segment that may go by itself, behind one that stays."""
+    """Return the decision on a segment that might be deleted by itself, behind one that stays."""
     if stopped.reason in _LIMITS:
         return Decision(decision.segment, stopped.reason, stopped.detail)
     detail = f"{stopped.segment.name} before it stays ({stopped.reason.value}); {decision.detail}"

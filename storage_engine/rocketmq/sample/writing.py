@@ -55,7 +55,7 @@ from storage_engine.rocketmq.store.restored_config import NO_QUEUES, config_file
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
-"""How often one comes before a batch, which has 32 messages on average."""
+"""Share of batches that one comes before; a batch has 32 messages on average."""
 
 _ROLLBACK_SHARE = 0.2
 _UNDECIDED_SHARE = 0.002
@@ -96,7 +96,7 @@ _TAG_AT = _ROW.index(b"TagA")
 _ORDER_AT = _ROW.index(b"ORD-") + 4
 _CUSTOMER_AT = _ROW.index(b"CUS-") + 4
 _ENDS = np.array([_ROW.index(b"\x02TAGS"), _ROW.index(b"\x02KEYS"), _ROW.index(b" CUS"), len(_ROW)], np.int64)
-"""Where a message's properties may end: without tags, without keys, with one key, with two."""
+"""Positions at which a message's properties may end: without tags, without keys, with one key, with two."""
 _ENDS_CHANCES = (0.05, 0.15, 0.6, 0.2)
 
 
@@ -340,7 +340,7 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Where in the log each batch begins, and when it was stored."""
+    """Positions of the batches in the log, and the times at which they were stored."""
 
     offsets: list[int]
     store_ms: list[int]
@@ -351,7 +351,7 @@ class _Times:
 
 
 class _Writer:
-    """Puts what producers send, and what the broker makes of it, into the store."""
+    """Writes producers' messages, and the broker's own ones, into the store."""
 
     def __init__(self, store: MessageStore, clock: _Clock, producers: Producers) -> None:
         self._store, self._clock, self._producers = store, clock, producers
@@ -380,7 +380,7 @@ class _Writer:
         self._note(self._store.put_batch(sent))
 
     def finish(self, end_ms: int) -> None:
-        """Do what is due by the end, and leave a delayed message and a transaction pending."""
+        """Do the work that is due by the end, and leave a delayed message and a transaction pending."""
         self.special.work_until(end_ms)
         topic = self._producers.topics[0]
         self.special.send_delayed(topic, STORE_HOST, end_ms)
@@ -430,7 +430,7 @@ def _set_time(path: Path, time_ms: int) -> None:
 
 
 def sample_settings(root: Path, segment_bytes: int) -> dict[str, str]:
-    """Return what the broker of a sample store is set to: small files, so that there are many."""
+    """Return the settings of a sample store's broker: small files, so that there are many."""
     entries = 15_000
     return {
         "storePathRootDir": str(root),
@@ -530,7 +530,7 @@ class SentBatch:
 
 
 class Producers:
-    """Makes what the producers of a store send, in the order in which it arrives."""
+    """Makes the messages of a store's producers, in the order in which they arrive."""
 
     def __init__(self, seed: int, messages: int, topics: int, days: float, end_ms: int) -> None:
         self._random = np.random.default_rng(seed)

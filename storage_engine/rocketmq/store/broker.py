@@ -76,7 +76,7 @@ class MarkedHold(StoreHold):
 
 @dataclass(frozen=True, slots=True)
 class LogReplicas(StoreReplicas):
-    """What a log has in common with those of other brokers of its name."""
+    """A log compared with those of other brokers of its name."""
 
     config: BrokerConfig
     layout: StoreLayout
@@ -90,7 +90,7 @@ class LogReplicas(StoreReplicas):
 
 @dataclass(frozen=True, slots=True)
 class FileConsumers(StoreConsumers):
-    """Who waits for messages by a stopped broker's files."""
+    """Consumers by a stopped broker's files."""
 
     layout: StoreLayout
 
@@ -117,7 +117,7 @@ class FileConsumers(StoreConsumers):
 
 @dataclass(frozen=True, slots=True)
 class FileCourse(StoreCourse):
-    """What goes when, by a broker's settings and its files."""
+    """Deletions to come, by a broker's settings and its files."""
 
     layout: StoreLayout
     config: BrokerConfig
@@ -147,7 +147,7 @@ class FileCourse(StoreCourse):
 
 @dataclass(frozen=True, slots=True)
 class FileCauses(StoreCauses):
-    """Why a cleanup is due, by a broker's settings, its disks and the clock."""
+    """Causes for a cleanup, by a broker's settings, its disks and the clock."""
 
     layout: StoreLayout
     config: BrokerConfig
@@ -164,7 +164,7 @@ class FileCauses(StoreCauses):
 
 @dataclass(frozen=True, slots=True)
 class FileProcess(StoreProcess):
-    """Who has a store, and how far its broker was, by its files."""
+    """The process that has a store, and its broker's progress, by its files."""
 
     layout: StoreLayout
 
@@ -372,7 +372,7 @@ class RocketMQBrokerStore(BrokerStore):
             yield self.locked(held.notices)
 
     def locked(self, notices: tuple[str, ...]) -> LockedLog:
-        """Return the store while nobody else changes it."""
+        """Return the store while no other process changes it."""
         layout, config, memory = self.files.layout, self.config, self.memory
         return LockedLog(notices, 1, layout=layout, config=config, memory=memory)
 
@@ -385,7 +385,7 @@ class RocketMQBrokerStore(BrokerStore):
 
 
 def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
-    """Return a log as its files show it, cut to what its writer said before they were looked at.
+    """Return a log as its files show it, cut at the end that its writer gave before they were read.
 
     :param end: only what lies before it is sealed.
     :param dispatched: the offset up to which consumers find messages.

@@ -1,4 +1,4 @@
-"""What goes after segments: consume queue and index files that point only below the log's new min offset.
+"""Consume queue and index files that point only below the log's new min offset: deleted after segments.
 
 The broker's rules, file by file (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles). The last
 file of a queue and the last index file never go. Deciding reads as little as it can: a queue of one file
@@ -91,7 +91,7 @@ def delete_dependents(
 
     A file that is gone already is passed over: the call can be repeated after it was interrupted.
 
-    :param remove: by which a file goes.
+    :param remove: the function that removes a file.
     :return: the files that this call deleted.
     :raises StoreLayoutError: a directory isn't the store's; the files before it are gone.
     :raises OSError: a file can't be deleted; those before it are gone.
@@ -124,7 +124,7 @@ def _open_directory(layout: StoreLayout, directory: Path) -> int:
 
 
 def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[_Files]:
-    """Yield what looks at the files of each queue, as often as it is called."""
+    """Yield for each queue a function that finds its expired files, at each call."""
     queues = list(iter_queues(layout.consumequeue, min_files=2))
     for queue in told_each(queues, "Looking at queues", "queues"):
         list_files = partial(

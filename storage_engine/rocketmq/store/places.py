@@ -29,7 +29,7 @@ _OWN = frozenset(
         "transrocksdb",
     }
 )
-"""What releases from 4.9 to 5.5 keep in a store's root (StorePathConfigHelper and who calls it)."""
+"""Files that releases from 4.9 to 5.5 keep in a store's root (StorePathConfigHelper and its callers)."""
 
 
 def store_around(path: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""What a pair's brokers have in common: the name of their log, and its very bytes at the same offsets.
+"""Replicas of a pair: the name of their common log, and the equal bytes at the same offsets.
 
 A master and its slaves have equal segments, and so has who is promoted, up to where it was behind. Names
 alone prove nothing: brokers of several clusters may share them.
@@ -28,7 +28,7 @@ _CHUNK_BYTES = 1 << 20
 def contexts_of(
     config: BrokerConfig, layout: StoreLayout, segments: Sequence[Segment]
 ) -> Mapping[SegmentId, SegmentContext]:
-    """Return what a broker's replicas share with it; nothing where its name or cluster isn't known.
+    """Return the facts that a broker's replicas share with it; empty where its name or cluster is unknown.
 
     :raises OSError: a file can't be read.
     """

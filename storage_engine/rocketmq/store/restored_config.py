@@ -23,7 +23,7 @@ COLUMNS = ("kind", "topic", "queue_id", "queue_offset", "sys_flag")
 _TOPICS = "config/topics.json"
 _DELAYS = "config/delayOffset.json"
 _OFFSETS = ("config/consumerOffset.json", "config/lmqConsumerOffset.json")
-"""Which of the two is read is the broker's enableLmq."""
+"""The broker's enableLmq decides which of the two is read."""
 _TIMERS = "config/timercheck"
 
 FILES = (_TOPICS, _DELAYS, *_OFFSETS, _TIMERS)
@@ -36,7 +36,7 @@ NO_QUEUES = pa.table(
         "inner_batch": pa.array([], pa.bool_()),
     }
 )
-"""What :func:`queues_of` makes of no rows."""
+"""Result of :func:`queues_of` for no rows."""
 
 _TIMER_TOPIC = "rmq_sys_wheel_timer"
 _REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"

@@ -53,14 +53,14 @@ class RocketMQStore:
         return cls(config, resolve_layout(config, to_archive=to_archive))
 
     def snapshot(self, now_ms: int, *, find_end: FindEnd = find_logical_end) -> StoreSnapshot:
-        """Return what the store is now: everything that a plan is decided from.
+        """Return the store's present state: everything that a plan is decided from.
 
         :param now_ms: the moment, in milliseconds since the epoch.
-        :param find_end: by which the log's end is found; who only looks takes a quicker one.
+        :param find_end: by which the log's end is found; a caller that only looks takes a quicker one.
         :raises StoreNotFoundError: no segment in it.
         :raises StoreLayoutError: segments that don't form one contiguous log.
         :raises CorruptFileError: a consume queue that isn't one.
-        :raises StoreBusyError: a file went away each time: somebody else changes the store.
+        :raises StoreBusyError: a file vanished each time: another process changes the store.
         """
         for _ in range(_LOOKS - 1):
             # While another run deletes, directories that are listed in turn may seem to have a hole.
@@ -76,8 +76,8 @@ class RocketMQStore:
             used_bytes = self._used_bytes(log) if self.config.replicas_per_disk_partition > 1 else None
         except FileNotFoundError as error:
             raise StoreBusyError(
-                f"{error.filename}: went away while the store was being read: somebody else changes it. "
-                "Try again when nobody does."
+                f"{error.filename}: vanished while the store was being read: another program changes it. "
+                "Try again when none does."
             ) from error
         return StoreSnapshot(
             broker=BROKER,
@@ -96,7 +96,7 @@ class RocketMQStore:
         Nothing counts as dispatched.
 
         :raises StoreLayoutError: one is a symbolic link.
-        :raises OSError: one can't be read, or went away in the middle.
+        :raises OSError: one can't be read, or vanished in the middle.
         """
         found = readable_files(list_raw_files(self.layout.log_paths))
         sizes = Counter(file.size_bytes for file in found)
@@ -138,7 +138,9 @@ class RocketMQStore:
         return 0 if has_controller(self.config, self.layout) else None
 
     def _used_bytes(self, log: LogSnapshot) -> int:
-        """Return what the store takes of its share of the disk (DefaultMessageStore#getMajorFileSize)."""
+        """Return the bytes that the store takes of its share of the disk
+        (DefaultMessageStore#getMajorFileSize).
+        """
         return sum(s.facts.size_bytes for s in log.segments) + dependents_bytes(self.layout)
 
 
@@ -183,7 +185,7 @@ def find_active(files: tuple[MappedFile, ...], find_end: FindEnd = find_logical_
 def read_whole(path: Path, size_bytes: int) -> bytearray:
     """Read a file that must have this size.
 
-    :raises StoreBusyError: it is gone or has another size: somebody changes the store.
+    :raises StoreBusyError: it is gone or has another size: another process changes the store.
     """
     data = bytearray(size_bytes)
     try:
@@ -194,12 +196,12 @@ def read_whole(path: Path, size_bytes: int) -> bytearray:
             found = position if position < size_bytes else size_bytes + len(file.read(1))
     except FileNotFoundError as error:
         raise StoreBusyError(
-            f"{path}: expected the file, found that it went away: somebody else changes the "
+            f"{path}: expected the file, found that it vanished: somebody else changes the "
             "store. Find out who, and run again."
         ) from error
     if found != size_bytes:
         raise StoreBusyError(
-            f"{path}: expected {size_bytes} bytes, found {found}: somebody else changes it. "
+            f"{path}: expected {size_bytes} bytes, found {found}: another program changes it. "
             "Find out who, and run again."
         )
     return data

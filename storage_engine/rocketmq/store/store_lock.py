@@ -79,7 +79,7 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
 
 
 def lock_holder(layout: StoreLayout) -> FileUser | None:
-    """The process that has the broker's lock, for showing; None when it is free or ours, or nobody can tell.
+    """The process that has the broker's lock, for showing; None when it is free or ours, or that is unknown.
 
     Never opens the file while this process holds the store.
     """
@@ -88,7 +88,7 @@ def lock_holder(layout: StoreLayout) -> FileUser | None:
 
 
 def locking_pid(lock: Path) -> int | None:
-    """Return which process has a broker's lock; see :func:`lock_holder`."""
+    """Return the process that has a broker's lock; see :func:`lock_holder`."""
     try:
         return _of_another(lock, _locking_pid)
     except OSError:
@@ -96,7 +96,7 @@ def locking_pid(lock: Path) -> int | None:
 
 
 def holder_text(layout: StoreLayout) -> str:
-    """Return the broker's lock and the other process that has it, as a clause; "": none, or nobody can tell.
+    """Return the broker's lock and the other process that has it, as a clause; "": none, or that is unknown.
 
     Never opens the file while this process holds the store.
     """
@@ -210,7 +210,7 @@ def _engine_text(layout: StoreLayout) -> str:
 
 
 def _locking_pid(fd: int) -> int | None:
-    """Who has a lock on byte 0 that keeps us out; None when nobody has, or the system can't tell."""
+    """Return the process with a lock on byte 0 that keeps us out; None: none, or the system can't tell."""
     if not sys.platform.startswith("linux"):
         return None
     kind, pid = _lock_on(fd)
@@ -257,7 +257,7 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
 
 
 def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
-    """Return what a person should know of a broker that maps segments which are deleted; empty otherwise.
+    """Return a notice about a broker that still maps deleted segments; "" where there is none.
 
     It was loading them, where nobody could see it, while they were deleted.
     """

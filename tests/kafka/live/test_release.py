@@ -110,8 +110,8 @@ def test_only_a_logs_first_segments_with_one_behind_them_go(found: Any) -> None:
     def why(log: PartitionLog) -> str:
         return why_not(replace(prefix, log=log), live, state, NODE, cluster_id)
 
-    assert "isn't the beginning" in why(replace(prefix.log, segments=segments[1:]))
-    assert "isn't the beginning" in why(replace(prefix.log, segments=segments[:2]))
+    assert "aren't the beginning" in why(replace(prefix.log, segments=segments[1:]))
+    assert "aren't the beginning" in why(replace(prefix.log, segments=segments[:2]))
     assert "no segment begins at offset" in why(replace(prefix.log, segments=(*segments[:2], *segments[3:])))
     first = prefix.segments[0]
     other = replace(first, facts=replace(first.facts, inode=first.facts.inode + 1))

@@ -88,14 +88,14 @@ def test_a_person_s_limit_counts_for_all_logs_together(made: MadeNode) -> None:
     plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request)
     assert len(plan.to_delete) == 1
     assert {one.reason for one in plan.decisions} == {Reason.EXPIRED, Reason.BATCH_FULL, Reason.ACTIVE}
-    assert "Kafka never does, so only what has expired goes" in plan.notices[0]
+    assert "Kafka never does, so only expired segments are deleted" in plan.notices[0]
 
 
 def test_other_nodes_replicas_keep_a_log_and_no_other_one(made: MadeNode) -> None:
     made.replicas["t-0"] = (2, 1, 3)
     found, why = reasons(made)
     assert found == [Reason.REPLICAS_ELSEWHERE, Reason.REPLICAS_ELSEWHERE]
-    assert why.startswith("nodes 2 and 3 have a replica, and nobody says that every such node is stopped")
+    assert why.startswith("nodes 2 and 3 have a replica, and no option says that every such node is stopped")
     assert "(by its broker's rules: retention.ms: its newest record is older" in why
     assert reasons(made, log="u-0")[0] == [Reason.EXPIRED, Reason.EXPIRED]
     assert reasons(made, PlanRequest(replicas_stopped=" "))[0] == found

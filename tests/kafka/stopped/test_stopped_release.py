@@ -129,7 +129,7 @@ def test_a_broker_that_starts_meanwhile_is_not_deleted_from(
 
     monkeypatch.setattr(store_lock.LockedDirectories, "check", check)
     store = managed(tmp_path / "managed", node.root)
-    with pytest.raises(ChangedUnderUsError, match="somebody removed the file"):
+    with pytest.raises(ChangedUnderUsError, match="another program removed the file"):
         steps.release(store, "run")
     assert files_of(node.directories[0] / "a-0")[:1] == [f"{0:020d}.index"]
     assert not (node.directories[0] / "a-0" / f"{0:020d}.log").exists()

@@ -114,7 +114,7 @@ def test_this_process_takes_it_once(directories: list[Path]) -> None:
 def test_a_lock_file_that_goes_away_meanwhile_is_noticed(directories: list[Path]) -> None:
     with lock(directories) as held:
         (directories[0] / ".lock").unlink()
-        with pytest.raises(ChangedUnderUsError, match="somebody removed the file") as raised:
+        with pytest.raises(ChangedUnderUsError, match="another program removed the file") as raised:
             held.check()
         assert raised.value.path == str(directories[0] / ".lock")
         (directories[0] / ".lock").touch()

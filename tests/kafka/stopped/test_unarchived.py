@@ -78,7 +78,7 @@ def test_a_log_under_a_rule_goes_without_a_copy_and_is_never_lost(
     clause = f"{NOT_ARCHIVED}{rule.rule_id[:12]} of topic a*"
     done = steps.archive_sealed(store, "ahead", archive_here)
     assert {row.log for row in done.receipts} == {"b-0"}
-    notice = f"2 segments of a-0 go without a copy, as far as no lake has them: {clause}"
+    notice = f"2 segments of a-0 go without a copy, if no lake has them: {clause}"
     assert notice in done.notices
     assert archive_lag(store).segments == 0
     assert notice in preview(store, PlanRequest()).plan.notices

@@ -378,7 +378,7 @@ def test_a_segment_that_goes_away_meanwhile_keeps_its_log_and_no_other(copy: Pat
     plan = store.plan(snapshot, NOW_MS, PlanRequest())
     (of_log,) = (one for one in plan.logs if one.log == "retms-0")
     assert {one.detail for one in of_log.decisions if one.segment in lost.sealed} == {
-        "a segment went away while it was looked at: ask again"
+        "a segment vanished while it was looked at: ask again"
     }
     assert len(plan.logs) == len(snapshot.logs)
 

@@ -82,7 +82,7 @@ def test_of_two_restores_at_once_one_is_an_error_and_the_other_is_whole(
 
     def meet(_: int) -> None:
         if not met:
-            with pytest.raises(RestoreError, match="expected nobody else to restore into it") as refused:
+            with pytest.raises(RestoreError, match="expected no other process to restore into it") as refused:
                 restore(archived.lake, "store-1", target)
             met.append(refused)
 

@@ -53,7 +53,7 @@ def test_what_is_due_goes_at_the_next_cleanup() -> None:
 def test_what_can_not_be_told_of_consumers_is_no_silence() -> None:
     (finding,) = consumer_findings(figures(LOG, leaving=LEAVING, unread=Unread(error="files are torn")))
     assert finding.severity is Severity.URGENT
-    assert finding.what == "what consumers lose from 2027-01-15 10:00:00Z on isn't known: files are torn"
+    assert finding.what == "consumers' losses from 2027-01-15 10:00:00Z on are unknown: files are torn"
     later = figures(LOG, leaving=PLAIN.sealed[2:], leaves_in_ms=3 * DAY_MS, unread=Unread(error="torn"))
     assert [one.severity for one in consumer_findings(later)] == [Severity.WARNING]
     assert not list(consumer_findings(PLAIN))

@@ -69,7 +69,7 @@ def test_a_look_that_another_run_keeps_away_is_not_well(managed: ManagedStore) -
         result = hold(context, run_key="kept-away")
     assert not result.renewed
     assert not result.status.is_well
-    assert "what goes soon wasn't looked for" in result.status.alarms[0]
+    assert "segments that will be deleted soon were not looked for" in result.status.alarms[0]
 
 
 def test_where_nothing_else_can_be_told_what_goes_soon_is(

@@ -85,7 +85,7 @@ def test_a_shield_that_can_not_be_read_is_unknown_and_said(managed: Make) -> Non
     store = managed(policy=Policy(shield=ShieldMode.ON))
     lose(store, 0)
     (shield_path(store.root) / "index.json").write_text("{")
-    said = "what consumers have not read of what only the shield has is not wholly known: "
+    said = "it is not wholly known what consumers have not read of segments only in the shield: "
     seen = preview(store, NOTHING)
     assert seen.unread.shielded_error
     assert any("expected the record of the shield" in notice for notice in seen.plan.notices)

@@ -137,7 +137,7 @@ def test_what_failed_is_a_notice_and_is_told_at_the_next_look(subject: Subject, 
         (notice,) = tell(subject, ["full"], [means])
         assert notice == (
             "http://127.0.0.1 wasn't told of 1 alarm (expected a status of 200 to 299, found "
-            f"{posted.status}); what stands at the next look is told then"
+            f"{posted.status}); alarms that still stand at the next look are sent then"
         )
     posted.status = 200
     assert tell(subject, ["full"], [means]) == ()
@@ -220,8 +220,8 @@ def test_what_was_told_is_remembered_where_the_journal_fails(
     journal = Path(subject.journal_url.removeprefix("sqlite:///"))
     journal.write_bytes(b"no database" * 1000)
     (unread, unkept) = tell(subject, ["full"], means)
-    assert "was told before isn't known" in unread
-    assert "can't be kept, and is told again" in unkept
+    assert "before are unknown" in unread
+    assert "can't be kept, so they are sent again" in unkept
     tell(subject, ["full"], means)
     assert told(tmp_path / "told") == [("began", "full")]
 

@@ -484,7 +484,7 @@ def test_a_run_whose_segments_went_by_another_one_alarms_nobody(archived: Make) 
     assert len(steps.release(store, "larger").deleted) == 3
     finished = finish(store, "r")
     assert (finished.finished, finished.not_approved) == (True, "")
-    assert "its segments went by other runs" in build_report(store, "r").approval
+    assert "its segments were deleted by other runs" in build_report(store, "r").approval
 
 
 def test_above_the_level_of_force_what_waits_is_an_alarm_with_its_link_and_the_hour() -> None:

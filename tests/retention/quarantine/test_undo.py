@@ -285,7 +285,7 @@ def test_undo_is_refused_where_a_file_of_the_quarantine_is_another(undoable: Sto
     refused(
         store,
         QuarantineError,
-        r"expected the file that went, .* and mtime \d+ ns: it was touched or copied since",
+        r"expected the file that was deleted, .* and mtime \d+ ns: it was touched or copied since",
     )
 
 
@@ -327,7 +327,7 @@ def test_a_segment_that_is_a_link_in_the_quarantine_does_not_come_back(
     path = quarantine_of_root(store) / "r" / "commitlog" / f"{MIB:020d}"
     path.rename(tmp_path / "segment")
     path.symlink_to(tmp_path / "segment")
-    refused(store, QuarantineError, "expected the file that went")
+    refused(store, QuarantineError, "expected the file that was deleted")
 
 
 @pytest.mark.slow

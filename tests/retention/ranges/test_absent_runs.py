@@ -1,4 +1,4 @@
-"""Why a journal lacks a run that was witnessed: an older copy lacks it, or somebody changed it."""
+"""Why a journal lacks a run that was witnessed: an older copy lacks it, or another program changed it."""
 
 from __future__ import annotations
 

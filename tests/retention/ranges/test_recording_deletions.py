@@ -379,7 +379,7 @@ def test_a_malformed_event_is_told_as_the_journal_s_and_is_no_promise(tmp_path: 
     assert rows is not None
     lose_data(rows)
     said = finish(store, "second").notices
-    assert [one for one in said if one.startswith("what runs deleted could not be read from the journal: ")]
+    assert [one for one in said if one.startswith("runs' deletions could not be read from the journal: ")]
     assert not [one for one in said if "will be by the next run" in one]
 
 

@@ -187,7 +187,7 @@ def test_a_proven_segment_that_somebody_else_deleted_keeps_nothing_back(
     result = steps.release(store, "r")
     assert [one.base_offset for one in result.deleted] == [1 << 20, 2 << 20]
     assert result.gone == (Gone("commitlog", 0, is_proven=True),)
-    went = "log commitlog: records of offsets [0, 1048576) went meanwhile, by none of our runs"
+    went = "log commitlog: records of offsets [0, 1048576) were deleted meanwhile, by none of our runs"
     assert f"{went}, and a lake proves them" in result.notices
     journal = journal_of(store)
     record = journal.find_store(store.real_root)
@@ -437,5 +437,5 @@ def test_what_could_not_be_checked_while_the_store_was_held_is_told(
         (cleaning,) = (text for text in steps.clean_dependents(store, "r").notices if unchecked in text)
     told = report_text(build_report(store, "r"))
     assert deleting == cleaning
-    both = "while segments were deleted, and while what pointed into them was deleted"
+    both = "while segments were deleted, and while the files that pointed into them were deleted"
     assert f"  {both}: {deleting}\n" in told

@@ -275,8 +275,8 @@ PLANS: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
         lambda s: _plan(s, 0, 1, 2),
         "offset 20: expected sealed segments to go, found an active",
     ),
-    "out of the middle": (lambda s: _plan(s, 1), "offset 0: expected the oldest segments to go"),
-    "around the middle": (lambda s: _plan(s, 0, 2), "offset 10: expected the oldest segments to go"),
+    "out of the middle": (lambda s: _plan(s, 1), "offset 0: expected the oldest segments to be deleted"),
+    "around the middle": (lambda s: _plan(s, 0, 2), "offset 10: expected the oldest segments to be deleted"),
     "a log that isn't there": (
         lambda s: replace(_plan(s), logs=(LogPlan("none", ()),)),
         "expected decisions on the store's logs, found one on log 'none'",

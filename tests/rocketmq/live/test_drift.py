@@ -100,7 +100,7 @@ def test_another_file_under_the_fences_name_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("other_inode", "told"),
-    [(0, "found 2030-03-17 17:46:41Z: somebody touched them"), (9, "another file has each name")],
+    [(0, "found 2030-03-17 17:46:41Z: another program touched them"), (9, "another file has each name")],
 )
 def test_what_was_done_to_a_whole_fence_is_told_once(other_inode: int, told: str) -> None:
     touched = tuple(Touched(n * SIZE, f"/log/{n}", n + 1, ORIGINAL_NS, FENCE_NS, 1) for n in range(4))

@@ -28,7 +28,7 @@ _JAVA_TABLE = 128
 
 
 class PutStatus(StrEnum):
-    """What became of a message, in the broker's words (PutMessageStatus)."""
+    """Result of a put, in the broker's words (PutMessageStatus)."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -40,7 +40,7 @@ class PutStatus(StrEnum):
 
 
 class PutResult(NamedTuple):
-    """Where a message, or a batch, was stored; offsets are -1 where it wasn't.
+    """The place of a stored message, or batch; offsets are -1 where it wasn't stored.
 
     :param messages: of a batch; the queue offset is its first one's.
     """
@@ -172,7 +172,7 @@ class Appender:
         self._write_batch = direct(kernels.write_batch)
 
     def close(self) -> None:
-        """Write nothing more; returns once nobody writes."""
+        """Write nothing more; returns once no writer is left."""
         with self._guard:
             self._closed = True
 
@@ -323,7 +323,7 @@ class Appender:
     def _inner_batch(
         self, message: NewMessage, queue_offset: int
     ) -> tuple[int, bytes, Sequence[tuple[str, int]]] | None:
-        """Return what a message is that a property, or its flag, says is more than one; None: it is illegal.
+        """Return the kind of a message that is several by a property, or by its flag; None: it is illegal.
 
         :return: how many it holds, its properties with the offsets, and the light queues that go on by one.
         """
@@ -359,5 +359,5 @@ class Appender:
 
 
 def _refused(reason: int) -> PutResult:
-    """Return what is said of a message that a kernel didn't write."""
+    """Return the answer for a message that a kernel didn't write."""
     return PutResult(_REFUSALS.get(reason, PutStatus.MESSAGE_ILLEGAL))

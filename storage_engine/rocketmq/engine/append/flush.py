@@ -102,7 +102,7 @@ class _Waiting:
     def __init__(self, offset: int, *, gathers: bool) -> None:
         self.offset = offset
         self.gathers = gathers
-        """Whether it is the one that flushes when no more come."""
+        """Whether this waiter flushes when no more waiters come."""
         self.is_flushed = False
         self.woken = threading.Lock()
         self.woken.acquire()
@@ -129,7 +129,7 @@ class GroupCommit:
         self._waiting: list[_Waiting] = []
         self._flushing = False
         self._together = 0
-        """How many waited when the last flush ended."""
+        """Number of waiters when the last flush ended."""
 
     def wait_for(self, offset: int, timeout_seconds: float) -> bool:
         """Wait until all is on disk up to an offset; False: it isn't, or not within this time."""

@@ -60,7 +60,7 @@ PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
 _CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
-"""How far a fast producer's pages are made writable: it reaches them within so many calls."""
+"""Bytes ahead of a fast producer that are made writable: it reaches them within so many calls."""
 _DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
 """MADV_POPULATE_READ and MADV_POPULATE_WRITE, of Linux 5.14 and later."""
 _BLANK = struct.Struct(">iI")
@@ -95,7 +95,7 @@ class WritableFile:
         self._pool = pool
         self._buffer = pool.borrow() if pool else None
         self.target: mmap.mmap = self._buffer or self._mapping
-        """What new messages are written to."""
+        """The file that new messages are written to."""
         self._table = array("q", [0] * append_kernels.FILE_FIELDS)
         self._table[append_kernels.TARGET] = address_of(np.frombuffer(self.target, np.uint8))
         self._table[append_kernels.FILE_BYTES] = size_bytes
@@ -133,7 +133,7 @@ class WritableFile:
 
     @property
     def is_cleaned_up(self) -> bool:
-        """Return whether the file is unmapped and nobody has it (ReferenceResource#isCleanupOver)."""
+        """Return whether the file is unmapped and no reader has it (ReferenceResource#isCleanupOver)."""
         return self._pins <= 0 and self._unmapped
 
     @property
@@ -174,7 +174,7 @@ class WritableFile:
                 self._unmap()
 
     def shutdown(self, forced_after_ms: int, now_ms: int) -> None:
-        """Let nobody else pin the file, and unmap it once nobody has it (ReferenceResource#shutdown).
+        """Refuse new readers of the file, and unmap it once no reader has it (ReferenceResource#shutdown).
 
         :param forced_after_ms: after so long readers don't count any more. Their memory stays theirs.
         """

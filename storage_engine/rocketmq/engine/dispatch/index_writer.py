@@ -33,7 +33,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class UnsureIndex:
-    """What a crash may have taken of an index.
+    """The part of an index that a crash may have damaged.
 
     :param kept: number of the first files that stay.
     :param begin: offset from which messages get their entries again.
@@ -46,7 +46,7 @@ class UnsureIndex:
 def find_unsure(
     sound: Sequence[IndexHeader], loaded: int, log_begin: int, log_end: int, began_at: int
 ) -> UnsureIndex | None:
-    """Find what of an index has to be made again after a crash.
+    """Find the part of an index that has to be made again after a crash.
 
     That is every file that isn't sound, and a sound one of messages at or behind the log's end, which are
     gone. What the recovery itself made stays where no message lies between it and the files that stay.
@@ -71,7 +71,7 @@ class IndexWriter:
         self._file: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._path: Path | None = None
         self._sound = self._loaded = 0
-        """How many files a crash left as they were written, the first ones; and how many it left."""
+        """Number of files that a crash left as they were written, the first ones; and of all that it left."""
 
     @property
     def _file_bytes(self) -> int:

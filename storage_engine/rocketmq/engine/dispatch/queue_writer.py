@@ -68,7 +68,7 @@ class ExtWriter:
         return addresses
 
     def whole(self, addresses: Longs) -> npt.NDArray[np.bool_]:
-        """Return which addresses have a unit of which nothing is missing.
+        """Return the addresses whose unit is complete.
 
         Of a page that a power loss took zeros are left, and a unit may lie on two pages.
         """
@@ -335,9 +335,9 @@ class QueueWriter:
             self.max_physical_offset = log_end
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points only below the log's min offset (ConsumeQueue#deleteExpiredFile).
+        """Delete files that point only below the log's min offset (ConsumeQueue#deleteExpiredFile).
 
-        :return: how many files of entries went.
+        :return: how many files of entries were deleted.
         """
         deleted = delete_below(self.files, consume_queue.FORMAT, min_offset)
         address = self.correct_min(min_offset)
@@ -400,7 +400,7 @@ class BatchQueueWriter:
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.files = EntryFiles(directory, file_bytes)
         self.max_physical_offset = -1
-        """Where the newest message begins that has an entry; a consume queue has its end here."""
+        """Position of the newest message with an entry; a consume queue has its end here."""
         self.next_queue_offset = 0
         self.min_queue_offset = -1
         """First queue offset whose message is in the log, as of the last :meth:`correct_min`; -1: none."""
@@ -488,9 +488,9 @@ class BatchQueueWriter:
             self._find_next_queue_offset()
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete what points only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
+        """Delete files that point only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
 
-        :return: how many files went.
+        :return: how many files were deleted.
         """
         deleted = delete_below(self.files, batch_consume_queue.FORMAT, min_offset)
         self.correct_min(min_offset)
@@ -614,7 +614,7 @@ class QueueTable:
             writer.correct_min(min_offset)
 
     def flush(self, least_pages: int) -> None:
-        """Take what was written to disk, of each queue with at least so many pages.
+        """Flush the entries of each queue that has at least so many unflushed pages.
 
         :raises OSError: the disk refuses.
         """
@@ -623,7 +623,7 @@ class QueueTable:
                 writer.flush(least_pages)
 
     def take_to_disk(self) -> None:
-        """Flush what a killed process wrote.
+        """Flush files that a killed process wrote.
 
         :raises OSError: the disk refuses.
         """
@@ -632,7 +632,7 @@ class QueueTable:
                 pass
 
     def drop_behind(self, log_end: int) -> None:
-        """Remove what lies behind the last entry of a message that is there, durably.
+        """Remove entries behind that of the last message that the log has, durably.
 
         :raises OSError: the disk refuses.
         """

@@ -141,7 +141,7 @@ class Dispatcher:
         """Store time of the newest message that has an entry."""
 
     def dispatch(self, data: Bytes, rows: Rows) -> None:
-        """Write what queues and index need of these messages, in their order.
+        """Write the entries of these messages in queues and index, in their order.
 
         :param rows: of :class:`FrameReader`, contiguous.
         :raises OSError: an entry can't be written.
