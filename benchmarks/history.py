@@ -39,7 +39,7 @@ from sqlalchemy import update
 from storage_engine.lake.archive import receipt_commit
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import metadata_version
-from storage_engine.lake.catalog.names import location_of
+from storage_engine.lake.catalog.placed_table import location_of
 from storage_engine.lake.catalog.writing import mark_commits
 from storage_engine.lake.file.jobs import data_file_name, shared_file_name
 from storage_engine.lake.file.scan import live_data_files

@@ -41,11 +41,11 @@ from storage_engine.model.settings.policy import GENTLE_BYTES_PER_SECOND, LagPol
 from storage_engine.model.store import FileFacts
 from storage_engine.project.up import interruptible
 from storage_engine.retention import steps
-from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.retention.hold.holding import Acceptance
 from storage_engine.retention.monitor.store_watch import HostWatch
 from storage_engine.retention.quarantine.tree import Place, make_place, remove
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.index import look_at_shield
 from tests.integration.secured import certificate
 
 MUST = 0.1

@@ -33,7 +33,7 @@ from storage_engine.model.store import DiskUsage
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
 from storage_engine.project.up import free_port
 from storage_engine.retention import steps
-from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.retention.hold.holding import Acceptance
 from storage_engine.retention.plan.watching import watch
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from demo.brokers.reading import PullStatus, ReadingAdmin
 from demo.checks import DemoCheck, check_report
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.scan import all_equal

@@ -19,8 +19,7 @@ import click
 from storage_engine.cli import COMMANDS, cli
 from storage_engine.cli.options.store_argument import LIVE_OPTIONS, SHARED_STORE_OPTIONS
 from storage_engine.get_provider_info import get_provider_info
-from storage_engine.model.settings.policy import Policy
-from storage_engine.model.settings.settings import settings_of
+from storage_engine.model.settings.policy import Policy, settings_of
 from storage_engine.model.settings.store_settings import STORE_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]

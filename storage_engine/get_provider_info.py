@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from storage_engine.model.settings.policy import Policy
-from storage_engine.model.settings.settings import Setting, settings_of
+from storage_engine.model.settings.policy import Policy, Setting, settings_of
 from storage_engine.model.settings.store_settings import (
     BROKER_SETTINGS,
     POLICY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import proven_files
+from storage_engine.lake.catalog.placed_table import proven_files
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.proof.receipt import Receipt

@@ -13,7 +13,7 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
 
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.scan import segment_rows
 from storage_engine.model.proof.receipt import Receipt

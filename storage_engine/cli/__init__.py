@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> Any:
         code = 1
     except Exception as error:
         # Imported where it is needed: no help fails so.
-        from storage_engine.cli.shell.library_failures import storage_failure
+        from storage_engine.cli.shell.command import storage_failure
 
         said = parameters_of(cli, words)
         failure = storage_failure(error, said)

@@ -186,7 +186,7 @@ def _take_steps(cleanup: cycle.Cleanup) -> None:
 
 def _end(cleanup: cycle.Cleanup, told: AlarmsTold) -> int:
     from storage_engine.retention.report.report import build_report
-    from storage_engine.retention.store.report_files import PAGE
+    from storage_engine.retention.store.managed_store import PAGE
 
     finished = cycle.report(cleanup)
     report = build_report(cleanup.store, cleanup.run_key)
@@ -235,7 +235,7 @@ def _report_json(cleanup: cycle.Cleanup, report: Report, finished: FinishResult)
 
 def _print_report(report: Report, finished: FinishResult) -> None:
     from storage_engine.retention.report.report_text import report_text
-    from storage_engine.retention.store.report_files import PAGE
+    from storage_engine.retention.store.managed_store import PAGE
 
     say(report_text(report))
     say_notes(finished.notices)

@@ -24,7 +24,7 @@ from storage_engine.model.settings.policy import ShieldMode
 from storage_engine.retention.hold.hold_text import broker_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.hold.leaving_unproven import Acceptance
+    from storage_engine.retention.hold.holding import Acceptance
     from storage_engine.retention.shield import ShieldResult
     from storage_engine.retention.steps import HoldResult
     from storage_engine.retention.store.managed_store import ManagedStore
@@ -40,7 +40,7 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
         accepted = None
         if leave_unproven is not None and reason is not None:
             # The lake's libraries, which --help needs for nothing.
-            from storage_engine.retention.hold.leaving_unproven import Acceptance
+            from storage_engine.retention.hold.holding import Acceptance
 
             accepted = Acceptance(leave_unproven, person(), reason)
         return command(*arguments, acceptance=accepted, **values)

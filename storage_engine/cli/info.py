@@ -252,7 +252,7 @@ def _store(
 
 
 def _report_file(store: ManagedStore, run_key: str) -> str | None:
-    from storage_engine.retention.store.report_files import REPORT_JSON, run_directory
+    from storage_engine.retention.store.managed_store import REPORT_JSON, run_directory
 
     path = run_directory(store, run_key) / REPORT_JSON
     return str(path) if path.is_file() else None

@@ -141,7 +141,7 @@ def serve_lake(
     import pyarrow as pa
 
     from storage_engine.lake.catalog.catalog import open_lake
-    from storage_engine.lake_server.positions import CommittedPositions, give_back
+    from storage_engine.lake_server.group_answers import CommittedPositions, give_back
     from storage_engine.lake_server.reader import LakeReader
     from storage_engine.lake_server.server import Listening, serve
     from storage_engine.lake_server.upstream import Upstream, read_login, trusting

@@ -48,7 +48,7 @@ def validate(
     """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
     from storage_engine.brokers import find_broker
     from storage_engine.quality.validate import validate_store, validation_directory
-    from storage_engine.retention.store.report_files import store_directory
+    from storage_engine.retention.store.managed_store import store_directory
 
     if output_dir is None and not has_lake(managed):
         output_dir = Path("storage-engine-reports") / store_directory(managed)

@@ -21,9 +21,7 @@ from storage_engine.core.wording import meant, meant_zone
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker, live_broker
-from storage_engine.model.settings.policy import Policy
-from storage_engine.model.settings.settings import settings_of
-from storage_engine.model.settings.spark_from import SparkFrom
+from storage_engine.model.settings.policy import Policy, SparkFrom, settings_of
 from storage_engine.model.settings.store_settings import (
     ENGINE,
     LIVE,

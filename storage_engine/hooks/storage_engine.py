@@ -37,7 +37,7 @@ from storage_engine.hooks.connection import (
     with_broker_credentials,
     with_credentials,
 )
-from storage_engine.model.settings.spark_from import SparkUse, places_text
+from storage_engine.model.settings.policy import SparkUse, places_text
 from storage_engine.retention.store.managed_store import ManagedStore, archive_threads_of
 
 if TYPE_CHECKING:

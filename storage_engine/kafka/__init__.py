@@ -23,7 +23,7 @@ from storage_engine.model.settings.store_settings import WE_DELETE
 
 if TYPE_CHECKING:
     from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
-    from storage_engine.model.broker.lag_job import LagJob, LagRequest
+    from storage_engine.model.broker.kind import LagJob, LagRequest
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
     from storage_engine.model.hold import HoldMemory
     from storage_engine.model.proof.receipt import Receipt

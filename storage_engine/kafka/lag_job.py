@@ -1,4 +1,4 @@
-"""Consumer lag of a node, ready to be computed in shares; see ``storage_engine.model.broker.lag_job``."""
+"""Consumer lag of a node, ready to be computed in shares; see ``storage_engine.model.broker.kind``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.lag import Consumers, LagContext, consumers_of, place_positions
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import KafkaStore, open_store
-from storage_engine.model.broker.lag_job import LagRequest, Place, check_plan
+from storage_engine.model.broker.kind import LagRequest, Place, check_plan
 from storage_engine.model.lag import LagSource, Unread
 from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
 

@@ -54,8 +54,13 @@ from storage_engine.kafka.live.release import (
 )
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, nodes_text, replica_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
-from storage_engine.kafka.stopped.stopped_plan import StoppedNode, kept, read_stopped, topic_or_fault
-from storage_engine.kafka.stopped.stopped_release import delete_oldest
+from storage_engine.kafka.stopped.stopped_release import (
+    StoppedNode,
+    delete_oldest,
+    kept,
+    read_stopped,
+    topic_or_fault,
+)
 from storage_engine.kafka.store.plan import SeenNode, cut_from, cut_to_archivable, logs_of, plan_notices
 from storage_engine.kafka.store.store import KafkaStore, OpenNode, open_store, plan_of_log
 from storage_engine.model.broker.broker_store import (

@@ -54,7 +54,7 @@ from storage_engine.lake.storage.pace import Pace, pace_at
 from storage_engine.model.store import FileFacts
 from storage_engine.native import call_crc32c, call_system, kernel, store_be_i32
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
-from storage_engine.same_bytes.settling import settle
+from storage_engine.same_bytes.trusted_times import settle
 
 _PAUSE_SECONDS: Final = 0.1
 _UNPACED_BYTES: Final = 8 * BLOCK_BYTES

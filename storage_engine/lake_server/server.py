@@ -17,9 +17,14 @@ from kio.schema.errors import ErrorCode
 
 from storage_engine.core.host import is_loopback
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.lake_server.group_answers import FORWARDED, NODE_ID, UNKNOWN, GroupAnswers
+from storage_engine.lake_server.group_answers import (
+    FORWARDED,
+    NODE_ID,
+    UNKNOWN,
+    CommittedPositions,
+    GroupAnswers,
+)
 from storage_engine.lake_server.logs import UNDEFINED, Logs, PartitionRecords
-from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import (
     APIS,
     Frame,

@@ -20,7 +20,7 @@ from storage_engine.operators.spark_job import StoreSparkOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from storage_engine.retention.report.counts import OffsetSpan
+    from storage_engine.retention.report.report import OffsetSpan
 
 
 class _LakeJobOperator(StoreSparkOperator):
@@ -66,7 +66,7 @@ class StorageEngineValidateRowsOperator(_LakeJobOperator):
         return {"overall": result.overall.value, "checks": len(result.checks), "notes": list(result.notes)}
 
     def _spans(self, context: Context) -> tuple[OffsetSpan, ...]:
-        from storage_engine.retention.report.counts import OffsetSpan
+        from storage_engine.retention.report.report import OffsetSpan
 
         events = [event for found in context["triggering_asset_events"].values() for event in found]
         if any(event.extra.get("more_logs") for event in events):

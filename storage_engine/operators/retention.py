@@ -86,14 +86,14 @@ class StorageEngineReleaseOperator(StoreOperator):
     """
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage:
-        from storage_engine.retention.report.counts import released_segments
+        from storage_engine.retention.report.report import released_segments
 
         return released(self.store, released_segments(cleanup.store, cleanup.run_key))
 
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.lag.unread import loss_count, unread_lines
         from storage_engine.retention.proof.refusing import log_text
-        from storage_engine.retention.report.counts import deleted_counts
+        from storage_engine.retention.report.report import deleted_counts
 
         with self.cleanup(context) as cleanup:
             try:
@@ -275,7 +275,7 @@ class StorageEngineReportOperator(StoreOperator):
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.report.report import Outcome
         from storage_engine.retention.report.report_text import outcome_text
-        from storage_engine.retention.store.report_files import PAGE
+        from storage_engine.retention.store.managed_store import PAGE
 
         failed = self._failed_before(context)
         with self.cleanup(context) as cleanup:

@@ -30,7 +30,7 @@ from storage_engine.hooks.configured_stores import DEFAULT_LAKE
 from storage_engine.hooks.storage_engine import airflow_home
 from storage_engine.journal.records import Step
 from storage_engine.lake.archive.threads import threads_for
-from storage_engine.model.settings.spark_from import WorkPlace, archive_place
+from storage_engine.model.settings.policy import WorkPlace, archive_place
 from storage_engine.operators.base import StoreOperator
 from storage_engine.operators.lineage import Lineage, archived
 from storage_engine.resources import project_path
@@ -73,7 +73,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         :param result_kind: the result's dataclass.
         :raises StorageEngineError: the job's own error, or that it left no result.
         """
-        from storage_engine.retention.store.report_files import job_directory
+        from storage_engine.retention.store.managed_store import job_directory
         from storage_engine.spark.job_io import read_result, write_request
         from storage_engine.spark.session import environment
 
@@ -178,7 +178,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
         return summary
 
     def _measure(self, cleanup: cycle.Cleanup, asked: LagQuestion, context: Context) -> ConsumerLagResult:
-        from storage_engine.retention.store.report_files import LAG_TABLE, run_directory
+        from storage_engine.retention.store.managed_store import LAG_TABLE, run_directory
         from storage_engine.spark.consumer_lag import (
             ConsumerLagRequest,
             ConsumerLagResult,
@@ -213,13 +213,13 @@ class _ArchivingOperator(StoreSparkOperator):
         self.lake = lake
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage:
-        from storage_engine.retention.report.counts import archived_receipts
+        from storage_engine.retention.report.report import archived_receipts
 
         by_lake = archived_receipts(cleanup.store, cleanup.run_key, self.step)
         return archived(self.store, [row for rows in by_lake.values() for row in rows], *by_lake)
 
     def _emit(self, context: Context, cleanup: cycle.Cleanup) -> None:
-        from storage_engine.retention.report.counts import archived_counts
+        from storage_engine.retention.report.report import archived_counts
 
         if not self.tells:
             return

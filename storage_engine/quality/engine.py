@@ -29,18 +29,20 @@ from jinja2.bccache import Bucket
 from storage_engine.core.durable import make_dirs, settle_modes, write_file
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.report.validation import CheckResult, Status
-from storage_engine.quality.rules import FactTable, Rows, Verdicts
-from storage_engine.quality.suite import (
+from storage_engine.quality.rules import (
     EXAMPLES,
     EXPECTATIONS,
     SUBJECT,
     SUITES,
     Expectation,
+    FactTable,
+    Rows,
+    Verdicts,
     example_text,
     not_a_suite,
     read_suite,
 )
-from storage_engine.retention.store.report_files import DATA_DOCS_SITE
+from storage_engine.retention.store.managed_store import DATA_DOCS_SITE
 
 # Read once, at the first import: nothing about a store leaves this machine.
 os.environ["GX_ANALYTICS_ENABLED"] = "false"

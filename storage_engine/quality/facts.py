@@ -26,7 +26,7 @@ from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,
@@ -40,7 +40,7 @@ from storage_engine.lake.coverage.spans import comparable, compare
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.data_file import rows_of_segment
 from storage_engine.lake.file.scan import live_data_files, segment_rows
-from storage_engine.lake.restore.filled import filled_notes
+from storage_engine.lake.restore.restore_span import filled_notes
 from storage_engine.lake.soundness.chain import check_links_of, row_hash
 from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
 from storage_engine.lake.soundness.segment_reader import origin_of

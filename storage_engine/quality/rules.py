@@ -1,18 +1,29 @@
-"""The rules behind the expectations: which rows of a fact table are as they should be.
+"""The rules behind the expectations, the suites that name them, and runs of suites by the rules alone.
 
 Pure; each function takes the columns that its expectation names, by name, and returns one boolean a row. They
-are arrays of NumPy or Series of pandas; those of the suites of rows may be Spark's as well.
-Text is "" and an offset is -1 where a fact table has nothing to say.
+are arrays of NumPy or Series of pandas; those of the suites of rows may be Spark's as well. Text is "" and an
+offset is -1 where a fact table has nothing to say.
+
+The rule of each expectation, and the suites of ``expectations/``, which name the columns that it reads. The
+JSON there is all that says what is expected of a fact table; a user may read and tighten it. Free of Great
+Expectations, since the rules judge without it as well: ``engine`` makes its classes of these.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import starmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from storage_engine.core.extras import QUALITY
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.report.validation import CheckResult, Status
 
 Rows = Any
 """A table of facts: a :class:`FactTable`, or a DataFrame of pandas or of Spark, where there are any."""
@@ -236,3 +247,174 @@ def in_range(rows: Rows) -> Verdicts:
     """
     value = rows["value"]
     return (value == -1) | ((rows["low"] <= value) & (value <= rows["high"]))
+
+
+WARNING = "warning"
+"""Severity of findings that do no harm (a broker cleans it up itself), that a person decided, that are proven
+and have to be renewed (rows that another engine moved), and that the files alone can't tell from a fault (a
+topic that was deleted and made again counts its queue offsets from 0 again)."""
+
+EXAMPLES = 10
+"""Number of rows that a check names of those that break its rule."""
+
+SUBJECT = "subject"
+"""Column of every fact table that names what the row is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """:param rule: tells of each row whether it is as it should be."""
+
+    name: str
+    rule: Callable[[Rows], Verdicts]
+
+    @property
+    def type(self) -> str:
+        """The name that suites have in JSON, as Great Expectations makes it of a class name."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
+
+
+SUITES = (
+    "store_segments",
+    "store_frames",
+    "store_dispatch",
+    "store_queue_files",
+    "store_queues",
+    "store_index_files",
+    "store_checkpoint",
+    "lake_receipts",
+    "lake_data_files",
+    "lake_rows",
+    "rows_segments",
+    "rows_queues",
+    "across_ranges",
+    "across_overlaps",
+)
+"""Fact tables, in the order in which a person reads what is expected of their rows."""
+
+_RULES = {
+    "ExpectSegmentNamesToBeOffsets": named_by_offset,
+    "ExpectSegmentsToBeBackToBack": back_to_back,
+    "ExpectSegmentsToHaveTheConfiguredSize": equal,
+    "ExpectFramesToBeWhole": equal,
+    "ExpectMessagesToBeInTheirQueues": none,
+    "ExpectOffsetsToBeContiguous": back_to_back,
+    "ExpectFirstLiveEntryAtOrAboveMinOffset": live_entries_at_or_above,
+    "ExpectEntriesToPointIntoTheLog": within,
+    "ExpectFirstLiveEntryToNameItsMessage": equal,
+    "ExpectDependentsToFollowTheLog": none,
+    "ExpectCheckpointInRange": in_range,
+    "ExpectReceiptsToFormAChain": chained,
+    "ExpectReceiptsToBeSound": blank,
+    "ExpectRowsToBeWhereTheyWereProven": blank,
+    "ExpectDataFilesToMatchReceipts": as_receipted,
+    "ExpectDataFilesToBeInTheTableOnce": in_table_once,
+    "ExpectRowsToCoverSegments": covered,
+    "ExpectRowsToBeUnique": unique,
+    "ExpectCountsToMatchReceipts": counted,
+    "ExpectArchivedSegmentsToFollowOn": follows_on,
+    "ExpectOffsetsToFollowOn": none,
+    "ExpectOffsetsNotToBeginAgain": none,
+    "ExpectStoreAndLakeToFormOneInterval": one_interval,
+    "ExpectNoLostRanges": not_lost,
+    "ExpectNoRangesLetGoWithoutArchive": not_let_go,
+    "ExpectOverlapsToHoldTheSameBytes": same_bytes,
+}
+
+EXPECTATIONS = {one.type: one for one in starmap(Expectation, _RULES.items())}
+"""By the name that suites have for them."""
+
+
+def read_suite(directory: Path, name: str) -> Mapping[str, Any]:
+    """Read one suite as its JSON says it.
+
+    :raises BadInputError: there is no such file, or it lists no expectations.
+    """
+    path = directory / f"{name}.json"
+    try:
+        suite: Mapping[str, Any] = json.loads(path.read_bytes())
+        iter(suite["expectations"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise not_a_suite(path, error) from error
+    return suite
+
+
+def not_a_suite(path: Path, error: Exception) -> BadInputError:
+    """Return the error for a file that is no expectation suite."""
+    return BadInputError(f"{path}: expected an expectation suite, found {error!r}")
+
+
+_NOTHING = {"found_bytes": "none (no such file)", "found_sha256": "none (not read)"}
+"""By column, what it means that a fact table has nothing to say; see :mod:`storage_engine.quality.rules`."""
+
+
+def example_text(subject: object, values: Iterable[tuple[str, object]]) -> str:
+    """Return the subject of a row, and the value found there.
+
+    :param values: the columns that the rule looks at, each with its value; -1, "", None and non-numbers say
+        nothing.
+    """
+    said = ", ".join(f"{name.replace('_', ' ')} {_said(name, value)}" for name, value in values)
+    return f"{subject}: {said}"
+
+
+def _said(name: str, value: object) -> object:
+    # A table of numbers has NaN where another one has None: it alone isn't equal to itself.
+    is_nothing = value is None or value != value or value in (-1, "")
+    return _NOTHING.get(name, "none") if is_nothing else value
+
+
+NOTE = (
+    "Great Expectations is not installed: the same rules judged without it, and there are no Data Docs. "
+    f"To have them: {QUALITY.install}"
+)
+
+
+def run_suites(tables: Mapping[str, FactTable], suites: Path) -> tuple[CheckResult, ...]:
+    """Check every fact table against the suite of its name.
+
+    :param tables: by suite name, those that were looked for; one without rows has nothing to check, and
+        its checks say so.
+    :param suites: directory with the suites' JSON.
+    :return: one row an expectation, in the order of :data:`SUITES`.
+    :raises BadInputError: a suite can't be read.
+    :raises MissingExtraError: a suite has an expectation that only Great Expectations can check.
+    """
+    return tuple(
+        _check(suites / f"{name}.json", item, tables[name])
+        for name in SUITES
+        if name in tables
+        for item in read_suite(suites, name)["expectations"]
+    )
+
+
+def _check(path: Path, item: Mapping[str, Any], table: FactTable) -> CheckResult:
+    try:
+        kind, arguments = item["type"], item["kwargs"]
+        if kind not in EXPECTATIONS or set(arguments) != {"column_list"}:
+            raise QUALITY.missing(f"{path}: {kind} with {', '.join(arguments)}")
+        columns = list(arguments["column_list"])
+    except (KeyError, TypeError) as error:
+        raise not_a_suite(path, error) from error
+    expectation, description = EXPECTATIONS[kind], item.get("description") or ""
+    failed = Status.WARNING if item.get("severity") == WARNING else Status.FAILURE
+    try:
+        verdicts = expectation.rule(FactTable(table.rows, tuple(columns))) if table.rows else ()
+        broken = [row for row, is_good in zip(table.rows, verdicts, strict=True) if not is_good]
+    except Exception as error:
+        # Of a suite that was changed: what can't be evaluated doesn't hold.
+        said = f"could not be evaluated: {error}"
+        return CheckResult(path.stem, expectation.name, description, failed, 0, 0, (said,))
+    return CheckResult(
+        suite=path.stem,
+        expectation=expectation.name,
+        description=description,
+        status=failed if broken else Status.OK,
+        checked_count=len(table.rows),
+        unexpected_count=len(broken),
+        examples=tuple(_example(row, columns) for row in broken[:EXAMPLES]),
+    )
+
+
+def _example(row: Mapping[str, Any], columns: list[str]) -> str:
+    return example_text(row[SUBJECT], ((name, row[name]) for name in columns))

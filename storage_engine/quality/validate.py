@@ -14,22 +14,23 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.lake.catalog.nesting import refuse_inside_store
 from storage_engine.model.report.validation import CheckResult, ValidationResult
 from storage_engine.pages.report import render_page
-from storage_engine.quality import plain_engine
+from storage_engine.quality import rules
 from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.resources import project_path
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.steps import record_validation
 from storage_engine.retention.store.context import AnyStore, managed_of
-from storage_engine.retention.store.managed_store import ManagedStore, store_name
-from storage_engine.retention.store.report_files import (
+from storage_engine.retention.store.managed_store import (
     DATA_DOCS_DIRECTORY,
     PAGE,
     REPORT_JSON,
     VALIDATION_JSON,
+    ManagedStore,
     claim,
     page_links,
     refuse_foreign,
     run_directory,
+    store_name,
 )
 
 
@@ -117,7 +118,7 @@ def _judge(facts: Facts, output_dir: Path) -> tuple[tuple[CheckResult, ...], tup
     if docs.exists():
         # Of an earlier validation: these would say other than the page beside them.
         shutil.rmtree(docs)
-    return plain_engine.run_suites(facts.tables, suites), (plain_engine.NOTE,)
+    return rules.run_suites(facts.tables, suites), (rules.NOTE,)
 
 
 def validation_directory(store: ManagedStore, run_key: str | None) -> Path:

@@ -46,13 +46,13 @@ from storage_engine.model.store import (
 )
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import measure_lag
-from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hold_of_other_journal
+from storage_engine.retention.hold.holding import Acceptance, check_hold_of_other_journal
 from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.proof.approvals import recorded_policy
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.proofs import current_receipts
+from storage_engine.retention.ranges.deleted_ranges import AcceptedLoss, accepted_losses, record_loss
 from storage_engine.retention.ranges.drift import gone_ranges, recorded_gone
-from storage_engine.retention.ranges.losses import AcceptedLoss, accepted_losses, record_loss
 from storage_engine.retention.ranges.missing_logs import missing_logs, present_logs
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.replicas import compare_logs

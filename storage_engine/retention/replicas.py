@@ -53,7 +53,7 @@ from storage_engine.retention.proof.proofs import LakeProofs, OtherNodesProof, P
 from storage_engine.retention.proof.unseen_writes import Reading, digest, unseen_writes
 from storage_engine.retention.store.broker_answers import answer_for_left, take_archivable
 from storage_engine.retention.store.context import Context
-from storage_engine.same_bytes.settling import settle
+from storage_engine.same_bytes.trusted_times import settle
 
 NOTHING = "Nothing of it was archived."
 """Stands between what is wrong with a log and what to do about it."""

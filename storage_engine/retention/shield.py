@@ -52,9 +52,9 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.stamp import mark_shield
 from storage_engine.same_bytes.own_acts import read_own_acts
-from storage_engine.shield.index import Link, LinkKind, remove_shield
-from storage_engine.shield.links import drop_links, drop_unchanged, make_links, note_digest
-from storage_engine.shield.seen import (
+from storage_engine.shield.index import (
+    Link,
+    LinkKind,
     Place,
     SeenLink,
     Shield,
@@ -62,11 +62,13 @@ from storage_engine.shield.seen import (
     digest_of,
     log_was_written,
     look_at_shield,
+    remove_shield,
     room_bytes,
     to_give_up,
     wanted,
     without_use,
 )
+from storage_engine.shield.links import drop_links, drop_unchanged, make_links, note_digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,7 @@ from storage_engine.rocketmq.format.broker_config import SERVED_WITHOUT_QUEUES
 if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import Watch
     from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
-    from storage_engine.model.broker.kind import SampleRequest, SampleStore
-    from storage_engine.model.broker.lag_job import LagJob, LagRequest
+    from storage_engine.model.broker.kind import LagJob, LagRequest, SampleRequest, SampleStore
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
     from storage_engine.model.course import BrokerRules
     from storage_engine.model.hold import HoldMemory
@@ -138,7 +137,7 @@ class RunningRocketMQ(RunningKind):
         return FenceKeeper(Path(settings.root))
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch:
-        from storage_engine.rocketmq.live.live_causes import watch_store
+        from storage_engine.rocketmq.live.live_store import watch_store
 
         return watch_store(settings, live, now_ms)
 
@@ -189,14 +188,14 @@ class RocketMQTopics(Topics):
 
 class RocketMQReceipts(ReceiptRules):
     def continues(self, left: Receipt, right: Receipt) -> bool:
-        from storage_engine.rocketmq.store.replicas import continues
+        from storage_engine.rocketmq.store.broker import continues
 
         return continues(left, right)
 
 
 class RocketMQPlaces(Places):
     def store_around(self, path: Path) -> Path | None:
-        from storage_engine.rocketmq.store.places import store_around
+        from storage_engine.rocketmq.format.layout import store_around
 
         return store_around(path)
 
@@ -270,7 +269,7 @@ class RocketMQ(Broker):
         return open_any(settings)
 
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-        from storage_engine.rocketmq.facts import collect
+        from storage_engine.rocketmq.file_facts import collect
 
         return collect(settings, scope)
 

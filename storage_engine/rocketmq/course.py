@@ -71,9 +71,9 @@ from storage_engine.rocketmq.format.broker_config import (
     load_broker_config,
 )
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.rules import window
-from storage_engine.rocketmq.rules.cleanup_schedule import DEFAULT_INTERVAL_MS, interval_ms
+from storage_engine.rocketmq.rules import rules
 from storage_engine.rocketmq.rules.rules import (
+    DEFAULT_INTERVAL_MS,
     NOTICE_LEVEL_PERCENT,
     accepts_writes,
     age_deletions_ms,
@@ -81,6 +81,7 @@ from storage_engine.rocketmq.rules.rules import (
     delete_hours,
     expires_at_ms,
     expires_ms,
+    interval_ms,
     least_used,
     mtime_ms,
     triggers,
@@ -622,7 +623,7 @@ class RocketMQRules(BrokerRules):
         self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
     ) -> tuple[tuple[int, int], ...]:
         _check_horizon(end_ms - start_ms)
-        return hour_spans_ms(start_ms, end_ms, self.hours(values), window.time_zone(time_zone))
+        return hour_spans_ms(start_ms, end_ms, self.hours(values), rules.time_zone(time_zone))
 
     def course(
         self,
@@ -633,7 +634,7 @@ class RocketMQRules(BrokerRules):
         limit_seconds: float = MOST_SECONDS,
     ) -> Course:
         _check_horizon(horizon_ms)
-        return course(config_of(values), start, horizon_ms, window.time_zone(start.time_zone), limit_seconds)
+        return course(config_of(values), start, horizon_ms, rules.time_zone(start.time_zone), limit_seconds)
 
     def advice(
         self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None

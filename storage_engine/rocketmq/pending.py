@@ -47,7 +47,7 @@ from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
 from storage_engine.rocketmq.codec.stored_messages import Longs, stored_messages
-from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
+from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.format.config_files import delay_offsets
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout, is_new, list_segments
@@ -178,17 +178,17 @@ def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
 
 def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
     """Tags codes, those that are addresses replaced by their units' (ConsumeQueueExt#isExtAddr)."""
-    elsewhere = tags_codes <= consume_queue_ext.MAX_ADDRESS
+    elsewhere = tags_codes <= consume_queue.MAX_ADDRESS
     if not elsewhere.any():
         return tags_codes
     due = tags_codes.copy()
     wanted = tags_codes[elsewhere] - np.iinfo(np.int64).min
     found = np.zeros(len(wanted), dtype=bool)
     values = np.zeros(len(wanted), dtype=np.int64)
-    for file in consume_queue_ext.list_files(extension):
+    for file in consume_queue.list_files(extension):
         here = (wanted >= file.base_offset) & (wanted < file.end_offset)
         if here.any():
-            units = consume_queue_ext.read_units(file)
+            units = consume_queue.read_units(file)
             at = np.searchsorted(units.offset, wanted[here])
             hit = (at < len(units.offset)) & (np.append(units.offset, -1)[at] == wanted[here])
             found[here], values[here] = hit, np.append(units.tags_code, 0)[at]

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.core import durable
-from storage_engine.core.durable import opened
+from storage_engine.core.durable import DIRECTORY, lock, locked, opened, own_directory
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.own_directory import DIRECTORY, lock, locked, own_directory
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.exceptions import BadInputError, ChangedUnderUsError
 from storage_engine.model.broker.broker_store import Remove

@@ -1,29 +1,179 @@
-"""Do the times of a file system tell that a file was written to? Asked of each mount, once a start.
+"""The times of files as a proof of no writes: mounts that keep them, open mappings, and files that settle.
 
 Not by the kind of file system: one and the same says nothing of a write through a mapping with some mount
 options, or below another. So it is tried, with a scratch file that never has a name where that can be: it may
 lie beside a broker's segments then, too.
+
+Mounts, and processes that may write to a file through a mapping, as the kernel tells them (Linux). Nothing is
+tried on a mount. A process that can't be looked into may write. A file is known by its inode, whatever name
+or mount a process came to it by. The device isn't compared: btrfs and overlays have another one in ``maps``
+than in ``stat``. One file too many only costs time.
+
+Look at a file so that each later write to it is seen: until its times say all that was written before. A
+broker writes its log through a mapping. The kernel moves a file's times when a page of it is first written
+to, and not again before that page is clean. So a file is flushed until nothing of it was written meanwhile,
+and until its times are so old that a later write can't have the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
 from storage_engine.core import durable
+from storage_engine.core.durable import opened, own_directory
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.own_directory import own_directory
 from storage_engine.core.untrusted import MALFORMED, read_file
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, ChangedUnderUsError
+from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes import probe
-from storage_engine.same_bytes.mounts import mount_line
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "lustre", "afs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """
+    :param mount_id: tells it from every other mount of this start of the machine.
+    :param point: where it is mounted.
+    :param kind: of its file system, such as ext4 or fuse.s3fs.
+    :param options: of the mount and of the file system.
+    """
+
+    mount_id: str
+    point: str
+    kind: str
+    options: frozenset[str]
+
+    @property
+    def is_memory(self) -> bool:
+        """Return whether a power loss deletes everything on it."""
+        return self.kind in _MEMORY
+
+    @property
+    def is_volatile(self) -> bool:
+        """Return whether it ignores requests for durability, and doesn't move the times of written files."""
+        return self.kind == "overlay" and "volatile" in self.options
+
+    @property
+    def is_network(self) -> bool:
+        """Return whether other machines may work on it."""
+        return self.kind in _NETWORK
+
+    @property
+    def is_fuse(self) -> bool:
+        """Return whether a process serves it."""
+        return self.kind.startswith("fuse") and self.kind != "fuseblk"
+
+    @property
+    def is_read_only(self) -> bool:
+        return "ro" in self.options
+
+
+def parse_mount(line: str) -> Mount | None:
+    """Parse a line of mountinfo (proc_pid_mountinfo(5)); None: it is none."""
+    fields = line.split()
+    if "-" not in fields[6:]:
+        return None
+    behind = fields.index("-", 6)
+    if len(fields) < behind + 4:
+        return None
+    options = frozenset((*fields[5].split(","), *fields[behind + 3].split(",")))
+    point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4])
+    return Mount(fields[0], point, fields[behind + 1], options)
+
+
+def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
+    """Return the mount that a directory lies on; None: this system doesn't say, or it can't be opened."""
+    try:
+        with opened(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
+            return parse_mount(mount_line(fd))
+    except OSError:
+        return None
+
+
+def mount_line(fd: int) -> str:
+    """Return the kernel's line on the mount of an open file; "": there is none.
+
+    :raises OSError: this system doesn't say.
+    """
+    info = Path(f"/proc/self/fdinfo/{fd}").read_text()
+    mount_id = next((line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:")), "")
+    with _MOUNTS.open(encoding="utf-8", errors="surrogateescape") as mounts:
+        return next((line.strip() for line in mounts if line.split(None, 1)[0] == mount_id), "")
+
+
+_PROC: Final = Path("/proc")
+_WRITABLE: Final = re.compile(rb"^\S+ .w.s \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)
+"""Inode and path of a mapping that is writable and shared (proc_pid_maps(5))."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Processes that have files mapped shared and writable.
+
+    :param by_path: one process id a file, by the file's path.
+    :param unknown: why others may have them mapped as well; "" where every process was looked into.
+    """
+
+    by_path: Mapping[str, int] = field(default_factory=dict)
+    unknown: str = ""
+
+
+def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] = ()) -> Writers:
+    """Find the processes that have these files mapped shared and writable.
+
+    :param except_pids: processes that may.
+    """
+    wanted = tuple(files)
+    by_inode: dict[int, list[str]] = {}
+    for file in wanted:
+        by_inode.setdefault(file.inode, []).append(file.path)
+    by_path = {os.path.realpath(file.path): file.path for file in wanted}
+    try:
+        pids = sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdecimal())
+    except OSError as error:
+        return Writers(unknown=f"no process can be looked into ({_PROC}: {error.strerror})")
+    found: dict[str, int] = {}
+    hidden = []
+    for pid in pids:
+        if pid in except_pids:
+            continue
+        try:
+            maps = (_PROC / str(pid) / "maps").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):  # it ended
+            continue
+        except OSError:
+            hidden.append(pid)
+            continue
+        for inode, path in _WRITABLE.findall(maps):
+            for name in (*by_inode.get(int(inode), ()), *filter(None, (by_path.get(os.fsdecode(path)),))):
+                found.setdefault(name, pid)
+    return Writers(found, _unknown(pids, hidden))
+
+
+def _unknown(pids: Collection[int], hidden: Collection[int]) -> str:
+    if hidden:
+        one = f"process {min(hidden)}"
+        others = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
+        return f"this process may not see what {one}{others} mapped"
+    # The first process is there as long as the others are.
+    return "" if 1 in pids else f"{_PROC} doesn't show the processes of other users"
+
 
 NAME: Final = "trusted-times.json"
 _SCRATCH: Final = "scratch"
@@ -156,3 +306,67 @@ def _remember(root: str | os.PathLike[str], boot_id: str, mount: str, answer: bo
     answers = _Answers(boot_id, {**_remembered(root, boot_id).trusted, mount: answer})
     with suppress(OSError), own_directory(root, makes=True) as own:
         durable.write_file(NAME, json.dumps(to_jsonable(answers)).encode(), dir_fd=own, shared=True)
+
+
+_ROUNDS: Final = 10
+_FINE_SECONDS: Final = 0.02
+"""More than the kernel's clock for files takes from one value to the next, 10 ms at most."""
+_COARSE_SECONDS: Final = 2.0
+"""Margin where times have no fraction of a second: the coarsest file systems count by two seconds."""
+_SECOND_NS: Final = 1_000_000_000
+
+
+def settle(path: str | os.PathLike[str]) -> FileFacts:
+    """Flush a file until its facts stay as they are, and return them.
+
+    A file that nobody writes to and whose pages are clean costs one fsync that has nothing to do.
+
+    :raises ChangedUnderUsError: another process keeps writing to it.
+    :raises OSError: it can't be opened or flushed.
+    """
+    with opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
+        for _ in range(_ROUNDS):
+            before = FileFacts.of_stat(path, os.fstat(fd))
+            # Before the flush: a page that it has cleaned may be written to while it goes on with others.
+            if (wait_seconds := until_distinct_seconds(before, time.time_ns())) > 0:
+                time.sleep(wait_seconds)
+            os.fsync(fd)
+            if FileFacts.of_stat(path, os.fstat(fd)) == before:
+                return before
+    raise ChangedUnderUsError(
+        f"{os.fspath(path)}: expected a file that no process writes to any more, found that it was "
+        "written to in "
+        f"each of {_ROUNDS} looks at it. Nothing was committed or deleted. Find out which process writes to "
+        "a sealed segment and stop it, then run the same again."
+    )
+
+
+def until_distinct_seconds(facts: FileFacts, now_ns: int) -> float:
+    """Return how long it takes until a write can't have the times that the file has already; 0 or less: none.
+
+    A time that lies ahead, as one that a hold has set, is as distinct as one that is past.
+    """
+    coarse = facts.ctime_ns % _SECOND_NS == 0
+    distance_ns = min(abs(now_ns - facts.ctime_ns), abs(now_ns - facts.mtime_ns))
+    return (_COARSE_SECONDS if coarse else _FINE_SECONDS) - distance_ns / _SECOND_NS
+
+
+_BLOCK_BYTES: Final = 1 << 20
+
+Spend = Callable[[int], None]
+"""Waits until so many bytes more may be read."""
+
+
+def paced_sha256(file: FileIO, spend: Spend) -> str:
+    """Return the SHA-256 of an open file from where it is to its end, and drop its pages from the cache.
+
+    :param spend: called after each block that was read.
+    :raises OSError: it can't be read.
+    """
+    digest = hashlib.sha256()
+    while block := file.read(_BLOCK_BYTES):
+        digest.update(block)
+        spend(len(block))
+    # A broker reads its own pages through its mapping, which keeps them.
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return digest.hexdigest()

@@ -1,27 +1,36 @@
-"""The record of a shield, ``.storage-engine/shield/index.json``: each link, and the file that it belongs to.
+"""A shield as it is recorded in ``.storage-engine/shield/index.json``, and its files as they are on disk.
 
 A link is recorded before it is made. What a killed process left is told by the inode: a link that was only
 meant counts where the segment's own inode has its name.
+
+Files of a shield as they are on disk: a file is ours only where the record has its inode.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
+from storage_engine.commands import Command, Text
 from storage_engine.core import durable
+from storage_engine.core.durable import DIRECTORY, WAIT_SECONDS, locked, own_directory
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, ShieldError
-from storage_engine.model.store import FileFacts, in_file_name
+from storage_engine.model.hold import ShieldNeed
+from storage_engine.model.settings.policy import ShieldMode
+from storage_engine.model.store import FileFacts, Lineages, Segment, in_file_name
+from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
+from storage_engine.same_bytes.trusted_times import Spend, paced_sha256
 
 NAME: Final = "shield"
 INDEX: Final = "index.json"
@@ -217,3 +226,278 @@ def _unusable(root: str | os.PathLike[str], error: OSError) -> ShieldError:
         f"{error.strerror or error}. Nothing was changed. Run as the store's owner, with its file system "
         "mounted writable."
     )
+
+
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Place(StrEnum):
+    """The place of a link's segment."""
+
+    IN_LOG = "in-log"
+    GONE = "gone"
+    REPLACED = "replaced"
+    """Another file has its name in the log."""
+    UNKNOWN = "unknown"
+    """Nobody can look there now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLink:
+    """A link as it is found.
+
+    :param other_names: that its file has; without one it is the last that keeps the bytes.
+    :param is_same: its file is as it was when it was known to have the segment's bytes, but for what we did
+        ourselves, and the removal of other names.
+    """
+
+    link: Link
+    facts: FileFacts
+    other_names: int
+    place: Place
+    is_same: bool
+
+    @property
+    def is_gone(self) -> bool:
+        return self.place is Place.GONE
+
+    @property
+    def has_left_log(self) -> bool:
+        """Return whether the segment has left the log, even if another file has its name there."""
+        return self.place in (Place.GONE, Place.REPLACED)
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether its removal frees the space, and deletes the last copy of the bytes."""
+        return self.has_left_log and self.other_names == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shield:
+    """All that is found of a shield.
+
+    :param links: those that are ours, oldest segment first.
+    :param foreign: paths of files that are not: no record has their inode.
+    """
+
+    links: tuple[SeenLink, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+    @property
+    def gone(self) -> tuple[SeenLink, ...]:
+        """Return those whose segment is gone from the log, and no other file has its name there."""
+        return tuple(seen for seen in self.links if seen.is_gone)
+
+    @property
+    def left_log(self) -> tuple[SeenLink, ...]:
+        """Return those whose segment isn't in the log any more: the shield alone may have its bytes."""
+        return tuple(seen for seen in self.links if seen.has_left_log)
+
+
+def look_at_shield(root: str | os.PathLike[str]) -> Shield:
+    """Return the segments that a store's shield keeps. Changes nothing.
+
+    :raises ShieldError: it can't be read, so what it keeps is unknown.
+    """
+    with opened_shield(root) as directory:
+        if directory is None:
+            return Shield()
+        try:
+            return look(directory, root, read_index(directory, root))
+        except OSError as error:
+            raise ShieldError(
+                f"{shield_path(root)}: expected files that this process may look at, found {error.strerror}. "
+                "Nothing was changed. Run as the store's owner."
+            ) from error
+
+
+def digest_of(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> str | None:
+    """Read a link's bytes and return their SHA-256; None: its file changed meanwhile, or is gone."""
+    with opened_shield(root) as directory:
+        if directory is None:
+            return None
+        try:
+            fd = os.open(seen.link.name, _OPEN, dir_fd=directory)
+        except FileNotFoundError:
+            return None
+        with os.fdopen(fd, "rb", buffering=0) as file:
+            if FileFacts.of_stat(seen.facts.path, os.fstat(fd)) != seen.facts:
+                return None
+            # Every later write has to move its times.
+            os.fsync(fd)
+            sha256 = paced_sha256(file, spend)
+            after = FileFacts.of_stat(seen.facts.path, os.fstat(fd))
+    return sha256 if same_bytes(after, seen.facts, read_own_acts(root)) else None
+
+
+def look(directory: int, root: str | os.PathLike[str], links: Sequence[Link]) -> Shield:
+    """Compare the record with the files.
+
+    :param directory: the shield's, by its descriptor.
+    :raises OSError: something in it can't be looked at.
+    """
+    acts, seen, ours = read_own_acts(root), [], {INDEX}
+    for link in links:
+        try:
+            found = os.stat(link.name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(found.st_mode) or (found.st_dev, found.st_ino) != (
+            link.kept.device,
+            link.kept.inode,
+        ):
+            continue
+        ours.add(link.name)
+        facts = FileFacts.of_stat(shield_path(root) / link.name, found)
+        if link.kind is LinkKind.MEANT:  # and made, before it could be recorded
+            link = replace(link, kind=LinkKind.HARD_LINK)
+        seen.append(
+            SeenLink(link, facts, found.st_nlink - 1, place_of(link), same_bytes(facts, link.kept, acts))
+        )
+    seen.sort(key=lambda one: (one.link.log, one.link.base_offset, one.link.lineage))
+    names = (name for name in _names_in(directory) if name not in ours and not name.startswith("."))
+    return Shield(tuple(seen), tuple(str(shield_path(root) / name) for name in names))
+
+
+def place_of(link: Link) -> Place:
+    """Return where the segment of a link is at this moment."""
+    try:
+        found = Path(link.segment.path).lstat()
+    except FileNotFoundError:
+        return Place.GONE
+    except OSError:
+        return Place.UNKNOWN
+    same = (found.st_dev, found.st_ino) == (link.segment.device, link.segment.inode)
+    return Place.IN_LOG if same else Place.REPLACED
+
+
+def log_was_written(seen: SeenLink, acts: OwnActs) -> bool:
+    """Return whether a clone's segment is in the log, but may no longer have the clone's bytes.
+
+    A hard link has what the log has.
+
+    :param acts: what we did ourselves to the store's files.
+    """
+    if seen.link.kind is not LinkKind.CLONE or seen.place is not Place.IN_LOG:
+        return False
+    try:
+        found = FileFacts.of(seen.link.segment.path)
+    except OSError:
+        return True
+    return found != seen.link.segment and not acts.same_file(found, seen.link.segment)
+
+
+def same_bytes(found: FileFacts, known: FileFacts, acts: OwnActs) -> bool:
+    """Return whether a settled file was not written to: a write moves its mtime.
+
+    Its ctime says nothing: who removes another name of it moves that.
+    """
+    if (found.device, found.inode, found.size_bytes) != (known.device, known.inode, known.size_bytes):
+        return False
+    if found.mtime_ns == known.mtime_ns:
+        return True
+    ours = next((file for file in acts.files if file.is_of(found)), None)
+    return ours is not None and {found.mtime_ns, known.mtime_ns} <= {mtime_ns for mtime_ns, _ in ours.times}
+
+
+def _names_in(directory: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries)
+
+
+REACTION_MS: Final = 10_000
+"""Until a watch has set the broker's setting back: two looks a second, and a broker that answers late."""
+DISK_SHARE_PERCENT: Final = 5
+"""So much of the broker's disk may be kept from it at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """:param segments: to have a link, oldest first.
+    :param why_not: of the others, and why; "" where all that should have one have.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    why_not: str = ""
+
+
+def segments_needed(batch_segments: int, pass_interval_ms: int, reaction_ms: int = REACTION_MS) -> int:
+    """Return how many segments a broker can delete before anybody has acted."""
+    return batch_segments * (1 + -(-reaction_ms // max(pass_interval_ms, 1)))
+
+
+def wanted(
+    unproven: Sequence[Segment],
+    shield: Shield,
+    need: ShieldNeed,
+    mode: ShieldMode,
+    *,
+    tends: bool,
+    written: Collection[SeenLink] = (),
+) -> Wanted:
+    """Choose the segments of the log that shall have a link.
+
+    :param unproven: sealed segments that no lake proves, oldest first.
+    :param tends: this process is the watch.
+    :param written: clones that stay as their segments in the log were written to: they take space.
+    """
+    if mode is ShieldMode.OFF:
+        return Wanted(why_not="the store's policy is shield: off")
+    if need.refusal:
+        return Wanted(why_not=need.refusal)
+    whole = tuple(unproven)
+    if need.batch_segments is None or need.pass_interval_ms is None:
+        if mode is ShieldMode.ON:
+            return Wanted(whole)
+        return Wanted(why_not="no broker runs; with the policy shield: on all that is unproven is kept")
+    if need.disk_bytes is None:
+        return Wanted(why_not="how large the log's disk is can't be measured")
+    alone = [seen for seen in shield.links if seen.place is not Place.IN_LOG or seen in written]
+    room = room_bytes(alone, need)
+    sizes = accumulate(segment.facts.size_bytes for segment in whole)
+    fits = sum(room is None or size <= room for size in sizes)
+    if tends:
+        most = min(segments_needed(need.batch_segments, need.pass_interval_ms), len(whole))
+        if fits >= most:
+            return Wanted(whole[:most])
+        return Wanted(
+            whole[:fits],
+            f"{most} segments should have a link, {fits} do: {DISK_SHARE_PERCENT} % of the disk is the limit",
+        )
+    if mode is ShieldMode.ON and fits == len(whole):
+        return Wanted(whole)
+    return Wanted(
+        why_not=Text("no watch is alive that acts on what the broker deletes: run ", Command("watch"))
+    )
+
+
+def room_bytes(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:
+    """Return how much more these links leave to be kept; None: no broker runs that a limit could harm."""
+    if need.batch_segments is None or need.disk_bytes is None:
+        return None
+    kept = sum(seen.link.segment.size_bytes for seen in links)
+    return need.disk_bytes * DISK_SHARE_PERCENT // 100 - kept
+
+
+def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineages) -> tuple[SeenLink, ...]:
+    """Return the links that may go at once: their segments are in the log, and need none.
+
+    :param segments: that shall have a link.
+    """
+    slots = {(*one.id, one.facts.inode, lineages.of(one.log)) for one in segments}
+    return tuple(
+        seen
+        for seen in shield.links
+        if seen.place is Place.IN_LOG
+        and (*seen.link.slot, seen.link.segment.inode, seen.link.lineage) not in slots
+    )
+
+
+def to_give_up(shield: Shield, used_percent: int | None, give_up_percent: int) -> SeenLink | None:
+    """Return the one link that has to go for space: the oldest that gives some back; None: none has to.
+
+    :param used_percent: of the log's disk; None: unknown, which is not full.
+    """
+    if used_percent is None or used_percent <= give_up_percent:
+        return None
+    return next((seen for seen in shield.links if seen.is_last), None)

@@ -12,23 +12,28 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.core import durable
-from storage_engine.core.own_directory import WAIT_SECONDS
+from storage_engine.core.durable import WAIT_SECONDS
 from storage_engine.exceptions import ChangedUnderUsError, ShieldError
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.same_bytes.own_acts import Acting, OwnActs, own_acts, read_own_acts
-from storage_engine.same_bytes.settling import Spend, paced_sha256, settle
+from storage_engine.same_bytes.trusted_times import Spend, paced_sha256, settle
 from storage_engine.shield.index import (
     CLONES,
     Link,
     LinkKind,
+    Place,
+    SeenLink,
+    digest_of,
     locked_shield,
+    log_was_written,
+    look,
+    place_of,
     read_index,
     remove_abandoned,
     replaced,
     shield_path,
     write_index,
 )
-from storage_engine.shield.seen import Place, SeenLink, digest_of, log_was_written, look, place_of
 
 _FICLONE: Final = 0x40049409
 _NO_CLONE: Final = frozenset(

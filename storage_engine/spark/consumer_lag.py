@@ -22,9 +22,9 @@ from storage_engine.core.turns import SharedLock
 from storage_engine.core.wording import count_text, reason_text
 from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.broker.lag_job import LagJob, LagRequest
+from storage_engine.model.broker.kind import LagJob, LagRequest
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
-from storage_engine.model.settings.spark_from import SparkUse, in_process, lag_place
+from storage_engine.model.settings.policy import SparkUse, in_process, lag_place
 from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.lag.lag_table import (
     lag_part,

@@ -37,7 +37,7 @@ from storage_engine.exceptions import (
 from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of, proven_files
+from storage_engine.lake.catalog.placed_table import data_file_of, proven_files
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,

@@ -41,9 +41,9 @@ from storage_engine.model.report.usage import (
 from storage_engine.pages.summary import usage_page
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.retention.archive.archiving import begin_background_run
-from storage_engine.retention.doctor.journal_findings import deletion_hours
+from storage_engine.retention.doctor.left_behind import deletion_hours
 from storage_engine.retention.store.context import AnyStore, Context, open_context
-from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE, run_directory
+from storage_engine.retention.store.managed_store import USAGE_PAGE, USAGE_TABLE, run_directory
 from storage_engine.spark.row_sums import SEGMENT, StoreFiles, kept, map_row_groups, united
 
 if TYPE_CHECKING:

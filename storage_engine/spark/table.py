@@ -31,7 +31,7 @@ from storage_engine.core.wording import meant
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.file.agent_files import begin_run, leave_agent, read_access
 from storage_engine.lake.file.jobs import AgentRun

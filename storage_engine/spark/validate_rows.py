@@ -29,10 +29,9 @@ from storage_engine.quality.facts import archived_lakes
 from storage_engine.quality.validate import output_directory, save_validation
 from storage_engine.resources import project_path
 from storage_engine.retention.archive.archiving import begin_background_run
-from storage_engine.retention.report.counts import OffsetSpan
+from storage_engine.retention.report.report import OffsetSpan
 from storage_engine.retention.store.context import AnyStore, managed_of, open_context
-from storage_engine.retention.store.managed_store import store_name
-from storage_engine.retention.store.report_files import DATA_DOCS_DIRECTORY, claim
+from storage_engine.retention.store.managed_store import DATA_DOCS_DIRECTORY, claim, store_name
 from storage_engine.spark.row_sums import (
     ROWS,
     SEGMENT,
@@ -149,10 +148,10 @@ def validate_rows(spark: SparkSession, request: ValidateRowsRequest) -> Validate
         from storage_engine.quality.engine import run_suites
 
         return ValidateRowsResult(run_suites(tables, suites, directory, run_name=request.run_name), notes)
-    from storage_engine.quality import plain_engine
+    from storage_engine.quality import rules
 
     frames = {name: table.toPandas() for name, table in tables.items()}
-    return ValidateRowsResult(plain_engine.run_suites(frames, suites), (*notes, plain_engine.NOTE))
+    return ValidateRowsResult(rules.run_suites(frames, suites), (*notes, rules.NOTE))
 
 
 @dataclass(frozen=True, slots=True)

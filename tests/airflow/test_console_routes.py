@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.console.what_if import what_if
+from storage_engine.console.forecast import what_if
 from storage_engine.core.clock import clock_ms
 from storage_engine.hooks.configured_stores import configured_stores
 from storage_engine.hooks.storage_engine import StorageEngineHook

@@ -16,7 +16,7 @@ import pytest
 
 from storage_engine import cycle
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader

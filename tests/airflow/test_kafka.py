@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.core.own_directory import PLAIN_STAMP
+from storage_engine.core.durable import PLAIN_STAMP
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake

@@ -15,8 +15,8 @@ from storage_engine.operators.lake_jobs import (
     StorageEngineRetentionReportOperator,
     StorageEngineValidateRowsOperator,
 )
-from storage_engine.retention.report.counts import OffsetSpan
-from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE
+from storage_engine.retention.report.report import OffsetSpan
+from storage_engine.retention.store.managed_store import USAGE_PAGE, USAGE_TABLE
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 

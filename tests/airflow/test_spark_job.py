@@ -23,15 +23,14 @@ from storage_engine.exceptions import BadInputError, MissingExtraError, SparkJob
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import list_stores
-from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.settings.spark_from import SparkFrom, SparkUse
+from storage_engine.model.settings.policy import ArchiveMode, SparkFrom, SparkUse
 from storage_engine.operators.spark_job import (
     StorageEngineArchiveOperator,
     StorageEngineConsumerLagOperator,
 )
 from storage_engine.retention import steps
 from storage_engine.retention.plan.preview import places_lines
-from storage_engine.retention.store.report_files import sweep_job_files
+from storage_engine.retention.store.managed_store import sweep_job_files
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 from storage_engine.spark.session import _probe
 

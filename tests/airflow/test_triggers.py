@@ -26,7 +26,7 @@ from storage_engine.retention.plan.watching import watch
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold.heartbeat import no_watch
 from storage_engine.rocketmq.live import connect
-from storage_engine.rocketmq.live.live_causes import unknown
+from storage_engine.rocketmq.live.live_store import unknown
 from storage_engine.rocketmq.remoting.connection import Access
 from storage_engine.triggers import cleanup
 from storage_engine.triggers.cleanup import CleanupCauseTrigger, DeleteWindowTrigger, DiskLevelTrigger

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.quality.plain_engine import NOTE
+from storage_engine.quality.rules import NOTE
 from tests.rounds import later
 from tests.services import toy
 from tests.services.lock_holder import lock_held

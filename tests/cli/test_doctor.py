@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.extras import SparkPair
-from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.model.report.diagnosis import Severity
-from storage_engine.model.settings.spark_from import SparkFrom, SparkUse, in_spark, places_text
+from storage_engine.model.settings.policy import SparkFrom, SparkUse, in_spark, places_text
 from storage_engine.retention.doctor.doctor import pair_findings
 from storage_engine.rocketmq.hold.marker import write_marker
 from tests.cli.doctor_runs import aged, kinds, tree

@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.retention.doctor.doctor import diagnose
 from tests.cli.doctor_runs import aged, kinds, tree

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage_engine.core.extras import QUALITY
-from storage_engine.quality.plain_engine import NOTE
-from storage_engine.retention.store.report_files import DATA_DOCS
+from storage_engine.quality.rules import NOTE
+from storage_engine.retention.store.managed_store import DATA_DOCS
 from tests.extras import take_away
 
 pytestmark = pytest.mark.slow

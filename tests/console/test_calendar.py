@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from storage_engine.console.calendar import validation_calendar
+from storage_engine.console.stores import validation_calendar
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, ReportRow
 from storage_engine.journal.reading.queries import JournalReader

@@ -9,12 +9,12 @@ from tests.console.conftest import NOW_MS
 
 ASK_ALL = """
 import sys
-from storage_engine.console.calendar import validation_calendar
+from storage_engine.console.stores import validation_calendar
 from storage_engine.console.chart import chart
 from storage_engine.console.store import one_store, runs_page
 from storage_engine.console.forecast import store_forecast
 from storage_engine.console.stores import all_stores
-from storage_engine.console.what_if import question_of, what_if, what_if_settings
+from storage_engine.console.forecast import question_of, what_if, what_if_settings
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.core.jsonable import to_jsonable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.console.what_if import question_of, what_if, what_if_settings
+from storage_engine.console.forecast import question_of, what_if, what_if_settings
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError, SimulationTooLongError
 from storage_engine.journal.journal import Journal

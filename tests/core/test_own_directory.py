@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.core import durable
-from storage_engine.core.own_directory import DIRECTORY, PLAIN_STAMP, locked, take_from_all, writable_by_all
+from storage_engine.core.durable import DIRECTORY, PLAIN_STAMP, locked, take_from_all, writable_by_all
 from storage_engine.exceptions import GateRefusedError, ShieldError, StoreBusyError
 from storage_engine.model.hold import WatchLook
 from storage_engine.retention.store.stamp import NAME, opened_places
@@ -25,7 +25,7 @@ from storage_engine.shield.index import locked_shield, opened_shield
 
 KEEPS_IT = """
 import os, signal, sys
-from storage_engine.core.own_directory import locked
+from storage_engine.core.durable import locked
 with locked(sys.argv[1], sys.argv[2]):
     print("in", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)

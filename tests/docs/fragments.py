@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from storage_engine.get_provider_info import get_provider_info
-from storage_engine.model.settings.policy import Policy
-from storage_engine.model.settings.settings import settings_of
+from storage_engine.model.settings.policy import Policy, settings_of
 from storage_engine.model.settings.store_settings import STORE_SETTINGS
 from tests.docs.sandbox import unknown_words
 

@@ -14,8 +14,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc import compaction
 from storage_engine.model.plan import DELETING, Reason
-from storage_engine.model.settings.policy import Policy
-from storage_engine.model.settings.settings import settings_of
+from storage_engine.model.settings.policy import Policy, settings_of
 from storage_engine.retention.report.report import Outcome
 from tests.docs.code_blocks import KEYS, LANGUAGES, PAGES, ROOT, Block, blocks_of, commands_of
 from tests.docs.fragments import PARSERS

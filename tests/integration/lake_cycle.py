@@ -12,7 +12,7 @@ from pathlib import Path
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.verify.verify import verify

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, hold_memory
 from storage_engine.model.plan import PlanRequest

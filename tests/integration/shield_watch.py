@@ -21,7 +21,7 @@ from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold.heartbeat import no_watch
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.index import look_at_shield
 from tests.fixture_stores import file_sha256
 from tests.integration.live_store import Disk, LiveLog
 

@@ -20,7 +20,7 @@ from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.inspect import look_up
-from storage_engine.rocketmq.store.restored_config import COLUMNS, config_files, merge_queues, queues_of
+from storage_engine.rocketmq.restored_store import COLUMNS, config_files, merge_queues, queues_of
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.services.command_line import run_command
 

@@ -22,7 +22,7 @@ import pytest
 
 from storage_engine.exceptions import BrokerError
 from storage_engine.retention import steps
-from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.retention.hold.holding import Acceptance
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold.heartbeat import last_look, no_watch
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin

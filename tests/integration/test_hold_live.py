@@ -25,8 +25,7 @@ from storage_engine.model.settings.policy import ShieldMode
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.decisions import move
 from storage_engine.retention.doctor.doctor import diagnose
-from storage_engine.retention.hold.holding import hold, remove_shield_of, unmanage
-from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.retention.hold.holding import Acceptance, hold, remove_shield_of, unmanage
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.plan.due import sense
 from storage_engine.retention.shield import tend_shield
@@ -40,8 +39,7 @@ from storage_engine.rocketmq.hold.marker import NAME
 from storage_engine.rocketmq.hold.state import load_state
 from storage_engine.rocketmq.live.live_store import LiveHold
 from storage_engine.rocketmq.rules.rules import disk_usage
-from storage_engine.shield.index import shield_path
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.index import look_at_shield, shield_path
 from tests.integration.broker import CLEANS_AT_ONCE, VERSIONS, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.integration.stores import file_hashes

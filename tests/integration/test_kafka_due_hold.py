@@ -17,8 +17,8 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.kafka.format.server_properties import read_server_properties
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live import held_settings
-from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.live.live_store import LiveKafkaStore
+from storage_engine.kafka.live.observe import LiveNode
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import DriftKind, HoldMemory, HoldStatus

@@ -16,8 +16,8 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live import held_settings
-from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.live.live_store import LiveKafkaStore
+from storage_engine.kafka.live.observe import LiveNode
 from storage_engine.kafka.live.topic_ages import read_settings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import DriftKind, HoldMemory, HoldStatus

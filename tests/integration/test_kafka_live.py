@@ -27,9 +27,8 @@ from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format.layout import LiveFacts, read_node
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
-from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.live.live_store import LiveKafkaStore
-from storage_engine.kafka.live.observe import observe
+from storage_engine.kafka.live.observe import LiveNode, observe
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan import PlanRequest, Reason

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.own_directory import PLAIN_STAMP
+from storage_engine.core.durable import PLAIN_STAMP
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.retention import steps

@@ -21,7 +21,7 @@ from storage_engine.exceptions import BadInputError, CommitStateUnknownError, La
 from storage_engine.lake.archive.archive import archive_segment, segment_jobs
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.catalog.writing import UNLOCKED_GRACE_MS
 from storage_engine.lake.file.jobs import SegmentJob, new_attempt
 from storage_engine.lake.gc.garbage import Collection, collect, undo

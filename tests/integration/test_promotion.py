@@ -15,7 +15,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.retention.hold.holding import Acceptance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again

@@ -29,7 +29,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.validation import CheckResult, Status, VerifyLevel
 from storage_engine.quality.facts import collect_facts
-from storage_engine.quality.plain_engine import run_suites
+from storage_engine.quality.rules import run_suites
 from storage_engine.quality.validate import validate_store
 from storage_engine.resources import project_path
 from storage_engine.retention import steps

@@ -22,8 +22,8 @@ from demo.brokers.kafka import Kafka
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake_server.archived_partitions import read_archive
+from storage_engine.lake_server.group_answers import CommittedPositions, give_back
 from storage_engine.lake_server.logs import Logs, PartitionRecords
-from storage_engine.lake_server.positions import CommittedPositions, give_back
 from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.upstream import (
     ClusterView,

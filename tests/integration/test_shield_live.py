@@ -29,8 +29,7 @@ from storage_engine.rocketmq.hold.state import HoldState
 from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.live import release
 from storage_engine.rocketmq.live.live_store import LiveStore
-from storage_engine.shield.index import shield_path
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.index import look_at_shield, shield_path
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, TOPIC, Disk, LiveLog, create_topic, send
 from tests.integration.load import running_load

@@ -25,7 +25,7 @@ from storage_engine.exceptions import LakeUnavailableError, StoreNotFoundError
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.gc.garbage import collect

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from tests.fixture_stores import file_sha256
 from tests.integration.broker import Broker, running_broker
 from tests.integration.live_store import EXPIRED_HOURS, SEGMENT_BYTES, TOPIC, create_topic, send

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import PLAIN_STAMP
+from storage_engine.core.durable import PLAIN_STAMP
 from storage_engine.kafka.stopped import store_lock
 from storage_engine.retention import steps
 from storage_engine.retention.quarantine import undo as undoing

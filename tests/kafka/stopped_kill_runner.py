@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from storage_engine.core.own_directory import PLAIN_STAMP
+from storage_engine.core.durable import PLAIN_STAMP
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.lake.catalog.catalog import open_lake

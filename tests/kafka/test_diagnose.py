@@ -10,10 +10,10 @@ import pytest
 
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.kafka import BROKER
+from storage_engine.kafka.diagnose import DirectoryRoom, full_disks, imbalance, room_findings
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.stopped.cleaner import CleanerSettings, cleaner_settings
-from storage_engine.kafka.stopped.directory_room import DirectoryRoom, full_disks, imbalance, room_findings
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.kafka.transactions import find_open
 from storage_engine.lake.move.making import make_lake

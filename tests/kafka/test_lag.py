@@ -33,7 +33,7 @@ from storage_engine.kafka.lag_job import KafkaLagJob, lag_job
 from storage_engine.kafka.metadata.consumer_offsets import read_consumer_offsets
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.broker.lag_job import LagRequest, check_plan
+from storage_engine.model.broker.kind import LagRequest, check_plan
 from storage_engine.model.lag import LagSource
 from storage_engine.model.store import SegmentId
 from storage_engine.retention.lag.lag_table import queue_shares

@@ -18,7 +18,7 @@ from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.file.scan import between
 from storage_engine.lake.gc import compaction
 from storage_engine.lake.gc.garbage import collect, undo

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from storage_engine.core.own_directory import PLAIN_STAMP
+from storage_engine.core.durable import PLAIN_STAMP
 from storage_engine.journal.journal import Event, Journal, Phase, Step
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.left_over_node import GONE, make_left_over, run

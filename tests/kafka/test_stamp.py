@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import PLAIN_STAMP
+from storage_engine.core.durable import PLAIN_STAMP
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import LakeUnavailableError, StoreIdentityError
 from storage_engine.journal.journal import Journal

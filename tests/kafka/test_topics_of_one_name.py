@@ -36,7 +36,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag
 from storage_engine.retention.decisions import adopt
 from storage_engine.retention.monitor.recording_ranges import look_for_ranges
-from storage_engine.retention.ranges.losses import AcceptedLoss, excused_parts
+from storage_engine.retention.ranges.deleted_ranges import AcceptedLoss, excused_parts
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -22,14 +22,14 @@ from storage_engine.arrow.name_columns import POSITIONS_SCHEMA
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.observed_tasks import stopped_tasks
-from storage_engine.kafka.stopped.stopped_plan import stopped_node
+from storage_engine.kafka.stopped.stopped_release import stopped_node
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import open_store
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import Status, VerifyLevel, Where, worst
 from storage_engine.quality.facts import Facts, collect_facts
-from storage_engine.quality.plain_engine import run_suites
+from storage_engine.quality.rules import run_suites
 from storage_engine.resources import project_path
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.lake.acts.act_files import read_acts
-from storage_engine.lake.catalog.names import location_of
+from storage_engine.lake.catalog.placed_table import location_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts

@@ -13,7 +13,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import proven_files
+from storage_engine.lake.catalog.placed_table import proven_files
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.chain import check_chain

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from storage_engine.lake.catalog.catalog import Lake, connect
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import lake_id_of, mark_of, put_mark
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.gc.garbage import Collection, collect
 from storage_engine.lake.soundness.receipts import list_stores, receipts

@@ -26,7 +26,7 @@ from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.garbage_kind import GarbageKind
 from storage_engine.lake.move.making import make_lake

@@ -12,7 +12,7 @@ from pyiceberg.manifest import DataFileContent
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth

@@ -16,7 +16,7 @@ from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.coverage.spans import receipt_spans
 from storage_engine.lake.file.scan import segment_rows
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake

@@ -15,7 +15,7 @@ from storage_engine.lake.archive import receipt_commit
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import tables
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import proven_files
+from storage_engine.lake.catalog.placed_table import proven_files
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import check_chain, check_links

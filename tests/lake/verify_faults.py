@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from storage_engine.lake.archive.archive import archive_segment
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of, relative_name
+from storage_engine.lake.catalog.placed_table import data_file_of, relative_name
 from storage_engine.lake.coverage.spans import local_spans
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.staging import publish

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.data_file import Window, read_window
 from storage_engine.lake.move.making import make_lake

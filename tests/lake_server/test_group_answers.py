@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from storage_engine.lake_server.group_answers import GroupAnswers, GroupCoordinator
-from storage_engine.lake_server.positions import CommittedPositions
+from storage_engine.lake_server.group_answers import CommittedPositions, GroupAnswers, GroupCoordinator
 
 WEEK_SECONDS = 7 * 24 * 3600.0
 
@@ -89,7 +88,7 @@ def test_what_can_not_be_dropped_stays(tmp_path: Path, monkeypatch: pytest.Monke
 
     with closing(CommittedPositions(tmp_path / "positions.json")) as positions:
         positions.commit("idle", {("orders", 0): (5, None)})
-        monkeypatch.setattr("storage_engine.lake_server.positions.write_file", fail)
+        monkeypatch.setattr("storage_engine.lake_server.group_answers.write_file", fail)
         with pytest.raises(OSError, match="no room"):
             positions.drop(["idle"])
         assert positions.of("idle", "orders", 0) == (5, None)

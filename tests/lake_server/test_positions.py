@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.lake_server.positions import CommittedPositions
+from storage_engine.lake_server.group_answers import CommittedPositions
 
 
 def test_what_was_committed_is_there_for_the_next_server(tmp_path: Path) -> None:

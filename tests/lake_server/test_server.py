@@ -23,8 +23,8 @@ from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
+from storage_engine.lake_server.group_answers import CommittedPositions
 from storage_engine.lake_server.logs import Logs, PartitionRecords
-from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import APIS, FETCH, Request, read_request
 from storage_engine.lake_server.reader import _THREADS, LakeReader, Transactions
 from storage_engine.lake_server.segment_batches import KeptBytes, Piece, SegmentInLake

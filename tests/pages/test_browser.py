@@ -17,7 +17,7 @@ from storage_engine.model.report.validation import Status
 from storage_engine.pages.report import render_page, report_html
 from storage_engine.pages.summary import summary_html
 from storage_engine.retention.report.report import Fate, Outcome, StepReport
-from storage_engine.retention.store.report_files import DATA_DOCS, PAGE
+from storage_engine.retention.store.managed_store import DATA_DOCS, PAGE
 from tests.pages import test_lakes as keep
 from tests.pages.reports import DONE, NOTHING, plain, segment, unread, validation
 from tests.quality.cases import make_case, open_case

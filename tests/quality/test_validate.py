@@ -25,7 +25,7 @@ from storage_engine.model.report.validation import Status, ValidationResult, Whe
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention.decisions import stamp
 from storage_engine.retention.report.report import build_report
-from storage_engine.retention.store.report_files import DATA_DOCS, DATA_DOCS_DIRECTORY
+from storage_engine.retention.store.managed_store import DATA_DOCS, DATA_DOCS_DIRECTORY
 from tests.extras import take_away
 from tests.lakes import path_of
 from tests.quality.cases import RELEASED, RUN, SEGMENT, Case, fresh_case

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake

@@ -22,8 +22,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.shield.index import shield_path
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.index import look_at_shield, shield_path
 from tests.retention import kill_runner
 from tests.retention.kill_runner import (
     Moment,

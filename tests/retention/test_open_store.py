@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.retention.store.brokers import open_store, open_to_look

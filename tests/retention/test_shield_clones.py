@@ -26,9 +26,8 @@ from storage_engine.retention.hold.holding import remove_shield_of
 from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.shield.index import LinkKind, shield_path
+from storage_engine.shield.index import LinkKind, look_at_shield, shield_path
 from storage_engine.shield.links import make_links
-from storage_engine.shield.seen import look_at_shield
 from tests.fixture_stores import file_sha256
 from tests.rounds import ALL
 from tests.services.file_systems import mounted

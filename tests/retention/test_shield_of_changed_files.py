@@ -21,13 +21,12 @@ from storage_engine.retention import steps
 from storage_engine.retention.decisions import adopt
 from storage_engine.retention.hold.holding import remove_shield_of
 from storage_engine.retention.monitor.store_watch import read_links
-from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
+from storage_engine.retention.ranges.deleted_ranges import AcceptedLoss, record_loss
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.store.broker import FileShield
 from storage_engine.same_bytes.own_acts import own_acts
-from storage_engine.shield.index import shield_path
-from storage_engine.shield.seen import SeenLink, look_at_shield
+from storage_engine.shield.index import SeenLink, look_at_shield, shield_path
 from tests.clones import as_clone
 from tests.fixture_stores import file_sha256
 from tests.retention.shielded_stores import Managed, archived_sha256, segments, shielded, where, where_detail
@@ -236,6 +235,6 @@ def test_a_clone_that_has_what_the_log_has_no_more_is_counted_as_used_room(
     size = segments(store)[0].stat().st_size
     need = ShieldNeed(batch_segments=10, pass_interval_ms=10_000, disk_bytes=100 * size, used_percent=50)
     monkeypatch.setattr(FileShield, "need", lambda broker: need)
-    monkeypatch.setattr("storage_engine.shield.seen.room_bytes", room)
+    monkeypatch.setattr("storage_engine.shield.index.room_bytes", room)
     tend_shield(store, tends=True)
     assert counted == [size]

@@ -15,9 +15,8 @@ from storage_engine.retention import shield
 from storage_engine.retention.monitor.store_watch import read_links
 from storage_engine.retention.shield import give_up, tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.shield.index import shield_path
+from storage_engine.shield.index import look_at_shield, shield_path
 from storage_engine.shield.links import drop_links
-from storage_engine.shield.seen import look_at_shield
 from tests.fixture_stores import file_sha256
 from tests.full_disks import fill, small_disk
 from tests.retention.shielded_stores import (

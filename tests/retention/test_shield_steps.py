@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.wording import bytes_text
 from storage_engine.exceptions import GateRefusedError, ShieldError
 from storage_engine.model.lag import LagSummary
@@ -28,8 +28,7 @@ from storage_engine.retention.shield import JudgedLink, asked_notices, tend_shie
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import NAME, read_stamp
-from storage_engine.shield.index import INDEX, shield_path
-from storage_engine.shield.seen import SeenLink, look_at_shield
+from storage_engine.shield.index import INDEX, SeenLink, look_at_shield, shield_path
 from tests.fixture_stores import file_sha256
 from tests.retention.shielded_stores import ON, Managed, archived_sha256, segments, shielded, where
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import shield

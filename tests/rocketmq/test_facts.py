@@ -10,7 +10,7 @@ import pytest
 
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.report.facts import FactsScope, StoreFacts
-from storage_engine.rocketmq.facts import collect
+from storage_engine.rocketmq.file_facts import collect
 
 StoreCopy = Callable[[str], Path]
 GroundTruth = Callable[[str, str], Any]

@@ -19,7 +19,7 @@ from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.facts import FactsScope
 from storage_engine.model.store import SegmentId
-from storage_engine.rocketmq import facts
+from storage_engine.rocketmq import file_facts
 from storage_engine.rocketmq.format.mapped_files import file_name
 from storage_engine.rocketmq.inspect import inspect, look_up
 from storage_engine.rocketmq.lag.consumer_offsets import parse_offsets
@@ -88,7 +88,7 @@ def look_at_everything(root: Path) -> None:
     """Call all that reads a store; each of it may fail with one of our errors only."""
     settings = StoreSettings(str(root))
     with suppress(StorageEngineError):
-        facts.collect(settings, EVERYTHING)
+        file_facts.collect(settings, EVERYTHING)
     with suppress(StorageEngineError):
         list(in_process_lag(managed_store(root, None), (SegmentId("commitlog", 0),)))
     with suppress(StorageEngineError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.same_bytes.mounts import mount_of, parse_mount
+from storage_engine.same_bytes.trusted_times import mount_of, parse_mount
 
 ROOT = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext4 /dev/root rw,errors=continue"
 

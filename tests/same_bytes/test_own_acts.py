@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes import own_acts as module
 from storage_engine.same_bytes.own_acts import NAME, own_acts, read_own_acts

@@ -9,8 +9,7 @@ import pytest
 
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.model.store import FileFacts
-from storage_engine.same_bytes.settling import settle, until_distinct_seconds
-from storage_engine.same_bytes.trusted_times import times_are_trusted
+from storage_engine.same_bytes.trusted_times import settle, times_are_trusted, until_distinct_seconds
 from tests.rounds import ALL
 from tests.services.file_systems import KINDS, mounted
 

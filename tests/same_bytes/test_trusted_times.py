@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.same_bytes import trusted_times
 from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.rounds import ALL

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage_engine.model.store import FileFacts
-from storage_engine.same_bytes import mounts
-from storage_engine.same_bytes.mounts import mapped_for_writing
+from storage_engine.same_bytes import trusted_times
+from storage_engine.same_bytes.trusted_times import mapped_for_writing
 from tests.rounds import ALL
 
 NOBODY = 65534
@@ -120,7 +120,7 @@ def test_processes_that_are_not_shown_are_unknown(
     for pid in shown or ():
         (tmp_path / "proc" / pid).mkdir(parents=True)
         (tmp_path / "proc" / pid / "maps").touch()
-    monkeypatch.setattr(mounts, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(trusted_times, "_PROC", tmp_path / "proc")
     unknown = mapped_for_writing([]).unknown
     assert said in unknown
     assert bool(said) is bool(unknown)

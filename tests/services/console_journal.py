@@ -39,7 +39,7 @@ from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanReques
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.report.validation import Status
 from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState, TopicDay
-from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
+from storage_engine.retention.ranges.deleted_ranges import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
 from storage_engine.retention.report.finishing import report_json
 from storage_engine.retention.report.report import Fate, Outcome, SegmentReport

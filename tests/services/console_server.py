@@ -18,12 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.chart import chart
-from storage_engine.console.forecast import store_forecast
+from storage_engine.console.forecast import question_of, store_forecast, what_if, what_if_settings
 from storage_engine.console.store import one_store, runs_page
-from storage_engine.console.stores import all_stores
-from storage_engine.console.what_if import question_of, what_if, what_if_settings
+from storage_engine.console.stores import all_stores, validation_calendar
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from storage_engine.arrow.name_columns import add_risk
 from storage_engine.kafka import lag as kafka_lag
-from storage_engine.model.broker.lag_job import LagJob
+from storage_engine.model.broker.kind import LagJob
 from storage_engine.rocketmq.lag import lag as rocketmq_lag
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, prepare
 

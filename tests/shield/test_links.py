@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.durable import temporary_name
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY, temporary_name
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.same_bytes.own_acts import read_own_acts
@@ -17,14 +16,15 @@ from storage_engine.shield.index import (
     CLONES,
     INDEX,
     LinkKind,
+    Place,
     locked_shield,
+    look_at_shield,
     read_index,
     remove_shield,
     shield_path,
     write_index,
 )
 from storage_engine.shield.links import NoLinkError, drop_links, drop_unchanged, make_links
-from storage_engine.shield.seen import Place, look_at_shield
 from tests.clones import as_clone
 
 CONTENT = b"x" * 65536

@@ -7,8 +7,9 @@ import pytest
 from storage_engine.model.hold import ShieldNeed
 from storage_engine.model.settings.policy import ShieldMode
 from storage_engine.model.store import FileFacts, Lineages, Segment, SegmentState
-from storage_engine.shield.index import Link, LinkKind
-from storage_engine.shield.seen import (
+from storage_engine.shield.index import (
+    Link,
+    LinkKind,
     Place,
     SeenLink,
     Shield,

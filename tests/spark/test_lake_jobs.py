@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from storage_engine.console.calendar import validation_calendar
+from storage_engine.console.stores import validation_calendar
 from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.journal.reading.queries import JournalReader
@@ -25,11 +25,9 @@ from storage_engine.model.report.usage import DeletionHours, HourAdvice, QuietHo
 from storage_engine.model.report.validation import CheckResult, Status
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.doctor.doctor import diagnose
-from storage_engine.retention.report.counts import OffsetSpan
 from storage_engine.retention.report.finishing import finish
-from storage_engine.retention.report.report import Outcome
-from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.report_files import DATA_DOCS, PAGE, USAGE_PAGE
+from storage_engine.retention.report.report import OffsetSpan, Outcome
+from storage_engine.retention.store.managed_store import DATA_DOCS, PAGE, USAGE_PAGE, ManagedStore
 from storage_engine.spark.retention_report import (
     RetentionReportRequest,
     retention_report,

@@ -34,7 +34,7 @@ from storage_engine.model.keep.acts import (
     decide_lift,
     decide_rule,
 )
-from storage_engine.model.keep.forecast import KeepForecast, TopicForecast
+from storage_engine.model.keep.expiry import KeepForecast, TopicForecast
 from storage_engine.model.keep.rules import FOREVER, ArchiveRule, Scope, keep_days
 
 _DEFAULT = "default"

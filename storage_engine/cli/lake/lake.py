@@ -35,7 +35,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Coverage, Status, StoreVerification, VerifyLevel
-from storage_engine.model.settings.spark_from import in_spark
+from storage_engine.model.settings.policy import in_spark
 from storage_engine.retention.proof.refusing import archive_error
 
 if TYPE_CHECKING:

@@ -167,8 +167,7 @@ def _print_restored(
     :param is_named: see ``_print_settings``.
     """
     from storage_engine.brokers import find_broker, kind_option
-    from storage_engine.lake.restore.filled import read_filled
-    from storage_engine.lake.restore.restore_span import expired_line
+    from storage_engine.lake.restore.restore_span import expired_line, read_filled
 
     print_table(
         f"Restored into {to_dir}",

@@ -110,8 +110,8 @@ def part_journal(url: str) -> None:
     :raises JournalUnavailableError: it shares its file and can't be given another.
     """
     from storage_engine.journal.tables.database import without_backup
+    from storage_engine.lake.catalog.catalog import break_hard_links
     from storage_engine.lake.catalog.nesting import sqlite_file
-    from storage_engine.lake.catalog.pointers import break_hard_links
 
     journal = sqlite_file(url)
     if journal is None or not journal.is_file():

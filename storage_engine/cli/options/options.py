@@ -21,9 +21,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import AIRFLOW
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
-from storage_engine.model.settings.policy import ApprovalPolicy, Policy
-from storage_engine.model.settings.settings import settings_of
-from storage_engine.model.settings.spark_from import places_text
+from storage_engine.model.settings.policy import ApprovalPolicy, Policy, places_text, settings_of
 from storage_engine.model.settings.store_settings import SETTINGS, Kind
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from storage_engine.kafka.codec.batch_kernels import Ints64
-from storage_engine.kafka.format import batch_header as header
+from storage_engine.kafka.format import batch_walk as header
 from storage_engine.native import (
     copy_bytes,
     inlined,

@@ -4,6 +4,8 @@ A digest over a range of a log's offsets, whichever files its batches lie in. Re
 cut them into segments of their own. The batches of one replica's segment, put together from another's files,
 have the first one's digest. Nothing is decoded and no CRC checked: only the digest that a receipt has tells
 whether they are the same.
+
+Positions of a record batch's fields, in bytes from its first one. Whole numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -17,8 +19,44 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from storage_engine.core import durable
-from storage_engine.kafka.format import batch_header as header
 from storage_engine.model.store import Segment
+
+BASE_OFFSET_AT: Final = 0
+LENGTH_AT: Final = 8
+LEADER_EPOCH_AT: Final = 12
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+ATTRIBUTES_AT: Final = 21
+LAST_OFFSET_DELTA_AT: Final = 23
+BASE_TIMESTAMP_AT: Final = 27
+MAX_TIMESTAMP_AT: Final = 35
+PRODUCER_ID_AT: Final = 43
+PRODUCER_EPOCH_AT: Final = 51
+BASE_SEQUENCE_AT: Final = 53
+RECORD_COUNT_AT: Final = 57
+HEADER_BYTES: Final = 61
+
+LENGTH_OVERHEAD: Final = 12
+"""The length field counts what lies behind it."""
+MAGIC: Final = 2
+"""Magic of the format since Kafka 0.11. 0 and 1 are message sets, whose fields lie elsewhere."""
+LEGACY_CRC_AT: Final = 12
+MIN_LEGACY_BYTES: Final = 26
+"""Bytes of a message of format 0 without key and value, with offset and length."""
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+"""Records have the time at which the broker took them; it is the batch's largest timestamp."""
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+"""The records are markers, as of a commit or an abort."""
+DELETE_HORIZON: Final = 0x40
+"""The base timestamp is the time from which the cleaner drops tombstones and markers."""
+
+NO_TIMESTAMP: Final = -1
+MIN_RECORD_BYTES: Final = 7
+"""Length, attributes, two deltas, key length, value length, number of headers: a byte each."""
+
 
 _HEADER = struct.Struct(">qiibIhiqqqh")
 _LEGACY = struct.Struct(">qiIbbq")
@@ -76,9 +114,9 @@ def batch_heads(descriptor: int, position: int) -> Iterator[BatchHead]:
             if len(block) < BLOCK_BYTES and size_bytes is None:
                 size_bytes = begin + len(block)
         data = block[position - begin : position - begin + _HEADER.size]
-        if len(data) < header.MIN_LEGACY_BYTES:
+        if len(data) < MIN_LEGACY_BYTES:
             return
-        made = _legacy if data[header.MAGIC_AT] < header.MAGIC else _batch
+        made = _legacy if data[MAGIC_AT] < MAGIC else _batch
         head = made(data, position)
         if head is None:
             return
@@ -94,8 +132,8 @@ def _batch(data: bytes, position: int) -> BatchHead | None:
     if len(data) < _HEADER.size:
         return None
     base, length, _, magic, _, attributes, delta, _, newest_ms, producer_id, epoch = _HEADER.unpack(data)
-    size = length + header.LENGTH_OVERHEAD
-    if magic != header.MAGIC or size < header.HEADER_BYTES or delta < 0:
+    size = length + LENGTH_OVERHEAD
+    if magic != MAGIC or size < HEADER_BYTES or delta < 0:
         return None
     return BatchHead(position + size, base, base + delta, attributes, newest_ms, producer_id, epoch)
 
@@ -103,10 +141,10 @@ def _batch(data: bytes, position: int) -> BatchHead | None:
 def _legacy(data: bytes, position: int) -> BatchHead | None:
     """Take a message of format 0 or 1; of one that wraps others its offset is that of the last."""
     offset, length, _, magic, _, timestamp_ms = _LEGACY.unpack_from(data)
-    size = length + header.LENGTH_OVERHEAD
-    if size < header.MIN_LEGACY_BYTES:
+    size = length + LENGTH_OVERHEAD
+    if size < MIN_LEGACY_BYTES:
         return None
-    newest_ms = timestamp_ms if magic else header.NO_TIMESTAMP
+    newest_ms = timestamp_ms if magic else NO_TIMESTAMP
     return BatchHead(position + size, offset, offset, 0, newest_ms, -1, -1)
 
 

@@ -13,8 +13,13 @@ from storage_engine.kafka.format.file_names import METADATA_TOPIC
 from storage_engine.kafka.format.layout import Node, read_node
 from storage_engine.kafka.format.server_properties import RETENTION_SETTINGS
 from storage_engine.kafka.hold.hold_state import with_live
-from storage_engine.kafka.live.findings import live_findings, node_id_of, offline_findings, waiting_files
-from storage_engine.kafka.live.observe import observe
+from storage_engine.kafka.live.observe import (
+    live_findings,
+    node_id_of,
+    observe,
+    offline_findings,
+    waiting_files,
+)
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPIC
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker

@@ -62,7 +62,7 @@ from storage_engine.model.settings.store_settings import STRICT
 from storage_engine.model.store import FileFacts, SegmentId
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.live.live_node import LiveNode
+    from storage_engine.kafka.live.observe import LiveNode
 
 
 def renew(live_node: LiveNode, now_ms: int) -> HoldStatus:

@@ -17,7 +17,7 @@ from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import load_state
 from storage_engine.kafka.live import hold, release
 from storage_engine.kafka.live.cut_faults import cut_to_held
-from storage_engine.kafka.live.live_node import LiveNode
+from storage_engine.kafka.live.observe import LiveNode
 from storage_engine.kafka.store.plan import as_asked
 from storage_engine.kafka.store.store import KafkaStore, open_store
 from storage_engine.model.broker.broker_store import (

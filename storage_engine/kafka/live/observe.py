@@ -1,19 +1,37 @@
-"""One look at what a running cluster says of a node's partitions. Changes nothing.
+"""A node of a running cluster, and one look at the cluster's answers about its partitions. Changes nothing.
 
 What the cluster refuses is unknown, and said; where nobody answers the whole look is an error.
+
+Findings about a node that only its running cluster can tell. Of files only topics' ids are read.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.kafka.cluster.client import NO_LEADER, TIMEOUT_SECONDS, Cluster, is_topics_own
-from storage_engine.kafka.format.file_names import PartitionDirectory
-from storage_engine.kafka.format.layout import LiveFacts, LivePartition
+from storage_engine.kafka.format.file_names import METADATA_TOPIC, PartitionDirectory
+from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, read_node, read_what_is_left
+from storage_engine.kafka.hold.hold_state import (
+    from_their_starts,
+    is_same_topic,
+    with_first_settings,
+    with_live,
+)
+from storage_engine.kafka.hold.needed_retention import all_states
+from storage_engine.kafka.store.plan import SeenNode
+from storage_engine.kafka.store.store import OpenNode
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
+from storage_engine.model.settings.store_settings import WE_DELETE
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
@@ -168,3 +186,177 @@ def ask_leaders(cluster: Cluster, logs: Collection[PartitionDirectory], now_ms: 
     facts = observe(cluster, logs, now_ms)
     # Last: a broker that has started since, and doesn't lead yet, is among them.
     return LeadersWord(facts, frozenset(node.id for node in cluster.described().nodes))
+
+
+NOT_SERVED = "its broker serves none of its logs, and serves those of other directories: it has failed"
+
+
+def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
+    """Yield the cluster's findings about a node's partitions that a person should look at.
+
+    :param facts: as the cluster said them, whatever the node's files say.
+    """
+    node_id = node_id_of(node)
+    for _, log in node.logs:
+        known = facts.partitions.get(log.name.log)
+        if known is None:
+            continue
+        if not is_same_topic(log, known):
+            yield Finding(
+                Severity.URGENT,
+                "topic-id",
+                f"log {log.name.log}: its topic has another id in the running cluster: it was deleted and "
+                "made again, and these files are of the one that is gone",
+                "keep the directory: it has the only copy of its records",
+            )
+        elif known.replicas:
+            yield from _partition(log.name.log, known, node_id)
+    yield from _unknown(facts)
+
+
+def _partition(name: str, known: LivePartition, node_id: int | None) -> Iterator[Finding]:
+    if known.leader is None:
+        yield Finding(
+            Severity.URGENT,
+            "no-leader",
+            f"log {name}: no replica leads it: nothing is written, and how far it is replicated isn't known",
+            "start one of its replicas: " + ", ".join(map(str, known.replicas)),
+        )
+    behind = [one for one in known.replicas if one not in known.in_sync]
+    if behind and known.leader is not None:
+        nodes = ("node " if len(behind) == 1 else "nodes ") + ", ".join(map(str, behind))
+        yield Finding(
+            Severity.WARNING,
+            "not-in-sync",
+            f"log {name}: its replica on {nodes} isn't in sync with leader {known.leader}: the high "
+            "watermark may be left behind, and nothing above it is deleted",
+            f"look at the broker of {nodes}: is it running, and does it reach the leader?",
+        )
+    if node_id is not None and node_id not in known.replicas:
+        yield Finding(
+            Severity.WARNING,
+            "no-replica",
+            f"log {name}: node {node_id} has no replica of it by the cluster's word, only "
+            f"{', '.join(map(str, known.replicas))}: it deletes the directory when it notices",
+        )
+
+
+def offline_directories(node: Node) -> Iterator[Path]:
+    """Yield log directories of which a broker serves nothing, though it serves others of its own.
+
+    It takes one offline that fails (ReplicaManager#handleLogDirFailure).
+
+    :param node: with its cluster's answers.
+    """
+    node_id, live = node_id_of(node), node.live
+    if live is None or node_id is None:
+        return
+    served: dict[Path, list[bool]] = defaultdict(list)
+    for directory, log in node.logs:
+        known = live.partitions.get(log.name.log)
+        if known is not None and node_id in known.replicas:
+            served[directory.path].append(node_id in known.in_sync or known.leader == node_id)
+    if any(map(any, served.values())):
+        yield from (path for path, of_logs in served.items() if not any(of_logs))
+
+
+def offline_findings(node: Node) -> Iterator[Finding]:
+    """Yield a finding for each log directory of which the broker serves nothing."""
+    for path in offline_directories(node):
+        yield Finding(
+            Severity.URGENT,
+            "directory-offline",
+            f"{path}: {NOT_SERVED}",
+            "look into its disk, and into the broker's log for the error; start the broker again then",
+        )
+
+
+def waiting_files(node: Node) -> Iterator[Finding]:
+    """Yield files below the leaders' starts: their records are deleted, and the files are still there.
+
+    :param node: with its cluster's answers.
+    """
+    starts = {} if node.live is None else {name: one.log_start for name, one in node.live.partitions.items()}
+    waiting = [
+        (log.name.log, files.log.size_bytes)
+        for _, log in node.logs
+        for files, following in pairwise(log.segments)
+        if (start := starts.get(log.name.log)) is not None and following.base_offset <= start
+    ]
+    if waiting:
+        names = list(dict.fromkeys(name for name, _ in waiting))
+        yield Finding(
+            Severity.NOTE,
+            "waiting-files",
+            f"{bytes_text(sum(size for _, size in waiting))} of {named_in_short(names)} lie below where "
+            "their leaders begin: they are deleted, and the broker removes their files in its next round",
+            "wait for log.retention.check.interval.ms, and file.delete.delay.ms after that",
+        )
+
+
+def _unknown(facts: LiveFacts) -> Iterator[Finding]:
+    """Yield facts that the cluster didn't tell, by the reason."""
+    refused: dict[str, list[str]] = defaultdict(list)
+    for name, known in facts.partitions.items():
+        for why in known.refused:
+            refused[why].append(name)
+    for why, names in refused.items():
+        what = (
+            f"the cluster doesn't tell all of {count_text(len(names), 'log')}, {named_in_short(names)}: {why}"
+        )
+        yield Finding(Severity.WARNING, "live-unknown", what.removesuffix("."))
+
+
+def node_id_of(node: Node) -> int | None:
+    """Return the node's own id; None: it isn't said."""
+    said = (one.meta.node_id for one in node.directories if one.meta is not None)
+    return next((one for one in said if one is not None), None)
+
+
+@dataclass(slots=True)
+class LiveNode(OpenNode):
+    """A node whose broker runs: its files, its cluster, and what is remembered of its hold.
+
+    :param live: how its cluster is reached.
+    :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them is deleted.
+    """
+
+    live: LiveBroker = field(default_factory=LiveBroker)
+    unheld: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> Cluster:
+        """Return the cluster; a connection that was closed is opened again."""
+        if self.cluster is None:
+            self.cluster = Cluster(self.live)
+        return self.cluster
+
+    def look(self, now_ms: int) -> SeenNode:
+        """Look at the node's logs to hold them; what a snapshot was made of stays.
+
+        A directory that has failed keeps the others' from being held as little as it keeps their broker.
+        """
+        return self.see(now_ms, lambda at_ms: self._with_live(read_what_is_left(self.root), at_ms))
+
+    @property
+    def is_ours(self) -> bool:
+        return self.live.deletes == WE_DELETE
+
+    def read(self, now_ms: int) -> Node:
+        return self._with_live(read_node(self.root), now_ms)
+
+    def _with_live(self, files: Node, now_ms: int) -> Node:
+        node = read_live_node(files, self.asked, now_ms)
+        if not self.is_ours:
+            return node
+        return from_their_starts(with_first_settings(node, all_states(self.memory)))
+
+
+def read_live_node(node: Node, cluster: Cluster, now_ms: int) -> Node:
+    """Return a node with what its cluster says of it now.
+
+    :param node: by its files, which were read before: the cluster's answers can only be further on.
+    :raises BrokerError: the cluster can't be asked.
+    """
+    names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]
+    return with_live(node, observe(cluster, names, now_ms), cluster.address)

@@ -39,20 +39,19 @@ from storage_engine.exceptions import (
     ReleasedTooMuchError,
 )
 from storage_engine.kafka.cluster.client import Cluster
-from storage_engine.kafka.format import batch_header as header
+from storage_engine.kafka.format import batch_walk as header
 from storage_engine.kafka.format.batch_walk import batch_heads, opened
 from storage_engine.kafka.format.layout import LivePartition, SegmentFiles
 from storage_engine.kafka.hold.drift import known_log
 from storage_engine.kafka.hold.hold_state import HoldState, load_state, save_state
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
-from storage_engine.kafka.live.findings import node_id_of
-from storage_engine.kafka.live.observe import observe
+from storage_engine.kafka.live.observe import node_id_of, observe
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import Segment, SegmentId, by_log
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.live.live_node import LiveNode
+    from storage_engine.kafka.live.observe import LiveNode
 
 
 OPERATION_SECONDS: Final = 10.0

@@ -22,7 +22,7 @@ from storage_engine.kafka.format.log_end import first_batch_ms, segment_facts
 from storage_engine.kafka.hold.drift import FoundLogs, FoundSettings
 from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, KnownLog, TopicSetting
 from storage_engine.kafka.hold.needed_retention import LogAge, TopicAge, bearable_ms
-from storage_engine.kafka.live.findings import NOT_SERVED, node_id_of, offline_directories
+from storage_engine.kafka.live.observe import NOT_SERVED, node_id_of, offline_directories
 from storage_engine.kafka.live.observe import observe as observe_cluster
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
@@ -31,7 +31,7 @@ from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import DiskUsage
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.live.live_node import LiveNode
+    from storage_engine.kafka.live.observe import LiveNode
 
 CHECK_INTERVAL = "log.retention.check.interval.ms"
 _DEFAULT_INTERVAL_MS = 300_000

@@ -34,7 +34,7 @@ from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_MET
 from storage_engine.kafka.format.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
-from storage_engine.kafka.stopped.stopped_plan import Fault, StoppedNode, stopped_node
+from storage_engine.kafka.stopped.stopped_release import Fault, StoppedNode, stopped_node
 from storage_engine.kafka.stopped.store_lock import runs
 from storage_engine.model.broker.broker_tasks import BrokerTask, LeftFile, LeftOver, TaskLimits
 from storage_engine.model.report.diagnosis import named_in_short, reason_of

@@ -31,8 +31,8 @@ from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_top
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.stopped.observed_tasks import remove as remove_left_over
 from storage_engine.kafka.stopped.observed_tasks import tasks_of, words_for_nothing
-from storage_engine.kafka.stopped.stopped_plan import cut_to_stopped
 from storage_engine.kafka.stopped.stopped_release import (
+    cut_to_stopped,
     delete_indexes,
     delete_oldest,
     indexes_below,

@@ -37,7 +37,7 @@ from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.lake.archive.commit import SharedFileError, SharedWithOthersError, commit_segments
 from storage_engine.lake.archive.threads import threads_for, threads_here
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.catalog.tables import LEAF_KEY, has_trees
 from storage_engine.lake.catalog.writing import settle_broker
 from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file

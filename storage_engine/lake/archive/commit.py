@@ -36,7 +36,7 @@ from storage_engine.lake.archive.commit_steps import (
 )
 from storage_engine.lake.archive.receipt_commit import begin, prepare_receipts
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker
-from storage_engine.lake.catalog.names import data_file_of, proven_files, relative_name
+from storage_engine.lake.catalog.placed_table import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import UNLOCKED_PROOF_MS, ready_to_write
 from storage_engine.lake.durable_io import local_path, sha256_of_file
 from storage_engine.lake.file.data_file import copy_rows, opened_file, rows_of_segment, segments_in

@@ -12,8 +12,13 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
 from storage_engine.lake.archive.receipt_commit import as_table, prepare_rows
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
-from storage_engine.lake.catalog.deletions_table import drop_damaged, make_deletions, mark_deletions
-from storage_engine.lake.catalog.writing import committing, ready_to_write
+from storage_engine.lake.catalog.writing import (
+    committing,
+    drop_damaged,
+    make_deletions,
+    mark_deletions,
+    ready_to_write,
+)
 from storage_engine.lake.file.scan import all_equal, read_rows
 from storage_engine.lake.storage.errors import reason_of
 from storage_engine.model.proof.deleted_range import DeletedRange

@@ -22,8 +22,7 @@ from pyiceberg.table.snapshots import MetadataLogEntry, Operation, Snapshot, Sna
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.identity import LAKE_ID_PROPERTY, metadata_version
-from storage_engine.lake.catalog.names import FORMER_LOCATIONS_PROPERTY
-from storage_engine.lake.catalog.placed_table import PlacedTable, live_manifests
+from storage_engine.lake.catalog.placed_table import FORMER_LOCATIONS_PROPERTY, PlacedTable, live_manifests
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY, version_to_write
 from storage_engine.lake.storage.errors import lake_errors
 

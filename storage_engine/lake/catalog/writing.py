@@ -1,26 +1,36 @@
 """Preparation of a lake for writing: its locks are taken, it is checked, and older lakes get what they lack.
 
-A lake of version 1 is taken over once: it gets a UUID and marks, and its tables' major version is
-raised, so that an older release on another host refuses it. Killed at any instant and run again, that
-goes on.
+A lake of version 1 is taken over once: it gets a UUID and marks, and its tables' major version is raised, so
+that an older release on another host refuses it. Killed at any instant and run again, that goes on.
 
 A lake that was made without a kind of broker has the default broker's table of rows, as older releases
-expect, and no kind among the properties of ``segments``. The commit of that property decides: of two
-first archives at once, one makes it. A table of rows that is another broker's goes when that is done,
-by whoever archives next.
+expect, and no kind among the properties of ``segments``. The commit of that property decides: of two first
+archives at once, one makes it. A table of rows that is another broker's goes when that is done, by whoever
+archives next.
+
+Making the lake's table of deletions, and making it again where it is lost: its rows come from the journal.
+Who makes it holds :data:`~storage_engine.lake.catalog.catalog.CHANGE_LOCK` and the commit lock.
+
+The intent of a command that makes a lake's metadata, kept beside the tables until the command is done. A
+command that was killed and is run again finds here which UUID it gave, and which files its earlier attempts
+wrote. Those are removed only after the catalog names another attempt's. What was meant is over once the mark
+below the table says that somebody committed since: then the place is a lake by its own right.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -29,6 +39,7 @@ from storage_engine.brokers import broker_names, find_broker
 from storage_engine.commands import Command
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.durable import make_dirs, open_lock
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.turns import flock_holders, turn_wait_seconds
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import (
@@ -41,17 +52,19 @@ from storage_engine.lake.catalog.catalog import (
     id_in_catalog,
     name_in_catalog,
 )
-from storage_engine.lake.catalog.deletions_table import make_deletions, remove_old_mark
 from storage_engine.lake.catalog.identity import (
     COPY_OF_PROPERTY,
     LAKE_ID_PROPERTY,
     check_mark,
     is_below,
+    is_same_catalog,
+    known_mark_at,
     lake_id_of,
     mark_location,
     mark_of,
     put_mark,
     read_mark,
+    read_mark_at,
     table_around,
     write_mark,
 )
@@ -60,9 +73,12 @@ from storage_engine.lake.catalog.own_tables import found_properties
 from storage_engine.lake.catalog.placed_table import parse_metadata
 from storage_engine.lake.catalog.tables import (
     BROKER_PROPERTY,
+    DELETIONS,
+    DELETIONS_PROPERTIES,
     SCHEMA_VERSION,
     SCHEMA_VERSION_PROPERTY,
     check_messages_schema,
+    deletions_schema,
     evolve,
     has_trees,
     make_rows_table,
@@ -70,17 +86,103 @@ from storage_engine.lake.catalog.tables import (
     missing_columns,
     missing_comments,
     missing_properties,
+    partition_by_store,
     segments_schema,
     version_to_write,
 )
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.storage.errors import lake_errors, metadata_errors
+from storage_engine.lake.storage.errors import is_damage, lake_errors, metadata_errors
 from storage_engine.lake.storage.small_files import (
     HIDDEN_PREFIX,
     delete_small_file,
     list_files,
     read_small_file,
+    replace_small_file,
 )
+
+
+def make_deletions(lake: Lake) -> None:
+    """Make the table where the catalog has none. Killed at any instant and run again, it goes on.
+
+    :raises LakeUnavailableError: it is there and can't be used, or can't be made.
+    :raises BadInputError: a newer release made it.
+    """
+    table = lake.deletions()
+    if table is None:
+        table = _create(lake)
+    lake_id = lake_id_of(table)
+    if lake_id is not None and table.current_snapshot() is None and read_mark(table) is None:
+        put_mark(table.io, table.location(), mark_of(table, lake_id, lake.catalog_id))
+
+
+def mark_deletions(lake: Lake) -> None:
+    """Record below the table what was committed, where there is one.
+
+    :raises LakeIdentityError: the mark says that another catalog committed, or a later one: it stays.
+    :raises LakeUnavailableError: it can't be read or written.
+    """
+    table = lake.deletions()
+    if table is not None and (lake_id := lake_id_of(table)) is not None:
+        write_mark(table, lake_id, lake.catalog_id)
+
+
+def drop_damaged(lake: Lake, error: LakeUnavailableError) -> bool:
+    """Take a table that is lost or damaged out of the catalog, so that it is made again; its files stay.
+
+    :return: whether that was done; not where the lake can't be reached, or the table is of another lake.
+    :raises LakeUnavailableError: the catalog can't be written.
+    """
+    if not is_damage(error.__cause__):
+        return False
+    with lake_errors(lake.location, f"drop table {DELETIONS}"), suppress(NoSuchTableError):
+        lake.catalog.drop_table((lake.config.namespace, DELETIONS))
+    return True
+
+
+def _create(lake: Lake) -> Table:
+    # Beside the receipts, wherever these lie by now.
+    segments = lake.segments()
+    schema = deletions_schema()
+    location = f"{segments.location().rstrip('/').rpartition('/')[0]}/{DELETIONS}"
+    with lake_errors(location, "make the table"):
+        remove_old_mark(lake, segments, location)
+        properties = {name: segments.properties.get(name) for name in (LAKE_ID_PROPERTY, BROKER_PROPERTY)}
+        with suppress(TableAlreadyExistsError):
+            lake.catalog.create_table(
+                (lake.config.namespace, DELETIONS),
+                schema=schema,
+                location=location,
+                partition_spec=partition_by_store(schema),
+                properties={
+                    **DELETIONS_PROPERTIES,
+                    **{name: value for name, value in properties.items() if value is not None},
+                },
+            )
+    table = lake.deletions()
+    if table is None:
+        raise LakeUnavailableError(
+            f"lake {lake.location}: expected the table {DELETIONS} that was made a moment ago, found that "
+            "another program dropped it. Run again: it is made again from the journal."
+        )
+    return table
+
+
+def remove_old_mark(lake: Lake, segments: Table, location: str) -> None:
+    """Remove the mark of a table that was lost, which names another one.
+
+    :raises LakeIdentityError: it is another lake's, or another catalog's.
+    """
+    mark = read_mark_at(segments.io, location)
+    if mark is None:
+        return
+    if mark.lake_id != lake_id_of(segments) or not is_same_catalog(mark.catalog, lake.catalog_id):
+        raise LakeIdentityError(
+            f"{location}: expected a place for a table of lake {lake_id_of(segments)}, found "
+            f"the mark of lake {mark.lake_id}, whose catalog is {mark.catalog}. Nothing was changed. Give "
+            "each lake a warehouse or namespace of its own."
+        )
+    delete_small_file(segments.io, mark_location(location))
+
 
 LOCK_NAME = f"{HIDDEN_PREFIX}commit.lock"
 
@@ -494,3 +596,109 @@ def _overtaken(lake: Lake, doing: str) -> LakeUnavailableError:
         f"lake {lake.location}: {_ATTEMPTS} attempts to {doing} were overtaken by other writers. Run again "
         "when fewer write at once."
     )
+
+
+INTENT_NAME = f"{HIDDEN_PREFIX}intent.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """:param command: ``relocate``, ``copy`` or ``rebuild``.
+    :param lake_id: the UUID that the lake has when the command is done.
+    :param copy_of: UUID of the lake that it is a copy of then; None: it is none.
+    :param attempts: UUIDs in the names of the files that were written for it, the last one last.
+    :param began_at: name of the metadata file that the mark of ``segments`` named then; "" without one.
+    """
+
+    command: str
+    lake_id: str | None
+    copy_of: str | None
+    attempts: tuple[str, ...] = ()
+    began_at: str = ""
+
+    @property
+    def attempt(self) -> str:
+        return self.attempts[-1]
+
+
+def read_intent(file_io: FileIO, location: str) -> Intent | None:
+    """Return the intent of a command that was killed.
+
+    :raises LakeUnavailableError: it can't be read.
+    """
+    path = f"{location}/{INTENT_NAME}"
+    data = read_small_file(file_io, path)
+    if data is None:
+        return None
+    try:
+        return from_jsonable(Intent, json.loads(data), path)
+    except (ValueError, BadInputError) as error:
+        raise LakeUnavailableError(
+            f"{path}: expected what a command meant to do, as JSON, found something else ({error}). Nothing "
+            "was changed. Move the file away and run the command again."
+        ) from error
+
+
+def open_intent(file_io: FileIO, location: str) -> Intent | None:
+    """Return the intent of a killed command, unless another one has committed there since.
+
+    :raises LakeUnavailableError: it can't be read.
+    """
+    intent = read_intent(file_io, location)
+    return intent if intent is not None and intent.began_at == _marked(file_io, location) else None
+
+
+def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) -> bool:
+    """Return whether the catalog's state may be an attempt's work: no other commit came after it.
+
+    :param named: name of the metadata file that the catalog names.
+    :raises LakeUnavailableError: it can't be read.
+    """
+    by_attempt = any(attempt in named for attempt in intent.attempts)
+    return by_attempt and _marked(file_io, location) in (intent.began_at, named)
+
+
+def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
+    """Record durably what is to be done by a new attempt.
+
+    :return: the same with the new attempt.
+    """
+    attempts = (*intent.attempts, str(uuid.uuid4()))
+    intent = replace(intent, attempts=attempts, began_at=_marked(file_io, location))
+    replace_small_file(
+        file_io, f"{location}/{INTENT_NAME}", json.dumps(to_jsonable(intent), indent=1).encode()
+    )
+    return intent
+
+
+def _marked(file_io: FileIO, location: str) -> str:
+    """Name of the metadata file that a mark names; "" where there is none, or none that can be understood."""
+    mark = known_mark_at(file_io, location)
+    return "" if mark is None else mark.metadata
+
+
+def end(file_io: FileIO, location: str, intent: Intent) -> None:
+    """Forget the intent: it is carried out.
+
+    :raises LakeUnavailableError: the record can't be removed.
+    """
+    delete_small_file(file_io, f"{location}/{INTENT_NAME}")
+
+
+def sweep_attempts(file_io: FileIO, tables: Iterable[str], intent: Intent, named: Iterable[str]) -> None:
+    """Remove files of attempts that failed.
+
+    To be called before anybody else can commit: then what the catalog names tells which attempt counts. Where
+    it names none of them, nothing is removed.
+
+    :param tables: locations of the tables.
+    :param named: names of the metadata files that the catalog has now.
+    """
+    named = tuple(named)
+    landed = {attempt for attempt in intent.attempts if any(attempt in name for name in named)}
+    if not landed:
+        return
+    for table in tables:
+        for file in list_files(file_io, f"{table}/metadata"):
+            if any(attempt in file.inside for attempt in set(intent.attempts) - landed):
+                delete_small_file(file_io, f"{table}/metadata/{file.inside}")

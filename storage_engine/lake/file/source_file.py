@@ -32,8 +32,7 @@ from storage_engine.model.broker.codec import LoadBytes
 from storage_engine.model.proof.receipt import Companion
 from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
-from storage_engine.same_bytes.settling import settle
-from storage_engine.same_bytes.trusted_times import times_are_trusted
+from storage_engine.same_bytes.trusted_times import settle, times_are_trusted
 
 _BLOCK_BYTES = 1 << 20
 """Read and hashed at a time, so that the hash finds it in the processor's caches."""

@@ -26,7 +26,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.typedef import Record
 
 from storage_engine.commands import Command, Text
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.catalog.tables import (
     check_partitions,
     is_by_store,

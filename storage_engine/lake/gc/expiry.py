@@ -39,7 +39,7 @@ from storage_engine.lake.archive.commit import BATCH_SEGMENTS
 from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
 from storage_engine.lake.archive.receipt_commit import begin, prepare_receipts
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
-from storage_engine.lake.catalog.names import data_file_of, location_of, proven_files, relative_name
+from storage_engine.lake.catalog.placed_table import data_file_of, location_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import opened_rows, segments_in

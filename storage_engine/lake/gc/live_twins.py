@@ -15,7 +15,7 @@ from pyiceberg.table import FileScanTask, Table
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Text
 from storage_engine.exceptions import ReceiptError
-from storage_engine.lake.catalog.names import proven_files
+from storage_engine.lake.catalog.placed_table import proven_files
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import encode_rows
 from storage_engine.lake.file.jobs import slot_prefix

@@ -31,9 +31,8 @@ from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
 from storage_engine.lake.archive.receipt_commit import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
-from storage_engine.lake.catalog.deletions_table import mark_deletions
 from storage_engine.lake.catalog.tables import DELETIONS, METADATA_AGE_MS
-from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.catalog.writing import mark_deletions, ready_to_write
 from storage_engine.lake.file.scan import list_manifests, ranges_of, write_ranges
 from storage_engine.lake.gc.garbage import Collection, collect
 from storage_engine.lake.soundness.chain import check_chain, check_links

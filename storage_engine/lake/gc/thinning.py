@@ -23,7 +23,7 @@ from storage_engine.commands import Command
 from storage_engine.core.durable import unlink
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of, location_of, relative_name
+from storage_engine.lake.catalog.placed_table import data_file_of, location_of, relative_name
 from storage_engine.lake.durable_io import local_path, new_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import RowCounter, opened_file, opened_rows, push_rows, write_groups
 from storage_engine.lake.file.jobs import new_attempt, with_attempt

@@ -31,9 +31,8 @@ from storage_engine.core.long_work import told
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts.act_files import copy_acts, lacks_acts
 from storage_engine.lake.archive.table_writer import Target, write_table
-from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake, read_pointers, repoint
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.deletions_table import mark_deletions
 from storage_engine.lake.catalog.identity import (
     ANCESTORS_PROPERTY,
     COPIED_HEADS_PROPERTY,
@@ -44,13 +43,21 @@ from storage_engine.lake.catalog.identity import (
     is_below,
     lake_id_of,
 )
-from storage_engine.lake.catalog.intents import Intent, begin, open_intent, read_intent
 from storage_engine.lake.catalog.nesting import refuse_nested
 from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
-from storage_engine.lake.catalog.pointers import read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
-from storage_engine.lake.catalog.writing import committing, mark_commits, nobody_commits, nobody_commits_at
+from storage_engine.lake.catalog.writing import (
+    Intent,
+    begin,
+    committing,
+    mark_commits,
+    mark_deletions,
+    nobody_commits,
+    nobody_commits_at,
+    open_intent,
+    read_intent,
+)
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import segments_in
 from storage_engine.lake.file.jobs import file_name, is_own_name, slot_prefix, split_data_file_name

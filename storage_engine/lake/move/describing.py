@@ -22,8 +22,10 @@ from storage_engine.lake.catalog.catalog import (
     broker_in,
     check_lake,
     connect,
+    read_pointers,
     rows_table_among,
     rows_table_of,
+    sql_catalog,
     takes_any_broker,
 )
 from storage_engine.lake.catalog.config import LakeConfig
@@ -37,7 +39,6 @@ from storage_engine.lake.catalog.identity import (
 )
 from storage_engine.lake.catalog.own_tables import OwnTables, ignored_properties
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, read_placed
-from storage_engine.lake.catalog.pointers import read_pointers, sql_catalog
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
 from storage_engine.lake.move.moving import all_receipts, own_location, placed_table
 from storage_engine.lake.restore.restore_span import runs

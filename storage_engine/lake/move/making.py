@@ -28,7 +28,7 @@ from storage_engine.brokers import default_broker, find_broker
 from storage_engine.commands import Command
 from storage_engine.core.durable import fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
-from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, make_catalog_tables, open_lake
 from storage_engine.lake.catalog.catalog_connections import new_sqlite_file
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import (
@@ -47,11 +47,9 @@ from storage_engine.lake.catalog.identity import (
     write_mark,
     written_identity,
 )
-from storage_engine.lake.catalog.intents import open_intent
 from storage_engine.lake.catalog.nesting import refuse_nested
 from storage_engine.lake.catalog.own_tables import usual_location
 from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
-from storage_engine.lake.catalog.pointers import make_catalog_tables
 from storage_engine.lake.catalog.tables import (
     BROKER_PROPERTY,
     SEGMENTS,
@@ -60,7 +58,7 @@ from storage_engine.lake.catalog.tables import (
     partition_by_store,
     segments_schema,
 )
-from storage_engine.lake.catalog.writing import settle_broker
+from storage_engine.lake.catalog.writing import open_intent, settle_broker
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.lake.storage.small_files import (
     HIDDEN_PREFIX,

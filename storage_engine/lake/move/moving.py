@@ -28,6 +28,8 @@ from storage_engine.lake.catalog.catalog import (
     Lake,
     connect,
     name_in_catalog,
+    read_pointers,
+    repoint,
     rows_table_among,
     rows_table_of,
 )
@@ -44,15 +46,6 @@ from storage_engine.lake.catalog.identity import (
     metadata_version,
     put_mark,
 )
-from storage_engine.lake.catalog.intents import (
-    Intent,
-    begin,
-    end,
-    may_have_landed,
-    open_intent,
-    read_intent,
-    sweep_attempts,
-)
 from storage_engine.lake.catalog.own_tables import has_mark, is_own_metadata, own_place, usual_location
 from storage_engine.lake.catalog.placed_table import (
     PlacedTable,
@@ -61,9 +54,17 @@ from storage_engine.lake.catalog.placed_table import (
     rows_of,
     with_own_place,
 )
-from storage_engine.lake.catalog.pointers import read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of
-from storage_engine.lake.catalog.writing import nobody_commits_at
+from storage_engine.lake.catalog.writing import (
+    Intent,
+    begin,
+    end,
+    may_have_landed,
+    nobody_commits_at,
+    open_intent,
+    read_intent,
+    sweep_attempts,
+)
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.soundness.metadata_ends import find_metadata
 from storage_engine.lake.soundness.receipts import by_store, check_files, receipts_of_files

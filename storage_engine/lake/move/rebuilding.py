@@ -24,16 +24,28 @@ from storage_engine.exceptions import (
     ProofError,
 )
 from storage_engine.lake.archive.commit import SharedFileError, SharedWithOthersError, commit_segments
-from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake, rows_table_of
+from storage_engine.lake.catalog.catalog import (
+    CHANGE_LOCK,
+    Lake,
+    connect,
+    open_lake,
+    read_pointers,
+    repoint,
+    rows_table_of,
+)
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import COPY_OF_PROPERTY, Mark, known_mark_at, knows, sqlite_identity
-from storage_engine.lake.catalog.intents import may_have_landed, open_intent, read_intent
 from storage_engine.lake.catalog.own_tables import own_place
 from storage_engine.lake.catalog.place import is_catalog_there, sqlite_file_of
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, rows_of, with_own_place
-from storage_engine.lake.catalog.pointers import read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of, has_trees
-from storage_engine.lake.catalog.writing import give_identity, nobody_commits_at
+from storage_engine.lake.catalog.writing import (
+    give_identity,
+    may_have_landed,
+    nobody_commits_at,
+    open_intent,
+    read_intent,
+)
 from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix
 from storage_engine.lake.gc.expiry import finish_acts
 from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan, take_out_orphan

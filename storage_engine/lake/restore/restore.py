@@ -37,8 +37,10 @@ from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 from storage_engine.lake.coverage.coverage import in_either
 from storage_engine.lake.file.data_file import window_memory
 from storage_engine.lake.file.sha256_kernels import LANES
-from storage_engine.lake.restore.filled import FILLED_FILE, FilledSegment, FilledSegments
 from storage_engine.lake.restore.restore_span import (
+    FILLED_FILE,
+    FilledSegment,
+    FilledSegments,
     LineageRange,
     Span,
     check_streams,

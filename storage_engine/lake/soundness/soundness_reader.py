@@ -26,7 +26,7 @@ from pyiceberg.types import BinaryType, PrimitiveType, StringType
 from storage_engine.core.long_work import told
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of, proven_files
+from storage_engine.lake.catalog.placed_table import data_file_of, proven_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import window_memory

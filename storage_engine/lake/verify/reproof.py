@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from storage_engine.core.clock import clock_ms
 from storage_engine.lake.archive.commit import append_receipts
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of, relative_name
+from storage_engine.lake.catalog.placed_table import data_file_of, relative_name
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.file.scan import live_data_files, offsets_of, read_files, segment_rows
 from storage_engine.lake.soundness.chain import check_links

@@ -33,8 +33,7 @@ from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.acts.act_files import read_acts, read_expiries
 from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.catalog.placed_table import careful_avro
+from storage_engine.lake.catalog.placed_table import careful_avro, data_file_of
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,

@@ -2,18 +2,20 @@
 
 A package offers its broker as an entry point of the group ``storage_engine.brokers``, whose name is the
 broker's. Importing it has to be cheap: NumPy, Arrow and clients are imported where they are first used.
+
+Consumer lag as a broker offers it for computing: on Spark's executors, or in this process.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import (
@@ -24,12 +26,15 @@ from storage_engine.model.broker.broker_store import (
     former_members,
 )
 from storage_engine.model.broker.broker_words import Aside, BrokerWords
+from storage_engine.model.lag import LagSource, Unread
 from storage_engine.model.report.diagnosis import BrokerDiagnosis
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from storage_engine.model.broker.broker_store import Watch
     from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
-    from storage_engine.model.broker.lag_job import LagJob, LagRequest
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
     from storage_engine.model.course import BrokerRules
     from storage_engine.model.hold import HoldMemory
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.facts import FactsScope, StoreFacts
     from storage_engine.model.report.inspection import Inspection, KeyLookup, StoreRecovery
-    from storage_engine.model.store import StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,3 +475,77 @@ class SampleStore:
     groups: int
     lagging_groups: int
     pending: int
+
+
+Place = Callable[["pa.Table"], "pa.Table"]
+"""Finds in the store's files where groups are (``lag_columns.PLACES_SCHEMA``); goes to executors."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagRequest:
+    """Data that lag is measured against.
+
+    :param plan_segments: those that a plan deletes; empty: ask without a plan. A position in another log is
+        not at risk by them.
+    :param now_ms: the moment, in milliseconds since the epoch.
+    """
+
+    settings: StoreSettings
+    plan_segments: tuple[SegmentId, ...]
+    now_ms: int
+
+
+def check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -> None:
+    """Check that a plan's segments are those of a store, or went from the beginning of their log.
+
+    :raises BadInputError: a segment isn't in the store, and didn't go meanwhile.
+    """
+    there = {segment.id for log in snapshot.logs for segment in log.segments}
+    begins = {log.name: log.min_offset for log in snapshot.logs}
+    went = {one for one in plan_segments if one.base_offset < begins.get(one.log, 0)}
+    if unknown := set(plan_segments) - went - there:
+        name, base_offset = min(unknown)
+        raise BadInputError(
+            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
+            "plan for this store as it is now. Make a new plan."
+        )
+
+
+class LagJob(Protocol):
+    """The positions of a store's consumers, and what they are measured against."""
+
+    @property
+    def source(self) -> LagSource:
+        """Return where the positions are from."""
+
+    @property
+    def snapshot(self) -> StoreSnapshot:
+        """The store that they are measured against."""
+
+    @property
+    def logs(self) -> tuple[str, ...] | None:
+        """The logs whose consumers are measured; None: all of the store's. Of others lag is unknown."""
+
+    @property
+    def positions(self) -> pa.Table:
+        """Every group's position in every queue; rows of one queue are neighbours."""
+
+    @property
+    def segments(self) -> pa.Table:
+        """Return the segments to delete (``lag_columns.SEGMENTS_SCHEMA``): joined with positions they give
+        the lag.
+        """
+
+    @property
+    def newest(self) -> FileFacts | None:
+        """A file that whoever measures has to see; None: the store has none."""
+
+    @property
+    def place(self) -> Place: ...
+
+    def unread(self, run: Sequence[Segment]) -> Unread:
+        """Return the messages that consumers have not read, in segments that the broker has deleted.
+
+        :param run: back to back; somebody still has their files.
+        :raises BadInputError: positions or queues that can't be read.
+        """

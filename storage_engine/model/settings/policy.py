@@ -1,11 +1,121 @@
-"""Our own settings, beyond what the broker's config says."""
+"""Our own settings, beyond what the broker's config says, and how each is described once.
+
+Limits above which a step runs as a Spark job. Pure. A Spark application costs processor time before its first
+task: smaller work the task itself has done by then.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
+from typing import Any, get_args, get_origin, get_type_hints
 
-from storage_engine.model.settings.settings import setting
+from storage_engine.core.wording import bytes_text, count_text, parse_size
+from storage_engine.exceptions import BadInputError
+
+_DESCRIPTION = "setting"
+
+Refuse = Callable[[str, str, object], BadInputError]
+"""Makes an error of a setting's name, what was expected and what was found."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    :param kind: ``int``, ``tuple`` of several paths, or the enum whose values may be chosen.
+    :param default: None: there is none, and ``help`` explains that.
+    :param minimum: of a number.
+    :param maximum: of a number; None: no bound.
+    :param label: of its field in the connection's form; "": the form has none.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    minimum: int
+    maximum: int | None
+    label: str = ""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that may be chosen; empty: it has others."""
+        return tuple(member.value for member in self.kind) if issubclass(self.kind, Enum) else ()
+
+    @property
+    def expected(self) -> str:
+        """Return the permitted values, in words."""
+        if self.kind is tuple:
+            return "one absolute path, or a list of them"
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.maximum is not None:
+            return f"a whole number from {self.minimum} to {self.maximum}"
+        return "a whole number above 0" if self.minimum else "a whole number of at least 0"
+
+    @property
+    def default_text(self) -> str:
+        """The default for a person; empty: there is none."""
+        if self.default is None or self.kind is tuple:
+            return ""
+        return str(self.default.value if isinstance(self.default, Enum) else self.default)
+
+    def read(self, value: object, refuse: Refuse) -> Any:
+        """Return the value of a setting; numbers may come as text, as in a connection's URI.
+
+        :raises BadInputError: it is no such value.
+        """
+        value = value.strip() if isinstance(value, str) else value
+        if value is None or value == "":
+            return self.default
+        if self.kind is tuple:
+            return self._paths(value, refuse)
+        if self.choices:
+            if value not in self.choices:
+                raise refuse(self.name, self.expected, value)
+            return self.kind(value)
+        try:
+            number = int(str(value))
+        except ValueError:
+            raise refuse(self.name, self.expected, value) from None
+        if number < self.minimum or (self.maximum is not None and number > self.maximum):
+            raise refuse(self.name, self.expected, value)
+        return number
+
+    def _paths(self, value: object, refuse: Refuse) -> tuple[str, ...]:
+        """Return absolute paths: tasks are not started where a person is."""
+        paths = tuple(value) if isinstance(value, list | tuple) else (value,)
+        if not all(isinstance(path, str) and path.startswith("/") for path in paths):
+            raise refuse(self.name, self.expected, value)
+        return paths
+
+
+def setting(default: Any, help: str, *, minimum: int = 1, maximum: int | None = None, label: str = "") -> Any:
+    """Declare a field of a dataclass as a setting."""
+    description = {"help": help, "minimum": minimum, "maximum": maximum, "label": label}
+    return dataclasses.field(default=default, metadata={_DESCRIPTION: description})
+
+
+def settings_of(cls: type) -> tuple[Setting, ...]:
+    """Return the settings that a dataclass declares, in its order."""
+    hints = get_type_hints(cls)
+    return tuple(
+        Setting(field.name, _kind(hints[field.name]), field.default, **field.metadata[_DESCRIPTION])
+        for field in dataclasses.fields(cls)
+    )
+
+
+def _kind(hint: Any) -> type:
+    if get_origin(hint) is tuple:
+        return tuple
+    kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
+    (kind,) = kinds
+    return kind  # type: ignore[no-any-return]
+
 
 LONGEST_UNDO_HOURS = 720
 """History that an undo needs is kept for longer than that."""
@@ -184,3 +294,130 @@ def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | Non
     if policy.archive_bytes_per_second is None:
         return GENTLE_BYTES_PER_SECOND if beside else None
     return policy.archive_bytes_per_second or None
+
+
+_COUNT = re.compile(r"(\d+)\s+(segment|position)s?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFrom:
+    """The least work that a Spark job is started for. Each default takes about what an application costs.
+
+    :param size_bytes: of the segments that are archived together.
+    :param segments: that are archived together.
+    :param positions: of groups in queues, whose lag is measured.
+    """
+
+    size_bytes: int = 2 << 30
+    segments: int = 1000
+    positions: int = 1_000_000
+
+    @classmethod
+    def parse(cls, text: str) -> SparkFrom:
+        """Read the setting. A part that is missing keeps its default; 0 alone means any work.
+
+        :raises ValueError: it is no such text.
+        """
+        if text.strip() == "0":
+            return cls(0, 0, 0)
+        limits: dict[str, int] = {}
+        for part in map(str.strip, text.split(",")):
+            # A bare number may be the beginning of one with a comma in it.
+            count, size_bytes = _COUNT.fullmatch(part), None if part.isdigit() else parse_size(part)
+            name = f"{count[2].lower()}s" if count else "size_bytes"
+            if name in limits or (count is None and size_bytes is None):
+                raise ValueError(f"expected bytes, segments or positions, each once, found {part!r}")
+            limits[name] = int(count[1]) if count else int(size_bytes or 0)
+        return cls(**limits)
+
+    @property
+    def is_always(self) -> bool:
+        """Return whether any work is a Spark job."""
+        return not (self.size_bytes or self.segments or self.positions)
+
+    @property
+    def of_archive(self) -> str:
+        """Return the limits of archiving in words."""
+        return f"{bytes_text(self.size_bytes)} or {count_text(self.segments, 'segment')}"
+
+    @property
+    def of_lag(self) -> str:
+        """Return the limit of consumer lag in words."""
+        return count_text(self.positions, "position")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkUse:
+    """The Spark that a store's connection names.
+
+    :param master: that jobs are submitted to, as Spark takes it.
+    """
+
+    master: str
+    spark_from: SparkFrom
+
+    @property
+    def text(self) -> str:
+        return in_spark(self.master)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPlace:
+    """The place where a step's work is done.
+
+    :param text: for a person, with the reason where a Spark is there and isn't used.
+    """
+
+    in_spark: bool
+    text: str
+
+
+def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segments: int) -> WorkPlace:
+    """Return where segments are archived. Of none no Spark is started.
+
+    :param spark: None: the store has none.
+    :param threads: with which the task itself would archive them.
+    :param size_bytes: of all segments together.
+    """
+    if spark is None:
+        return WorkPlace(False, in_process(threads))
+    limits = spark.spark_from
+    if segments and (size_bytes >= limits.size_bytes or segments >= limits.segments):
+        return WorkPlace(True, spark.text)
+    return WorkPlace(False, f"{in_process(threads)} (below spark_from of {limits.of_archive})")
+
+
+def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
+    """Return where consumer lag is measured. Of no position no Spark is started.
+
+    :param positions: of groups in queues.
+    """
+    if spark is None:
+        return WorkPlace(False, in_process(1))
+    limits = spark.spark_from
+    if positions and positions >= limits.positions:
+        return WorkPlace(True, spark.text)
+    return WorkPlace(False, f"{in_process(1)} (below spark_from of {limits.of_lag})")
+
+
+def in_spark(master: str) -> str:
+    """Return in words that a Spark job does the work."""
+    return f"in Spark at {master}"
+
+
+def in_process(threads: int) -> str:
+    """Return in words that the task, or the command, does the work itself."""
+    return f"in process, {count_text(threads, 'thread')}"
+
+
+def places_text(spark: SparkUse | None, threads: int) -> str:
+    """Return where archive and consumer lag of a store run, for a person.
+
+    :param threads: with which the task itself archives.
+    """
+    if spark is None:
+        return in_process(threads)
+    if spark.spark_from.is_always:
+        return spark.text
+    limits = spark.spark_from
+    return f"{spark.text} from {limits.of_archive}, or {limits.of_lag}; below that {in_process(threads)}"

@@ -32,18 +32,17 @@ from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.archive.archive import Progress, SegmentJob, archive_all, first_damage, segment_jobs
 from storage_engine.lake.archive.threads import threads_for
-from storage_engine.lake.archive.topic_days import read_topic_days
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import lake_id_of
-from storage_engine.lake.soundness.segment_reader import untouched_files
+from storage_engine.lake.soundness.segment_reader import read_topic_days, untouched_files
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.broker.broker_store import contexts_of, process_of
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.settings.spark_from import in_process
+from storage_engine.model.settings.policy import in_process
 from storage_engine.model.store import WENT, FileFacts, Segment, SegmentContext, SegmentId, by_log
 from storage_engine.retention.archive.archivable import (
     KeptOut,
@@ -77,7 +76,7 @@ from storage_engine.retention.store.context import (
 )
 from storage_engine.retention.store.known_heads import head_of, known_heads
 from storage_engine.retention.store.stamp import read_stamp
-from storage_engine.same_bytes.settling import settle
+from storage_engine.same_bytes.trusted_times import settle
 
 _BATCH = 50
 """Segments in a transaction."""

@@ -20,8 +20,7 @@ from storage_engine.model.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan import LogPlan
 from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log, may_be_one
-from storage_engine.retention.archive.archivable import Unproven, prove_gone
-from storage_engine.retention.archive.missing_ranges import MissingRange
+from storage_engine.retention.archive.archivable import MissingRange, Unproven, prove_gone
 from storage_engine.retention.proof.proofs import current_receipts, reachable_lakes, read_store_permits
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text

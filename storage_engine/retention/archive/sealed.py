@@ -25,6 +25,8 @@ from storage_engine.model.lag import ArchiveLag, archive_lag_of
 from storage_engine.model.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (
     Listed,
+    LogLooks,
+    find_missing_ranges,
     kept_out_segments,
     list_segments,
     still_unproven,
@@ -44,7 +46,6 @@ from storage_engine.retention.archive.archiving import (
     where_here,
 )
 from storage_engine.retention.archive.gone import GoneResult, record_missing
-from storage_engine.retention.archive.missing_ranges import LogLooks, find_missing_ranges
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.proof.refusing import refusal
 from storage_engine.retention.proof.verification_memory import VerificationMemory

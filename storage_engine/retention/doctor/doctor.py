@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from storage_engine.brokers import find_broker, kind_option
 from storage_engine.commands import Text
 from storage_engine.core.clock import DAY_MS, jumped_forward_ms, read_clock
+from storage_engine.core.durable import writable_by_all
 from storage_engine.core.extras import SparkPair
 from storage_engine.core.host import user_name
 from storage_engine.core.jsonable import filled
-from storage_engine.core.own_directory import writable_by_all
 from storage_engine.core.wording import count_text, duration_text, reason_text, time_text
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import BrokerStore, UnheldSegments
@@ -30,18 +30,16 @@ from storage_engine.model.report.diagnosis import (
     by_severity,
     named_in_short,
 )
-from storage_engine.model.settings.spark_from import in_spark
+from storage_engine.model.settings.policy import in_spark
 from storage_engine.model.store import Segment
-from storage_engine.retention.doctor.journal_findings import (
-    refused_by_last_archive,
-    refused_findings,
-    usage_findings,
-)
 from storage_engine.retention.doctor.left_behind import (
     hold_end_findings,
     hold_findings,
     local_lakes,
     look_at_remains,
+    refused_by_last_archive,
+    refused_findings,
+    usage_findings,
 )
 from storage_engine.retention.doctor.next_step import (
     NextStep,
@@ -69,8 +67,7 @@ from storage_engine.retention.store.brokers import assumes_defaults, check_answe
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp
 from storage_engine.retention.store.unnamed_lakes import directory_of
-from storage_engine.same_bytes.mounts import Mount, mount_of
-from storage_engine.same_bytes.trusted_times import known_trust
+from storage_engine.same_bytes.trusted_times import Mount, known_trust, mount_of
 
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal, StoreRecord
@@ -334,7 +331,7 @@ def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *,
     """Return segments that may be deleted unproven after a hold's end; "": none, or that is far off."""
     if looked.unheld is None:
         return ""
-    from storage_engine.retention.hold.leaving_unproven import UnprovenSegments, unproven_of
+    from storage_engine.retention.hold.holding import UnprovenSegments, unproven_of
 
     if not has_lake or known.journal is None or known.record is None:
         segments, unknown = looked.unheld.segments, looked.unheld.unknown
@@ -386,7 +383,7 @@ def _look(
                 due = len(due_now(opened, figures.snapshot, now_ms))
                 hold = figures.hold
                 if hold is not None and hold.ends_at_ms is not None and hold.is_half_over(now_ms):
-                    from storage_engine.retention.hold.leaving_unproven import unheld_by
+                    from storage_engine.retention.hold.holding import unheld_by
 
                     until_ms = (hold.deletes_from_ms or hold.ends_at_ms) + DAY_MS
                     unheld = unheld_by(opened, now_ms, until_ms)

@@ -20,7 +20,7 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
-from storage_engine.lake.restore.filled import filled_notes
+from storage_engine.lake.restore.restore_span import filled_notes
 from storage_engine.model.store import LogSnapshot, in_runs
 from storage_engine.retention.quarantine.places import QuarantineLook, look_at_quarantines
 from storage_engine.retention.store.broker_answers import take_glance

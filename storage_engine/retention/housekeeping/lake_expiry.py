@@ -32,7 +32,7 @@ from storage_engine.lake.acts.act_files import (
 )
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import copy_of
-from storage_engine.lake.catalog.names import proven_files, relative_name
+from storage_engine.lake.catalog.placed_table import proven_files, relative_name
 from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.gc.expiry import earlier_files, finish_acts, remove_expired
 from storage_engine.lake.gc.garbage_kind import TRASH_MS

@@ -47,11 +47,11 @@ from storage_engine.retention.ranges.recording_deletions import write_deletions
 from storage_engine.retention.report.finishing import SINCE
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.known_heads import known_heads
-from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.report_files import (
+from storage_engine.retention.store.managed_store import (
     DATA_DOCS_DIRECTORY,
     REPORT_JSON,
     RUN_FILES,
+    ManagedStore,
     sweep_job_files,
 )
 

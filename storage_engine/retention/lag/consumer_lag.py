@@ -13,7 +13,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable, to_recorded
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.broker.lag_job import LagRequest
+from storage_engine.model.broker.kind import LagRequest
 from storage_engine.model.lag import GroupLag, Lag, LagSummary, QueueLag, Unread
 from storage_engine.model.plan import Plan
 from storage_engine.model.settings.policy import LagPolicy

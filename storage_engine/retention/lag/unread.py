@@ -21,7 +21,7 @@ from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.store import Segment, SegmentState, StoreSnapshot
 from storage_engine.retention.store.broker_answers import package_errors
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.index import look_at_shield
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.context import AnyStore

@@ -44,7 +44,7 @@ from storage_engine.retention.store.broker_answers import MAY_BE_DONE, package_e
 from storage_engine.retention.store.context import WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import KnownHeads, known_heads
 from storage_engine.retention.store.stamp import missing_stamps
-from storage_engine.same_bytes.settling import settle
+from storage_engine.same_bytes.trusted_times import settle
 
 
 def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -> tuple[str, ...]:

@@ -29,8 +29,7 @@ from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.doctor.doctor import findings_of
 from storage_engine.retention.doctor.space_and_time import levels_of
 from storage_engine.retention.hold.hold_text import drift_text, due_alarms
-from storage_engine.retention.hold.holding import alarms_of, hold
-from storage_engine.retention.hold.leaving_unproven import end_alarms, expiry_alarms
+from storage_engine.retention.hold.holding import alarms_of, end_alarms, expiry_alarms, hold
 from storage_engine.retention.lag.consumer_lag import measure_groups
 from storage_engine.retention.monitor.recording_ranges import look_for_ranges
 from storage_engine.retention.plan.due import SenseResult, sense
@@ -41,8 +40,7 @@ from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.broker_answers import ask, due_now
 from storage_engine.retention.store.context import AnyStore, Context, managed_of, open_context
-from storage_engine.shield.index import shield_path
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.index import look_at_shield, shield_path
 
 
 def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> CourseStart | None:

@@ -28,8 +28,8 @@ from storage_engine.retention.proof.history import compared_receipts
 from storage_engine.retention.proof.proofs import LakeProofs
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.proof.verification_memory import checks_of_faulty
+from storage_engine.retention.ranges.deleted_ranges import accepted_losses, excused_parts
 from storage_engine.retention.ranges.drift import gone_spans
-from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
 from storage_engine.retention.ranges.missing_logs import missing_logs, missing_spans, present_logs
 from storage_engine.retention.ranges.offset_ranges import (
     Lakes,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.own_directory import WATCH_WAIT_SECONDS
+from storage_engine.core.durable import WATCH_WAIT_SECONDS
 from storage_engine.core.wording import reason_text, unexpected
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import Journal, record_under_watch
@@ -34,9 +34,8 @@ from storage_engine.model.settings.policy import GENTLE_BYTES_PER_SECOND, Archiv
 from storage_engine.retention.hold.hold_text import watching_text
 from storage_engine.retention.store.brokers import fence_watch, open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.shield.index import shield_path
+from storage_engine.shield.index import Place, digest_of, look_at_shield, shield_path
 from storage_engine.shield.links import drop_links, make_links, note_digest
-from storage_engine.shield.seen import Place, digest_of, look_at_shield
 
 if TYPE_CHECKING:
     from asyncinotify import Inotify, Watch

@@ -10,7 +10,7 @@ from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.settings.spark_from import SparkUse, archive_place, lag_place
+from storage_engine.model.settings.policy import SparkUse, archive_place, lag_place
 from storage_engine.retention.plan.deciding import Decided, HoldBack, check_quarantine, decide
 from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look

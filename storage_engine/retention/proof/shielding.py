@@ -12,7 +12,7 @@ from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ShieldError
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan
 from storage_engine.model.store import Lineages, Segment
-from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shield
+from storage_engine.shield.index import SeenLink, Shield, digest_of, look_at_shield
 
 COMMAND = Command("shield")
 WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"

@@ -19,10 +19,14 @@ from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError
 from storage_engine.lake.coverage.spans import is_same_companion
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
-from storage_engine.same_bytes.mounts import mapped_for_writing
 from storage_engine.same_bytes.own_acts import read_own_acts
-from storage_engine.same_bytes.settling import Spend, paced_sha256, settle
-from storage_engine.same_bytes.trusted_times import times_are_trusted
+from storage_engine.same_bytes.trusted_times import (
+    Spend,
+    mapped_for_writing,
+    paced_sha256,
+    settle,
+    times_are_trusted,
+)
 
 RENEW_SECONDS: Final = 30.0
 """Seconds from one renewal of a lease to the next, while a file is read slowly."""

@@ -13,13 +13,12 @@ from pathlib import Path
 from storage_engine.brokers import find_broker, store_around
 from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core import durable
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.wording import bytes_text, reason_text
 from storage_engine.exceptions import BadInputError, QuarantineError
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.retention.quarantine.tree import MANIFEST, Place, contents, opened
-from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.report_files import report_name, short_hash
+from storage_engine.retention.store.managed_store import ManagedStore, report_name, short_hash
 
 QUARANTINE = "quarantine"
 """Name in our directory; in a store's root with one directory a run, elsewhere with one a store and run."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.core import durable
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import QuarantineError
-from storage_engine.same_bytes.mounts import mount_of
+from storage_engine.same_bytes.trusted_times import mount_of
 
 MANIFEST = "run.json"
 """File in a run's directory: names its owner, for a person and for ``inspect``."""

@@ -1,7 +1,9 @@
-"""Ranges that a run deleted or lost, by its events, and the SHA-256 over them. Pure.
+"""Ranges that a run deleted or lost, by its events, their SHA-256, and losses that a person accepted. Pure.
 
-Of runs that were witnessed when they deleted, the journal may lack some: an older copy of it lacks all
-that came after a moment. Anything else was changed by somebody.
+Of runs that were witnessed when they deleted, the journal may lack some: an older copy of it lacks all that
+came after a moment. Anything else was changed by somebody.
+
+Losses that a person has seen and accepted: from then on validation warns of them, and doesn't fail.
 """
 
 from __future__ import annotations
@@ -11,21 +13,85 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, pairwise
 
-from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.jsonable import filled, from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError
+from storage_engine.journal.journal import Journal, Run, StoreRecord
 from storage_engine.journal.reading.run_rows import GONE, DeletingRun, EventsAround
 from storage_engine.journal.records import Event, Phase, Step, Waiver
-from storage_engine.lake.coverage.coverage import merge_intervals, subtract_intervals
+from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals, subtract_intervals
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest, What
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store import may_be_one
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import SegmentRelease
-from storage_engine.retention.ranges.losses import AcceptedLoss
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """Bytes [start_offset, end_offset) of a log, in one lineage, that are nowhere, and who goes on.
+
+    :param log_id: which log it is, as receipts have it, where that is known: another one may get its name.
+    :param gap: the known facts of it, where only a gap between store and lake shows the loss.
+    """
+
+    log: str
+    lineage: int
+    start_offset: int
+    end_offset: int
+    person: str
+    reason: str
+    gap: str = ""
+    log_id: str = ""
+
+
+def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
+    """Record it durably."""
+    subject = f"{loss.log} [{loss.start_offset}, {loss.end_offset})"
+    journal.record(run, Step.ACCEPT_LOSS, Phase.RESULT, [(subject, {"loss": to_jsonable(loss)})])
+
+
+def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss, ...]:
+    """Return the accepted losses of the present lineages of a store's logs, oldest decision first.
+
+    :param record: of the store, with these lineages.
+    """
+    events = journal.store_events(record.store_id, Step.ACCEPT_LOSS, Phase.RESULT)
+    losses = (from_jsonable(AcceptedLoss, event.payload["loss"]) for event in events)
+    return tuple(loss for loss in losses if loss.lineage == record.lineage_of(loss.log))
+
+
+def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
+    """Yield accepted losses that only a gap shows: no journal has them among its deletions."""
+    for loss in losses:
+        if loss.gap:
+            yield from excused_parts(filled(ReleasedSpan, loss, others=loss.gap), losses)
+
+
+def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
+    """Cut deleted ranges where an accepted loss begins or ends; the first decision on a part counts."""
+    mine = [
+        loss
+        for loss in losses
+        if loss.log == span.log
+        and may_be_one(loss.log_id, span.log_id)
+        and loss.start_offset < span.end_offset
+        and span.start_offset < loss.end_offset
+    ]
+    inside = {offset for loss in mine for offset in (loss.start_offset, loss.end_offset)}
+    ends = {span.start_offset, span.end_offset}
+    cuts = sorted(ends | {offset for offset in inside if span.start_offset < offset < span.end_offset})
+    for start, end in pairwise(cuts):
+        by = next((loss for loss in mine if loss.start_offset <= start and end <= loss.end_offset), None)
+        excused = span.excused or (
+            "" if by is None else f"accepted by {by.person} ({by.reason}): {span.others}"
+        )
+        yield replace(span, start_offset=start, end_offset=end, excused=excused)
+
 
 OURSELVES = "storage-engine"
 """The name of the decider where a policy decides."""

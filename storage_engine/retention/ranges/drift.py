@@ -36,7 +36,7 @@ from storage_engine.model.store import by_log, log_label, may_be_one, name_in_la
 from storage_engine.retention.proof.history import compared_receipts, released_spans, segment_subject
 from storage_engine.retention.proof.proofs import current_receipts
 from storage_engine.retention.proof.shielding import changed_spans, shielded_spans
-from storage_engine.retention.ranges.losses import accepted_gaps, accepted_losses, excused_parts
+from storage_engine.retention.ranges.deleted_ranges import accepted_gaps, accepted_losses, excused_parts
 from storage_engine.retention.ranges.offset_ranges import OffsetRange
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.store.known_heads import known_heads

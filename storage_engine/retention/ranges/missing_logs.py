@@ -21,8 +21,8 @@ from storage_engine.model.report.diagnosis import Finding, Severity, named_in_sh
 from storage_engine.model.report.validation import RangeStatus
 from storage_engine.model.store import Absence, StoreSnapshot
 from storage_engine.retention.proof.verification_memory import KeptRows
+from storage_engine.retention.ranges.deleted_ranges import accepted_losses, excused_parts
 from storage_engine.retention.ranges.drift import gone_ranges, span_of_missing
-from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
 from storage_engine.retention.ranges.seen_logs import (
     Missing,
     SeenLog,

@@ -29,7 +29,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.coverage.coverage import Witnesses, in_either
 from storage_engine.lake.coverage.spans import local_spans
 from storage_engine.lake.file.scan import all_equal, read_rows
-from storage_engine.lake.restore.filled import filled_notes
+from storage_engine.lake.restore.restore_span import filled_notes
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults, moved_receipts

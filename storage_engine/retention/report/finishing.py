@@ -30,7 +30,7 @@ from storage_engine.retention.release.checkpointing import deleted_dependents
 from storage_engine.retention.report.report import Fate, Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.context import AnyStore, Context, open_context
-from storage_engine.retention.store.report_files import (
+from storage_engine.retention.store.managed_store import (
     PAGE,
     REPORT_JSON,
     REPORT_TEXT,

@@ -23,10 +23,9 @@ from storage_engine.core.wording import (
 )
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.lag import PositionsFrom, QueueLag
-from storage_engine.model.plan import Reason
+from storage_engine.model.plan import Reason, with_spans, without_moments
 from storage_engine.retention.hold.hold_text import drift_text, hold_text, positions_text, progress_text
 from storage_engine.retention.plan.deciding import pending_text
-from storage_engine.retention.plan.decision_runs import with_spans, without_moments
 from storage_engine.retention.proof.refusing import LOGS_SHOWN, log_text
 from storage_engine.retention.quarantine.records import QuarantineState
 from storage_engine.retention.report.report import Fate, Outcome, Report, SegmentReport

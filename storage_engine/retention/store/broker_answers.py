@@ -19,7 +19,7 @@ from types import NoneType
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 from storage_engine.commands import Text
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
 from storage_engine.model.broker.broker_store import (
     ALWAYS,

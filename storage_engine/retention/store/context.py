@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Command, Text, commands_in
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.durable import take_from_all
 from storage_engine.core.jsonable import from_jsonable, to_recorded
-from storage_engine.core.own_directory import take_from_all
 from storage_engine.exceptions import (
     FileGoneError,
     NotApprovedError,

@@ -21,16 +21,9 @@ from pathlib import Path
 from storage_engine.brokers import broker_of, find_broker
 from storage_engine.commands import Command
 from storage_engine.core import durable
+from storage_engine.core.durable import DIRECTORY, PLAIN_STAMP, WAIT_SECONDS, lock, locked, own_directory
 from storage_engine.core.host import is_this_host, this_host
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.own_directory import (
-    DIRECTORY,
-    PLAIN_STAMP,
-    WAIT_SECONDS,
-    lock,
-    locked,
-    own_directory,
-)
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreIdentityError

@@ -11,7 +11,7 @@ from typing import Any
 
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, consume_queue_ext
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import (
     BATCH_CONSUME_QUEUE_ENTRY_BYTES,
     CONSUME_QUEUE_ENTRY_BYTES,
@@ -143,7 +143,7 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
         or _queue_file_bytes(layout.consumequeue, consume_queue.DTYPE.itemsize)
         or defaults.consume_queue_file_bytes,
         ext_file_bytes=config.mapped_file_size_consume_queue_ext_bytes
-        or _queue_file_bytes(layout.consumequeue_ext, consume_queue_ext.HEADER_BYTES)
+        or _queue_file_bytes(layout.consumequeue_ext, consume_queue.HEADER_BYTES)
         or defaults.ext_file_bytes,
         batch_queue_file_bytes=config.mapped_file_size_batch_consume_queue_bytes
         or _queue_file_bytes(layout.batchconsumequeue, batch_consume_queue.DTYPE.itemsize)

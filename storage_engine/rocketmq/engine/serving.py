@@ -21,8 +21,8 @@ from typing import Any
 
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.durable import own_directory
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.own_directory import own_directory
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, ChangedUnderUsError, StorageEngineError, StoreBusyError
 from storage_engine.model.broker.broker_store import StorePositions

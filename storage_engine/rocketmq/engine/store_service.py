@@ -25,15 +25,17 @@ from storage_engine.rocketmq.engine.message_store import MessageStore, open_stor
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.rocketmq.rules.rules import (
+    FIRST_PASS_MS,
+    MANUAL_PASSES,
     accepts_writes_by,
     age_reason,
     delete_hours,
     full_log_disks,
+    interval_ms,
+    time_zone,
     triggers,
 )
-from storage_engine.rocketmq.rules.window import time_zone
 from storage_engine.rocketmq.store.store import BROKER, dependents_bytes
 
 _log = logging.getLogger(__name__)

@@ -1,18 +1,26 @@
-"""Consume queues: for each queue of a topic, where its messages lie in the commitlog.
+"""Consume queues and their extensions: the places of each queue's messages in the commitlog.
 
-Entry (20 bytes, big-endian): physical offset 8, frame size 4, tags code 8. A queue's offset counts
-entries: entry i of a file is queue offset base_offset / 20 + i.
+Entry (20 bytes, big-endian): physical offset 8, frame size 4, tags code 8. A queue's offset counts entries:
+entry i of a file is queue offset base_offset / 20 + i.
+
+Extensions of consume queues (ConsumeQueueExt): what a consume queue entry has no room for. Unit, big-endian:
+size 2, tags code 8, store time 8, bitmap length 2, bitmap. An entry of the consume queue points to its unit
+by an address in place of the tags code: Long.MIN_VALUE + the unit's offset. A size below 1 ends a file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
-from storage_engine.rocketmq.format.mapped_files import MappedFile
+from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_files
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, EntryFormat, Position
 
 DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -89,3 +97,94 @@ def _entry(file: MappedFile, position: int) -> Entry | None:
         size_bytes=int(entry["size"]),
         tags_code=int(entry["tags_code"]),
     )
+
+
+HEADER_BYTES = 20
+END_BLANK_BYTES = 4
+MAX_ADDRESS = -(1 << 31) - 1
+_MIN_LONG = -(1 << 63)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtUnits:
+    """Units of one file, as columns; ``bitmap`` holds bytes."""
+
+    offset: npt.NDArray[np.int64]
+    size: npt.NDArray[np.int16]
+    tags_code: npt.NDArray[np.int64]
+    store_time_ms: npt.NDArray[np.int64]
+    bitmap: tuple[bytes, ...]
+
+
+def list_files(queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFile, ...]:
+    """List a queue's extension files, oldest first.
+
+    :param queue: the directory consumequeue_ext/<topic>/<queue id>.
+    :raises CorruptFileError: a wrong name or size, or a hole.
+    """
+    return list_mapped_files((queue,), error=CorruptFileError, size_bytes=size_bytes)
+
+
+def unit_offset(tags_code: int) -> int | None:
+    """Return the offset of the unit that an entry's tags code points to (ConsumeQueueExt#unDecorate).
+
+    :return: None when it is a tags code and no address (ConsumeQueueExt#isExtAddr).
+    """
+    return tags_code - _MIN_LONG if tags_code <= MAX_ADDRESS else None
+
+
+def read_units(file: MappedFile) -> ExtUnits:
+    """All units of a file.
+
+    :raises CorruptFileError: a unit that is shorter than its header or longer than the file.
+    """
+    data = np.fromfile(file.path, np.uint8)
+    if len(data) != file.size_bytes:
+        raise CorruptFileError(f"{file.path}: expected {file.size_bytes} bytes, found {len(data)}.")
+    runs = list(_runs(file, data))
+    positions = [position + np.arange(len(units)) * units.itemsize for position, units in runs]
+    return ExtUnits(
+        offset=file.base_offset + _joined(positions, np.int64),
+        size=_joined([units["size"] for _, units in runs], np.int16),
+        tags_code=_joined([units["tags_code"] for _, units in runs], np.int64),
+        store_time_ms=_joined([units["store_time"] for _, units in runs], np.int64),
+        bitmap=tuple(bitmap.tobytes() for _, units in runs for bitmap in units["bitmap"]),
+    )
+
+
+def _joined(parts: list[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
+
+
+def _runs(file: MappedFile, data: npt.NDArray[np.uint8]) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
+    """Units of equal size that follow one another, as one array each: a file has few sizes."""
+    position = 0
+    while position + 2 <= len(data):
+        size = int(data[position : position + 2].view(">i2")[0])
+        if size < 1:
+            return
+        if size < HEADER_BYTES or position + size > len(data):
+            raise CorruptFileError(
+                f"{file.path}: offset {position}: expected a unit of {HEADER_BYTES} bytes or more, "
+                f"{len(data) - position} at most, found size {size}."
+            )
+        dtype = np.dtype(
+            [
+                ("size", ">i2"),
+                ("tags_code", ">i8"),
+                ("store_time", ">i8"),
+                ("bitmap_size", ">i2"),
+                ("bitmap", np.uint8, (size - HEADER_BYTES,)),
+            ]
+        )
+        units = data[position : position + (len(data) - position) // size * size].view(dtype)
+        others = np.flatnonzero(units["size"] != size)
+        units = units[: others[0]] if others.size else units
+        if not (units["bitmap_size"] == size - HEADER_BYTES).all():
+            bad = int(np.flatnonzero(units["bitmap_size"] != size - HEADER_BYTES)[0])
+            raise CorruptFileError(
+                f"{file.path}: offset {position + bad * size}: expected a bitmap of {size - HEADER_BYTES} "
+                f"bytes, found {int(units['bitmap_size'][bad])}."
+            )
+        yield position, units
+        position += len(units) * size

@@ -19,8 +19,8 @@ from typing import Final
 from storage_engine.commands import Command
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.durable import DIRECTORY, own_directory, try_locked
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.own_directory import DIRECTORY, own_directory, try_locked
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.core.wording import reason_text, time_text
 from storage_engine.exceptions import BadInputError

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage_engine.core import durable
+from storage_engine.core.durable import DIRECTORY, WAIT_SECONDS, locked, own_directory
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.exceptions import BadInputError, ChangedUnderUsError, CorruptFileError, GateRefusedError
 from storage_engine.model.hold import Drift, HoldMemory

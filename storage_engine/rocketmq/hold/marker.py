@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.core import durable
+from storage_engine.core.durable import DIRECTORY, HOLD_MARKER, WAIT_SECONDS, locked, try_lock
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.own_directory import DIRECTORY, HOLD_MARKER, WAIT_SECONDS, locked, try_lock
 from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.core.wording import reason_text, time_text
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusyError

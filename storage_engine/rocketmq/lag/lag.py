@@ -32,7 +32,7 @@ from storage_engine.arrow.name_columns import (
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, FileGoneError
-from storage_engine.model.broker.lag_job import check_plan
+from storage_engine.model.broker.kind import check_plan
 from storage_engine.model.lag import LagSource, Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
@@ -43,9 +43,8 @@ from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_emptied, has_directory, mapped
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Position
 from storage_engine.rocketmq.format.stored_files import reread
-from storage_engine.rocketmq.lag.subscriptions import queue_directories
-from storage_engine.rocketmq.rules.rules import delete_hours, expires_at_ms
-from storage_engine.rocketmq.rules.window import next_window_ms
+from storage_engine.rocketmq.lag.consumer_offsets import queue_directories
+from storage_engine.rocketmq.rules.rules import delete_hours, expires_at_ms, next_window_ms
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

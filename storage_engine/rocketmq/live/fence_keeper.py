@@ -17,7 +17,7 @@ from typing import Final
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.own_directory import DIRECTORY, WATCH_WAIT_SECONDS
+from storage_engine.core.durable import DIRECTORY, WATCH_WAIT_SECONDS
 from storage_engine.core.wording import paths_text, time_text, times_text
 from storage_engine.exceptions import (
     ChangedUnderUsError,

@@ -4,21 +4,35 @@ Queue and index files beside a running broker: it deletes them itself, once its 
 pass of its own, each cleanResourceInterval and only when the min offset has moved
 (CleanConsumeQueueService#deleteExpiredFiles). Request 306 would not hurry it: it drops whole queues, with
 their last file and their count of offsets (ConsumeQueueStore#cleanExpired).
+
+The causes of a cleanup as a running broker's own figures have them: none of our paths is looked at.
+
+Consumers of a running broker and their positions: from the broker, or from files if it can't be asked.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+from zoneinfo import ZoneInfo
 
+from storage_engine.arrow.name_columns import names_of, one_array
 from storage_engine.commands import Command, Text
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.wording import time_text
-from storage_engine.exceptions import BrokerError, GateRefusedError
+from storage_engine.core.wording import count_text, duration_text, time_text
+from storage_engine.exceptions import (
+    BadInputError,
+    BrokerError,
+    BrokerUnavailableError,
+    GateRefusedError,
+    NotOnBrokerError,
+)
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
     Pending,
@@ -31,13 +45,15 @@ from storage_engine.model.broker.broker_store import (
 )
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldMemory, HoldStatus, ShieldNeed
-from storage_engine.model.lag import Unread
+from storage_engine.model.lag import LagSource, PositionsFrom, Unread
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import Archivable, DiskUsage, LogSnapshot, Segment, SegmentId, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import file_of, newest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course import unheld_segments
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
+from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.fence import (
@@ -57,28 +73,32 @@ from storage_engine.rocketmq.hold.state import (
     load_state,
     save_state,
 )
-from storage_engine.rocketmq.live import hold, live_causes, release, status
+from storage_engine.rocketmq.lag.consumer_offsets import Consumers, consumers_in_files, read_filtered
+from storage_engine.rocketmq.live import hold, release, status
 from storage_engine.rocketmq.live.connect import (
     as_who_may_read,
     local_settings,
+    reach,
+    reach_master,
     refuse_other_broker,
     refuse_slave,
 )
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import ask_and_look, ask_known_frame, check_same_store
-from storage_engine.rocketmq.live.observe import observe
-from storage_engine.rocketmq.live.session import LiveParts, Session
+from storage_engine.rocketmq.live.observe import LiveParts, Session, observe
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rules.cleanup_schedule import (
+from storage_engine.rocketmq.rules.rules import (
     Patience,
     dependents_patience_seconds,
     interval_ms,
+    keep_all,
+    log_disks,
+    time_zone,
     until_first_pass_seconds,
 )
-from storage_engine.rocketmq.rules.rules import keep_all, log_disks
 from storage_engine.rocketmq.store import store_lock
 from storage_engine.rocketmq.store.broker import (
     FileCauses,
@@ -89,7 +109,69 @@ from storage_engine.rocketmq.store.broker import (
     QueuesAndIndex,
     cut_log,
     open_files,
+    watch_levels,
 )
+
+
+def watch(info: RuntimeInfo, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> Watch:
+    """Apply the rules to the levels that the broker says it sees, and the clock.
+
+    :param config: the broker's settings as they are in effect.
+    :param zone: in which deleteWhen is meant.
+    """
+    return watch_levels(*disks(info, config), config, now_ms, zone)
+
+
+def disks(info: RuntimeInfo, config: BrokerConfig) -> tuple[tuple[DiskUsage, ...], DiskUsage]:
+    """The log's disks and the consume queue's, by the broker's own names and figures.
+
+    A level that the broker gives as -1 is one that it can't measure: unknown.
+    """
+    log_disks = tuple(
+        _disk(path, percent) for path, percent in sorted(info.commitlog_used_percent.items())
+    ) or (_disk("the commitlog", None),)
+    # StorePathConfigHelper#getStorePathConsumeQueue
+    queues = f"{config.store_path_root_dir}/consumequeue"
+    return log_disks, _disk(queues, info.consume_queue_used_percent)
+
+
+def _disk(path: str, percent: float | None) -> DiskUsage:
+    if percent is None:
+        return DiskUsage(path=path, used_percent=None, error=f"{path}: the broker can't measure its disk")
+    # It is a whole percent already (UtilAll#getDiskPartitionSpaceUsedPercent), which a double as 0.57 blurs.
+    return DiskUsage(path=path, used_percent=math.ceil(round(percent, 6)))
+
+
+def watch_store(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch:
+    """Ask the broker, wherever this runs; takes no longer than its connection's timeouts.
+
+    :return: a look that isn't ``known`` where it can't be asked, or answers nothing that can be used.
+    :raises BadInputError: settings that can't be worked with, or a slave.
+    """
+    try:
+        with reach(live) as admin:
+            found, info, address = admin.config(), admin.runtime_info(), admin.address
+    except (BrokerError, NotOnBrokerError) as error:
+        return unknown(now_ms, f"the broker can't be asked, so nothing triggers: {error}")
+    refuse_slave(found, address)
+    here = local_settings(found, settings.root, settings.overrides)
+    config = load_broker_config(None, here, root=settings.root)
+    return watch(info, config, now_ms, time_zone(settings.time_zone))
+
+
+def unknown(now_ms: int, notice: str) -> Watch:
+    """A look that saw nothing: neither a cause, nor that one has ended."""
+    return Watch(
+        watched_at_ms=now_ms,
+        triggers=(),
+        notices=(notice,),
+        levels=(),
+        deciding_percent=None,
+        ordinary_percent=None,
+        next_window_ms=None,
+        known=False,
+    )
+
 
 POLL_SECONDS: Final = 0.25
 
@@ -237,7 +319,7 @@ class LiveCauses(FileCauses):
         return FileCauses.triggers(self, snapshot, now_ms, request)
 
     def watch(self, now_ms: int) -> Watch:
-        return live_causes.watch(self.admin.runtime_info(), self.config, now_ms, self.zone)
+        return watch(self.admin.runtime_info(), self.config, now_ms, self.zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,9 +458,8 @@ class LiveConsumers(StoreConsumers):
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
+        from storage_engine.rocketmq.lag.consumer_offsets import group_positions
         from storage_engine.rocketmq.lag.lag import unread_messages
-        from storage_engine.rocketmq.lag.subscriptions import group_positions
-        from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
 
         (log,) = snapshot.logs
         try:
@@ -506,4 +587,97 @@ def _set(parts: LiveParts, value: str | None, what_was_done: str) -> Drift:
         DriftKind.SETTING_CHANGED,
         f"{parts.admin.address}: expected {FORCIBLY}=false, found {value}: another program changed it "
         f"while the store was held{what_was_done}",
+    )
+
+
+ASKED_FOR_SUBSCRIPTIONS = 2000
+"""Groups without any offset that are asked what they subscribe to: a request each, of about a millisecond."""
+REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
+
+_OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
+
+
+@contextmanager
+def _who_knows(
+    admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker
+) -> Iterator[tuple[BrokerAdmin, tuple[str, ...]]]:
+    """Give the broker that knows where groups are, with a notice: a slave copies that once a minute.
+
+    :raises BrokerUnavailableError: it is a slave's master, and can't be asked.
+    """
+    if settings.get(ROLE) != SLAVE:
+        yield admin, ()
+        return
+    try:
+        master = reach_master(settings, live)
+    except (BrokerError, BadInputError) as error:
+        raise BrokerUnavailableError(
+            f"{admin.address} is a slave, which only copies positions, and its master can't be asked: {error}"
+        ) from error
+    with master:
+        yield (
+            master,
+            (
+                f"groups' positions are those that master {master.address} says; what this slave has not got "
+                "yet counts in no lag",
+            ),
+        )
+
+
+def live_consumers(
+    admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker, layout: StoreLayout
+) -> tuple[Consumers, LagSource]:
+    """Return the groups that the broker, or a slave's master, knows; light message queues included.
+
+    A group that has no offset yet is known by what its connected members subscribe to, unless each of them
+    takes every message (broadcasting): such members keep their positions themselves.
+
+    :param settings: the broker's.
+    :param live: how it is reached.
+    :raises BrokerError: the broker can't be asked, or a slave's master.
+    """
+    with _who_knows(admin, settings, live) as (knows, notices):
+        committed = knows.consumer_offsets()
+        groups = knows.groups()
+        silent = sorted(groups - frozenset(names_of(one_array(committed["group"]).dictionary)))
+        subscribed = {
+            (group, topic)
+            for group in silent[:ASKED_FOR_SUBSCRIPTIONS]
+            for topic in knows.clustering_subscriptions(group)
+        }
+    filtered, unknown = read_filtered(layout, ATTEMPTS)
+    if unasked := silent[ASKED_FOR_SUBSCRIPTIONS:]:
+        text = f"what {count_text(len(unasked), 'group')} without any offset subscribe to was not asked"
+        notices = (*notices, text)
+    consumers = Consumers(committed, groups, filtered | subscribed, unknown)
+    return consumers, LagSource(PositionsFrom.BROKER, None, (*notices, *_pop_notice(layout)))
+
+
+def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Consumers, LagSource]:
+    """Return the groups in the broker's files, which are up to 10 s behind its memory while it runs.
+
+    :param error: why it can't be asked.
+    :raises BrokerError: it never wrote anything down, so nothing is known.
+    """
+    times = []
+    for name in _OFFSET_FILES:
+        path = layout.config / name
+        if path.exists():
+            times.append(path.stat().st_mtime_ns // 1_000_000)
+    if not times:
+        raise error
+    consumers = consumers_in_files(layout, ATTEMPTS)
+    age = duration_text(max(0, time.time_ns() // 1_000_000 - max(times)))
+    notice = (
+        f"the broker could not be asked, so groups' positions are those that it wrote down {age} ago: {error}"
+    )
+    return consumers, LagSource(PositionsFrom.FILES, max(times), (notice, *_pop_notice(layout)))
+
+
+def _pop_notice(layout: StoreLayout) -> tuple[str, ...]:
+    if not any(queue.topic.startswith(REVIVE_TOPIC_PREFIX) for queue in iter_queues(layout.consumequeue)):
+        return ()
+    return (
+        "some group takes messages by pop: what it took and has not acknowledged lies below its position, "
+        "and is not looked at",
     )

@@ -1,18 +1,21 @@
-"""Look at a running broker and its log, as far as a hold depends on them. Changes nothing."""
+"""A running broker's store in its parts, and a look at broker and log for a hold. Changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import javaproperties
 
 from storage_engine.core.untrusted import read_file
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import CorruptFileError
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.hold import HoldMemory
 from storage_engine.rocketmq.format.broker_config import MAX_CONF_BYTES
+from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, is_offset, list_raw_files
 from storage_engine.rocketmq.hold.state import (
     HELD_SETTINGS,
@@ -24,14 +27,13 @@ from storage_engine.rocketmq.hold.state import (
     SeenFile,
     known_replicas,
 )
-from storage_engine.rocketmq.live.connect import access_of, as_who_may_read
+from storage_engine.rocketmq.live.connect import access_of, as_who_may_read, reach
 from storage_engine.rocketmq.live.drift import has_moved
 from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store, left_open, why_unproven
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.masters import BrokerGroup, Replicas
-from storage_engine.same_bytes.mounts import mount_of
-
-if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.session import LiveParts
+from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
+from storage_engine.same_bytes.trusted_times import mount_of
 
 
 def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Observed:
@@ -150,3 +152,75 @@ def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
                 )
             )
     return tuple(seen)
+
+
+class Session:
+    """One process' connection with a store's broker: opened once, led to a new master, and closed.
+
+    Shared by all looks at a store that came of one opening, so that closing any of them closes it.
+
+    :param live: how the broker is reached.
+    :raises StorageEngineError: as :func:`reach` does.
+    """
+
+    def __init__(self, live: LiveBroker) -> None:
+        self._live = live
+        self._admin = reach(live)
+        self._former: list[BrokerAdmin] = []
+
+    @property
+    def admin(self) -> BrokerAdmin:
+        """Return the master as it was known last."""
+        return self._admin
+
+    def renew(self) -> None:
+        """Ask which broker is the master by now. Where it is the same one, the connection stays.
+
+        :raises StorageEngineError: as :func:`reach` does; the master is the one of before then.
+        """
+        admin = reach(self._live)
+        if admin.address != self._admin.address:
+            self._admin.close()
+            # Who has looked at that broker goes on asking it, and not another one, which connects again.
+            self._former.append(self._admin)
+            self._admin = admin
+
+    def close(self) -> None:
+        """End the connection, and those with former masters; the next request opens another."""
+        for admin in (self._admin, *self._former):
+            admin.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveParts:
+    """A running broker's store in its parts.
+
+    :param session: has the connection, and ends it.
+    :param admin: the broker that was the master when the store was looked at.
+    :param files: the store's files, by the broker's live settings.
+    :param settings: those settings, as the broker says them.
+    :param opened_by: how it is reached, and the broker's config file if it was named.
+    """
+
+    session: Session
+    admin: BrokerAdmin
+    files: RocketMQBrokerStore
+    settings: Mapping[str, str]
+    live: LiveBroker
+    memory: HoldMemory | None
+    opened_by: StoreSettings
+
+    @property
+    def layout(self) -> StoreLayout:
+        """Return where the store's files lie."""
+        return self.files.files.layout
+
+    @property
+    def root(self) -> Path:
+        """Return the store's root directory."""
+        return self.layout.root
+
+    @property
+    def broker_conf(self) -> str | None:
+        """The broker's config file as it is named here; None: none was named."""
+        return self.opened_by.broker_conf

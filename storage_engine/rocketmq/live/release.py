@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.core import durable
-from storage_engine.core.own_directory import WAIT_SECONDS
+from storage_engine.core.durable import WAIT_SECONDS
 from storage_engine.exceptions import (
     BrokerError,
     BrokerRefusedError,
@@ -40,7 +40,7 @@ from storage_engine.rocketmq.hold.state import HoldState, load_state, save_state
 from storage_engine.rocketmq.live import hold
 from storage_engine.rocketmq.live.status import untried_text
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rules.cleanup_schedule import (
+from storage_engine.rocketmq.rules.rules import (
     MANUAL_PASSES,
     Patience,
     interval_ms,
@@ -50,7 +50,7 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.session import LiveParts
+    from storage_engine.rocketmq.live.observe import LiveParts
 
 POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
@@ -31,7 +31,7 @@ from storage_engine.rocketmq.live.observe import below_the_first_file, observe
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.session import LiveParts
+    from storage_engine.rocketmq.live.observe import LiveParts
 
 
 def look(parts: LiveParts, now_ms: int) -> HoldStatus:

@@ -1,19 +1,25 @@
-"""Causes for the broker to clean now, and their urgency: DefaultMessageStore.CleanCommitLogService. Pure.
+"""Causes for the broker to clean, their urgency and times: DefaultMessageStore.CleanCommitLogService. Pure.
 
-One difference holds everywhere: where the broker takes a disk that it can't measure for one at -1 %, and
-then cleans because of it, here such a disk is unknown. It triggers nothing, and a notice says so.
+One difference holds everywhere: where the broker takes a disk that it can't measure for one at -1 %, and then
+cleans because of it, here such a disk is unknown. It triggers nothing, and a notice says so.
+
+The deleteWhen window: the hours of the day in which the broker cleans by age. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 from zoneinfo import ZoneInfo
+
+import tzlocal
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import time_text
-from storage_engine.exceptions import BrokerConfigError
-from storage_engine.model.course import in_hours
+from storage_engine.exceptions import BadInputError, BrokerConfigError
+from storage_engine.model.course import hour_changes_ms, in_hours
 from storage_engine.model.plan import (
     Cause,
     Decision,
@@ -39,7 +45,38 @@ from storage_engine.model.store import (
 )
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, parse_delete_when
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.rules.window import next_window_ms
+
+_SEARCH_MS = 8 * 24 * HOUR_MS
+"""An hour that a day leaves out (a change of the clock, a skipped date) comes again within days."""
+
+
+def time_zone(name: str | None) -> ZoneInfo:
+    """The zone that a store's deleteWhen is meant in.
+
+    :param name: IANA name; None: this machine's zone, with its rules for daylight saving time.
+    :raises BadInputError: no such zone, or this machine's can't be made out.
+    """
+    try:
+        return tzlocal.reload_localzone() if name is None else ZoneInfo(name)
+    except (LookupError, ValueError, OSError) as error:
+        what = "this machine's time zone" if name is None else f"time zone {name!r}"
+        raise BadInputError(
+            f"{what}: expected an IANA name such as Asia/Shanghai, found none with data ({error}). "
+            "Set the store's time_zone."
+        ) from error
+
+
+def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
+    """Return when the window is next open: now if it is, else at the next beginning of one of its hours.
+
+    An hour that a change of the clock leaves out has no window that day, one that comes twice has two.
+
+    :return: milliseconds since the epoch; None when no clock ever shows one of the hours.
+    """
+    if not any(0 <= hour <= 23 for hour in hours):
+        return None
+    return next(hour_changes_ms(now_ms, now_ms + _SEARCH_MS, hours, zone), None)
+
 
 NOTICE_LEVEL_PERCENT = 70
 """Above it a person is told; nothing else happens."""
@@ -526,3 +563,73 @@ def _future_notice(log: LogSnapshot, now_ms: int) -> tuple[str, ...]:
         f"{time_text(mtime_ms(first))}: they are held on purpose, or a clock jumped. They don't "
         "expire",
     )
+
+
+FIRST_PASS_MS: Final = 60_000
+"""After its start a broker waits so long before its first pass (DefaultMessageStore#addScheduleTask)."""
+DEFAULT_INTERVAL_MS: Final = 10_000
+MANUAL_PASSES: Final = 20
+"""Passes that one trigger asks for (CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES)."""
+SLACK_SECONDS: Final = 10.0
+"""For a broker, a disk or a machine that is busy."""
+MEANWHILE_SECONDS: Final = 20.0
+
+
+def interval_ms(config: BrokerConfig) -> int:
+    """From one pass to the next (cleanResourceInterval, which a broker reads when it starts)."""
+    return int(config.raw.get("cleanResourceInterval", DEFAULT_INTERVAL_MS))
+
+
+def until_first_pass_seconds(boot_timestamp_ms: int) -> float:
+    """Return how long a broker that just started deletes nothing yet; 0 where it may have begun."""
+    wait_ms = boot_timestamp_ms + FIRST_PASS_MS - time.time_ns() // 1_000_000
+    return min(max(wait_ms, 0), FIRST_PASS_MS) / 1000
+
+
+def segment_patience_seconds(config: BrokerConfig) -> float:
+    """The longest that a broker which works takes from one deleted segment to the next.
+
+    One that a reader still has is destroyed by force after destroyMapedFileIntervalForcibly, by the pass
+    that comes then (DefaultMappedFile#destroy).
+    """
+    one_pass_ms = (
+        interval_ms(config) + config.delete_file_batch_max * config.delete_commit_log_files_interval_ms
+    )
+    return (2 * one_pass_ms + config.destroy_mapped_file_interval_forcibly_ms) / 1000 + SLACK_SECONDS
+
+
+def dependents_patience_seconds(config: BrokerConfig) -> float:
+    """The longest that a broker which works takes from one deleted queue or index file to the next."""
+    return (2 * interval_ms(config) + config.delete_consume_queue_files_interval_ms) / 1000 + SLACK_SECONDS
+
+
+class Patience:
+    """Waiting that ends when nothing has gone on for too long.
+
+    :param seconds: without progress.
+    :param at_first_seconds: beyond that, until there is some.
+    :param meanwhile: called now and then, for what its owner must not lose while it waits.
+    """
+
+    def __init__(self, seconds: float, at_first_seconds: float, meanwhile: Callable[[], object]) -> None:
+        self._seconds = seconds
+        self._meanwhile = meanwhile
+        self._began = self._said = time.monotonic()
+        self._ends = self._began + seconds + at_first_seconds
+
+    @property
+    def waited_seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._ends
+
+    def progressed(self) -> None:
+        self._ends = max(self._ends, time.monotonic() + self._seconds)
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+        if time.monotonic() - self._said >= MEANWHILE_SECONDS:
+            self._meanwhile()
+            self._said = time.monotonic()

@@ -49,9 +49,9 @@ from storage_engine.rocketmq.format.index_file import read_header
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.pending import GROUP, HALF_TOPIC, OPERATION_TOPIC
+from storage_engine.rocketmq.restored_store import NO_CONFIG_QUEUES, config_files
 from storage_engine.rocketmq.sample import message_kernels as kernels
 from storage_engine.rocketmq.store import store_lock
-from storage_engine.rocketmq.store.restored_config import NO_QUEUES, config_files
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
@@ -477,8 +477,11 @@ def _config_files(ends: Ends, delivered: list[int], offsets: Offsets) -> dict[st
     rows = sorted((topic, queue, end - 1, False) for (topic, queue), end in ends.items())
     columns = zip(*rows, strict=True)
     queues = pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, NO_QUEUES.schema, strict=True)],
-        schema=NO_QUEUES.schema,
+        [
+            pa.array(column, field.type)
+            for column, field in zip(columns, NO_CONFIG_QUEUES.schema, strict=True)
+        ],
+        schema=NO_CONFIG_QUEUES.schema,
     )
     groups = sorted({name.partition("@")[2] for name in offsets})
     levels = {level + 1: count for level, count in enumerate(delivered) if (SCHEDULE_TOPIC, level) in ends}

@@ -1,9 +1,17 @@
-"""A RocketMQ store as retention sees it: settings, rules and files behind one small interface."""
+"""A RocketMQ store as retention sees it: settings, rules and files behind one small interface.
+
+The causes of a cleanup by clock and disks alone, for who waits for one. Reads no file of the store.
+
+Replicas of a pair: the name of their common log, and the equal bytes at the same offsets. A master and its
+slaves have equal segments, and so has who is promoted, up to where it was behind. Names alone prove nothing:
+brokers of several clusters may share them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -33,8 +41,11 @@ from storage_engine.model.course import CourseStart
 from storage_engine.model.hold import HoldMemory, ShieldNeed
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import (
+    NAMED,
     Archivable,
+    DiskUsage,
     LogSnapshot,
     Segment,
     SegmentContext,
@@ -42,25 +53,147 @@ from storage_engine.model.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.rocketmq.codec.commitlog import near_logical_end
+from storage_engine.rocketmq.codec.commitlog import last_message, near_logical_end
 from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.layout import IDENTITY, LOG, StoreLayout, has_controller
-from storage_engine.rocketmq.format.stored_files import read_stored, reread
+from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files, mapped
+from storage_engine.rocketmq.format.stored_files import open_stored, read_stored, reread
 from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.marker import read_marker
-from storage_engine.rocketmq.hold.state import ROLE, SLAVE, known_replicas
+from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE, known_replicas
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.rules import rules
-from storage_engine.rocketmq.rules.rules import archivable, keep_all, log_disks, plan
-from storage_engine.rocketmq.rules.window import time_zone as zone_of
-from storage_engine.rocketmq.store import dependents, replicas
-from storage_engine.rocketmq.store.causes import watch
-from storage_engine.rocketmq.store.store import RocketMQStore
+from storage_engine.rocketmq.rules.rules import (
+    archivable,
+    delete_hours,
+    keep_all,
+    least_used,
+    log_disks,
+    next_window_ms,
+    plan,
+    triggers,
+)
+from storage_engine.rocketmq.rules.rules import time_zone as zone_of
+from storage_engine.rocketmq.store import dependents
+from storage_engine.rocketmq.store.store import BROKER, RocketMQStore
 from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_us, lock
 from storage_engine.same_bytes.own_acts import remove_unchanged
+
+_BEFORE, _LAST = "message_before", "last_message"
+"""In a receipt's evidence: SHA-256 of the last message of the segment before, and of the segment itself."""
+_CHUNK_BYTES = 1 << 20
+
+
+def contexts_of(
+    config: BrokerConfig, layout: StoreLayout, segments: Sequence[Segment]
+) -> Mapping[SegmentId, SegmentContext]:
+    """Return the facts that a broker's replicas share with it; empty where its name or cluster is unknown.
+
+    :raises OSError: a file can't be read.
+    """
+    names = [config.raw.get(key, "").strip() for key in (CLUSTER, NAME)]
+    if not all(names):
+        return {}
+    files = [(path, size) for path, size in list_raw_files(layout.log_paths) if is_offset(path.name)]
+    by_end = {int(path.name) + size_bytes: path for path, size_bytes in files}
+    contexts = {}
+    for segment in segments:
+        evidence = {_LAST: _last_message_sha256(Path(segment.facts.path))}
+        if before := by_end.get(segment.base_offset):
+            with suppress(FileNotFoundError):
+                evidence[_BEFORE] = _last_message_sha256(before)
+        contexts[segment.id] = SegmentContext(NAMED + "/".join(names), evidence)
+    return contexts
+
+
+def _last_message_sha256(path: Path) -> str:
+    """Return the SHA-256 of a segment's last message; "": none is found near its end."""
+    with mapped(path) as data:
+        message = last_message(data, int(path.name))
+    return hashlib.sha256(message).hexdigest() if message else ""
+
+
+def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | None:
+    """Return the SHA-256 of a log's bytes [first, end); None: its files don't have them all.
+
+    :param segments: oldest first.
+    :raises OSError: a file can't be read.
+    """
+    inside = [one for one in segments if one.base_offset < end and one.end_offset > first]
+    digest, reached = hashlib.sha256(), first
+    for segment in inside:
+        if segment.base_offset > reached:
+            return None
+        with open_stored(segment.facts.path) as file:
+            file.seek(reached - segment.base_offset)
+            left = min(end, segment.end_offset) - reached
+            while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+                digest.update(chunk)
+                left -= len(chunk)
+                reached += len(chunk)
+    return digest.hexdigest() if reached == end else None
+
+
+def continues(left: Receipt, right: Receipt) -> bool:
+    """Return whether a segment was written behind the very segment that another replica archived.
+
+    Each message bears its offsets and its store time, so that equal last messages mean equal logs before.
+    """
+    before = right.known.get(_BEFORE)
+    same_log = left.log_id is not None and left.log_id == right.log_id
+    return same_log and bool(before) and left.known.get(_LAST) == before
+
+
+def watch(layout: StoreLayout, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> Watch:
+    """Apply the rules to this machine's disks and the clock.
+
+    :param zone: in which deleteWhen is meant.
+    """
+    log_disks = [DiskUsage.of(path) for path in layout.commitlog_paths]
+    return watch_levels(log_disks, DiskUsage.of(layout.consumequeue), config, now_ms, zone)
+
+
+def watch_levels(
+    log_disks: Sequence[DiskUsage],
+    dependents_disk: DiskUsage,
+    config: BrokerConfig,
+    now_ms: int,
+    zone: ZoneInfo,
+) -> Watch:
+    """Apply the rules to disks, wherever they were measured, and the clock.
+
+    With replicasPerDiskPartition > 1 the store's own size counts too, which takes a full snapshot to
+    know; here it is unknown and so no cause.
+
+    :param zone: in which deleteWhen is meant.
+    """
+    snapshot = StoreSnapshot(
+        broker=BROKER,
+        root=config.store_path_root_dir,
+        taken_at_ms=now_ms,
+        logs=(),
+        log_disks=tuple(log_disks),
+        dependents_disk=dependents_disk,
+        crashed=False,
+    )
+    causes, notices = triggers(snapshot, config, now_ms, zone, PlanRequest())
+    deciding = [
+        disk.used_percent
+        for disk in (least_used(snapshot.log_disks), dependents_disk)
+        if disk is not None and disk.used_percent is not None
+    ]
+    return Watch(
+        watched_at_ms=now_ms,
+        triggers=causes,
+        notices=notices,
+        levels=(*snapshot.log_disks, dependents_disk),
+        deciding_percent=max(deciding, default=None),
+        ordinary_percent=config.disk_max_used_space_ratio_percent,
+        next_window_ms=next_window_ms(now_ms, delete_hours(config), zone),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +215,10 @@ class LogReplicas(StoreReplicas):
     layout: StoreLayout
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return replicas.contexts_of(self.config, self.layout, segments)
+        return contexts_of(self.config, self.layout, segments)
 
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
-        return replicas.range_sha256(segments, first, end)
+        return range_sha256(segments, first, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +236,8 @@ class FileConsumers(StoreConsumers):
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
         # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.lag.consumer_offsets import consumers_in_files, group_positions
         from storage_engine.rocketmq.lag.lag import unread_messages
-        from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
 
         self.layout.check_cleanable()
         (log,) = snapshot.logs

@@ -22,7 +22,7 @@ from storage_engine.model.broker.broker_store import Remove
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import FileFacts
-from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, consume_queue_ext, index_file
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, index_file
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
@@ -190,12 +190,10 @@ def _expired_extensions(
     entries = consume_queue.FORMAT.files(path, size_bytes=config.mapped_file_size_consume_queue_bytes)
     bounds = consume_queue.bounds(entries, min_offset)
     first = consume_queue.entry_at(entries, bounds.min_offset)
-    unit = None if first is None else consume_queue_ext.unit_offset(first.tags_code)
+    unit = None if first is None else consume_queue.unit_offset(first.tags_code)
     if unit is None:
         return
-    files = consume_queue_ext.list_files(
-        queue.path, size_bytes=config.mapped_file_size_consume_queue_ext_bytes
-    )
+    files = consume_queue.list_files(queue.path, size_bytes=config.mapped_file_size_consume_queue_ext_bytes)
     for file in files[:-1]:
         if file.end_offset >= unit:
             return

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from storage_engine.commands import Command, Text
 from storage_engine.core import durable
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.file_users import (
     DELETED,
     FileUser,
@@ -32,7 +33,6 @@ from storage_engine.core.file_users import (
     process_text,
     run_text,
 )
-from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.core.turns import has_shared_lock, take_turn
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import StoreBusyError, TurnTakenError

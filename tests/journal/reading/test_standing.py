@@ -9,7 +9,7 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
+from storage_engine.retention.ranges.deleted_ranges import AcceptedLoss, record_loss
 
 NOW_MS = 1_000
 

@@ -13,7 +13,7 @@ from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, r
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.hold.hold_state import with_live
-from storage_engine.kafka.live.findings import live_findings
+from storage_engine.kafka.live.observe import live_findings
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
 

@@ -14,7 +14,7 @@ from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.metadata.cluster_metadata import read_cluster_metadata
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.observed_tasks import DELETE_LOGS, stopped_tasks
-from storage_engine.kafka.stopped.stopped_plan import stopped_node
+from storage_engine.kafka.stopped.stopped_release import stopped_node
 from storage_engine.model.plan import Reason
 from tests.kafka.batches import Record, batch
 from tests.kafka.made_node import CONTROL, WRITTEN_MS, MadeNode, batch_of, metadata_record, partition, text

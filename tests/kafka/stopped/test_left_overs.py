@@ -13,7 +13,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.format.layout import read_node
-from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped
+from storage_engine.kafka.stopped.stopped_release import StoppedNode, read_stopped
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.settings.policy import ArchiveMode

@@ -12,7 +12,7 @@ import pytest
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, read_node
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.observed_tasks import OVERDUE_MS, observed_tasks, stopped_tasks, tasks_of
-from storage_engine.kafka.stopped.stopped_plan import stopped_node
+from storage_engine.kafka.stopped.stopped_release import stopped_node
 from storage_engine.model.broker.broker_tasks import BrokerTask, TaskLimits
 from tests.kafka.left_over_node import GONE, delete_first_segment, write_recovery_points
 from tests.kafka.made_node import CLUSTER, MadeNode

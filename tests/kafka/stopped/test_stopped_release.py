@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine import cycle
-from storage_engine.core.own_directory import PLAIN_STAMP
+from storage_engine.core.durable import PLAIN_STAMP
 from storage_engine.exceptions import (
     ChangedUnderUsError,
     GateRefusedError,

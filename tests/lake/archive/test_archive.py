@@ -29,7 +29,7 @@ from storage_engine.lake.archive import archive
 from storage_engine.lake.archive.archive import SegmentJob, archive_all, archive_segment
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file import data_file, segment_tree, source_file
 from storage_engine.lake.file.staging import discard

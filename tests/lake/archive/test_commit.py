@@ -29,8 +29,7 @@ from storage_engine.lake.archive.commit import commit_segments, missing_data, pr
 from storage_engine.lake.archive.receipt_commit import prepare_receipts
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import relative_name
-from storage_engine.lake.catalog.placed_table import PlacedTable
+from storage_engine.lake.catalog.placed_table import PlacedTable, relative_name
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY, TREE_FIELDS
 from storage_engine.lake.catalog.writing import LOCK_NAME, committing, ready_to_write
 from storage_engine.lake.durable_io import local_path

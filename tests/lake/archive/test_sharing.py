@@ -22,7 +22,7 @@ from storage_engine.lake.archive.archive import (
 )
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import SegmentJob, is_own_name, is_shared_name, split_data_file_name
 from storage_engine.lake.file.staging import publish

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.lake.archive import topic_days
-from storage_engine.lake.archive.topic_days import MOST_TOPICS, read_topic_days, topic_days_of
+from storage_engine.lake.soundness import segment_reader
+from storage_engine.lake.soundness.segment_reader import MOST_TOPICS, read_topic_days, topic_days_of
 from storage_engine.model.broker.codec import Columns
 from storage_engine.model.store import TopicDay
 
@@ -67,7 +67,7 @@ def test_topics_beyond_the_largest_are_counted_together(monkeypatch: pytest.Monk
     assert found[0] == TopicDay("", 0, 900 + 899 + 898, 3)
     assert found[-1] == TopicDay("", 1, 1, 1)
     assert {one.topic for one in found} == {"", *(f"t{n}" for n in range(MOST_TOPICS))}
-    monkeypatch.setattr(topic_days, "MOST_ROWS", 5)
+    monkeypatch.setattr(segment_reader, "MOST_ROWS", 5)
     assert topic_days_of([rows_of(rows)], COLUMNS) == found[:5]
 
 
@@ -76,7 +76,7 @@ def test_a_codec_that_names_no_topic_or_time_has_none(
     columns: Columns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = SimpleNamespace(codec=SimpleNamespace(columns=columns))
-    monkeypatch.setattr(topic_days, "find_broker", lambda name: broker)
+    monkeypatch.setattr(segment_reader, "find_broker", lambda name: broker)
     receipt: Any = SimpleNamespace(broker="toy")
     table: Any = None
     assert read_topic_days(table, receipt, frozenset()) == ()

@@ -11,7 +11,7 @@ import pytest
 from storage_engine.exceptions import BadInputError, LakeIdentityError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import copy_of, lake_id_of
-from storage_engine.lake.catalog.intents import INTENT_NAME
+from storage_engine.lake.catalog.writing import INTENT_NAME
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import check_empty, make_lake
 from storage_engine.lake.move.moving import relocate

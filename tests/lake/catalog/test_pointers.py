@@ -11,9 +11,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.catalog.catalog import connect
+from storage_engine.lake.catalog.catalog import break_hard_links, connect, read_pointers, repoint
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.pointers import break_hard_links, read_pointers, repoint
 from storage_engine.lake.move.making import make_lake
 
 

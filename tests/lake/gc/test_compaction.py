@@ -29,7 +29,7 @@ from storage_engine.lake.archive import archive as archiving
 from storage_engine.lake.archive import commit as committing
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.file.jobs import shared_file_name
 from storage_engine.lake.gc import compaction, expiry
 from storage_engine.lake.gc.compaction import (

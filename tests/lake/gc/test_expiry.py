@@ -23,7 +23,7 @@ from storage_engine.lake.acts.act_files import read_acts, record_act
 from storage_engine.lake.archive import commit
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.gc import expiry, maintenance
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry

@@ -13,7 +13,7 @@ from storage_engine.lake.archive import receipt_commit
 from storage_engine.lake.archive.archive import archive_all, archive_segment
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import COPY_OF_PROPERTY
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.catalog.writing import TAKEN_OVER_PROPERTY
 from storage_engine.lake.file.staging import publish
 from storage_engine.lake.gc.garbage import FOREIGN_GRACE_MS, Collection, collect, undo

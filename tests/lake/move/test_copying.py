@@ -17,7 +17,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import copy_of, lake_id_of
-from storage_engine.lake.catalog.intents import INTENT_NAME
+from storage_engine.lake.catalog.writing import INTENT_NAME
 from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.making import make_lake

@@ -16,8 +16,8 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import MARK_NAME, copy_of, lake_id_of
-from storage_engine.lake.catalog.intents import INTENT_NAME
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY
+from storage_engine.lake.catalog.writing import INTENT_NAME
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild

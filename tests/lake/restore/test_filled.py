@@ -17,8 +17,7 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc import expiry
 from storage_engine.lake.move.making import make_lake
-from storage_engine.lake.restore.filled import FILLED_FILE, filled_notes, read_filled
-from storage_engine.lake.restore.restore_span import Span
+from storage_engine.lake.restore.restore_span import FILLED_FILE, Span, filled_notes, read_filled
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
 from tests.lake.conftest import MakeJobs

@@ -17,7 +17,7 @@ import pytest
 from storage_engine.exceptions import ProofError, RestoreError
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.restore.restore_span import LineageRange, Span, choose, other_lineages
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.soundness.chain import check_chain, row_hash
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.soundness_reader import broken_receipts

@@ -13,7 +13,7 @@ import pytest
 from storage_engine.core.long_work import Advance, LongWork, listening
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.coverage.spans import local_spans
 from storage_engine.lake.file import data_file

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.settings.policy import ArchiveWhen, LagPolicy, Policy, ShieldMode
-from storage_engine.model.settings.settings import Setting, settings_of
+from storage_engine.model.settings.policy import (
+    ArchiveWhen,
+    LagPolicy,
+    Policy,
+    Setting,
+    ShieldMode,
+    settings_of,
+)
 
 SETTINGS = {one.name: one for one in settings_of(Policy)}
 PAGE = Path(__file__).parents[3] / "docs" / "retention.md"

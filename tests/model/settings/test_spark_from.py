@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.settings.spark_from import (
-    SparkFrom,
-    SparkUse,
-    archive_place,
-    lag_place,
-    places_text,
-)
+from storage_engine.model.settings.policy import SparkFrom, SparkUse, archive_place, lag_place, places_text
 from storage_engine.model.settings.store_settings import SETTINGS
 
 GIB = 1 << 30

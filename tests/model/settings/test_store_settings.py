@@ -10,8 +10,7 @@ import click
 
 from storage_engine.cli import cli
 from storage_engine.get_provider_info import get_provider_info
-from storage_engine.model.settings.policy import Policy
-from storage_engine.model.settings.settings import settings_of
+from storage_engine.model.settings.policy import Policy, settings_of
 from storage_engine.model.settings.store_settings import (
     BROKER_SETTINGS,
     POLICY,

@@ -32,9 +32,8 @@ from storage_engine.model.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.retention.archive import missing_ranges as missing_ranges_module
-from storage_engine.retention.archive.archivable import Listed
-from storage_engine.retention.archive.missing_ranges import LogLooks, missing_ranges
+from storage_engine.retention.archive import archivable as missing_ranges_module
+from storage_engine.retention.archive.archivable import Listed, LogLooks, missing_ranges
 from storage_engine.retention.archive.sealed import archive_sealed, measure_lag
 from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.monitor.recording_ranges import look_for_ranges

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.doctor import AccessRights, access_findings, look_at_access
 from tests.services.other_user import as_nobody

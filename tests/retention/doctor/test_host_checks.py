@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.retention.doctor.doctor import Place, look_at_mounts, mount_findings
-from storage_engine.same_bytes.mounts import Mount
+from storage_engine.same_bytes.trusted_times import Mount
 from tests.retention.doctor.stores import NOW_MS, segment
 
 

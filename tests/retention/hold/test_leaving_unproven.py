@@ -12,7 +12,7 @@ from storage_engine.model.broker.broker_store import UnheldSegments
 from storage_engine.retention import steps
 from storage_engine.retention.archive.archivable import list_segments, prove_gone
 from storage_engine.retention.hold import holding
-from storage_engine.retention.hold.leaving_unproven import unproven_of
+from storage_engine.retention.hold.holding import unproven_of
 from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 

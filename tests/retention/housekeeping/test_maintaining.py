@@ -28,11 +28,10 @@ from storage_engine.retention.housekeeping.maintaining import (
     maintain_store,
 )
 from storage_engine.retention.proof.history import released_spans
-from storage_engine.retention.ranges.losses import AcceptedLoss, accepted_losses, record_loss
+from storage_engine.retention.ranges.deleted_ranges import AcceptedLoss, accepted_losses, record_loss
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.store.known_heads import known_heads
-from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.report_files import run_directory
+from storage_engine.retention.store.managed_store import ManagedStore, run_directory
 from tests.rounds import rounds
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,8 @@ from storage_engine.retention.report.report import build_report
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.shield.index import shield_path
+from storage_engine.shield.index import look_at_shield, shield_path
 from storage_engine.shield.links import drop_links
-from storage_engine.shield.seen import look_at_shield
 from tests.retention.consumers import move_group
 from tests.rounds import later
 

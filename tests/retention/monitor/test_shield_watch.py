@@ -15,8 +15,8 @@ from storage_engine.retention.monitor import store_watch
 from storage_engine.retention.monitor.store_watch import ShieldWatch, _Duty
 from storage_engine.retention.shield import ShieldResult
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.shield.index import look_at_shield
 from storage_engine.shield.links import make_links
-from storage_engine.shield.seen import look_at_shield
 from tests.clones import as_clone
 
 SECONDS = 30

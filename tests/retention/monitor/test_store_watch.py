@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from asyncinotify import Inotify, Mask, Watch
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.journal.journal import Journal
 from storage_engine.model.hold import Drift
 from storage_engine.retention.monitor import store_watch

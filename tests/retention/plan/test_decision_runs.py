@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from storage_engine.model.plan import Decision, Reason
+from storage_engine.model.plan import Decision, Reason, runs_of
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.plan.decision_runs import runs_of
 
 SIZE = 100
 

@@ -23,7 +23,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag_of_store
 from storage_engine.retention.plan import due
 from storage_engine.retention.proof.approvals import record_question
-from storage_engine.retention.report.counts import archived_counts, deleted_counts
+from storage_engine.retention.report.report import archived_counts, deleted_counts
 from storage_engine.retention.steps import look_for_due, monitor, segments_to_archive
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -53,8 +53,7 @@ from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Outcome, build_report
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.context import Context, open_context
-from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.report_files import PAGE
+from storage_engine.retention.store.managed_store import PAGE, ManagedStore
 from storage_engine.retention.store.stamp import stamp_path
 from storage_engine.rocketmq.store.broker import FileCourse
 

@@ -18,7 +18,7 @@ import pytest
 
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError, StorageEngineError
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.plan import PlanRequest
@@ -31,7 +31,7 @@ from storage_engine.retention.release.releasing import ReleaseResult
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes import own_acts as own_acts_module
-from storage_engine.same_bytes import settling
+from storage_engine.same_bytes import trusted_times
 from storage_engine.same_bytes.own_acts import OwnActs, own_acts, remove_unchanged
 from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.lakes import make_lakes
@@ -167,7 +167,7 @@ def show_first_process(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     maps = proc / "1" / "maps"
     maps.parent.mkdir(parents=True)
     maps.touch()
-    monkeypatch.setattr("storage_engine.same_bytes.mounts._PROC", proc)
+    monkeypatch.setattr("storage_engine.same_bytes.trusted_times._PROC", proc)
     return maps
 
 
@@ -230,7 +230,7 @@ def test_a_lease_is_renewed_while_a_file_is_read_slowly(
     planned: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unseen_writes, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(settling, "_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(trusted_times, "_BLOCK_BYTES", 1 << 14)
     path = first(planned)
     renewed: list[bool] = []
     unseen_writes.digest(str(path), unseen_writes.Reading(lambda count: None, lambda: renewed.append(True)))

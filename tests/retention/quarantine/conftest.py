@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps

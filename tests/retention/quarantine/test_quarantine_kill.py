@@ -10,7 +10,7 @@ import pytest
 
 from storage_engine.journal.journal import clock_ms
 from storage_engine.retention.quarantine.tree import LEASED_KINDS
-from storage_engine.same_bytes.mounts import mount_of
+from storage_engine.same_bytes.trusted_times import mount_of
 from tests.rounds import rounds
 from tests.services.runners import told_by
 

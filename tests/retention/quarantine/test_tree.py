@@ -15,7 +15,7 @@ import pytest
 
 from storage_engine.retention.quarantine import tree
 from storage_engine.retention.quarantine.tree import LEASED_KINDS, Contents, Place, make_place, remove
-from storage_engine.same_bytes.mounts import mount_of
+from storage_engine.same_bytes.trusted_times import mount_of
 from tests.services.file_systems import mounted
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux grants leases of files")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy

@@ -29,8 +29,8 @@ from storage_engine.model.proof.deleted_range import DELETION, DeletedRange
 from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.ranges import recording_deletions
+from storage_engine.retention.ranges.deleted_ranges import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.deletion_histories import read_deleting_runs, read_history
-from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.verification import deletion_findings, verify_lake, verify_store
 from storage_engine.retention.report.finishing import FinishResult, finish
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -44,7 +44,7 @@ from storage_engine.retention.report.report import build_report
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.index import look_at_shield
 from tests.archive_rules import record_rule
 from tests.keeping.store import SEGMENT_BYTES, TopicStore
 from tests.keeping.world import rows_by_topic

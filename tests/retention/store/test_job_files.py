@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storage_engine.retention.store.report_files import job_directory, sweep_job_files
+from storage_engine.retention.store.managed_store import job_directory, sweep_job_files
 
 RUN = """
 import sys, time
 from pathlib import Path
-from storage_engine.retention.store.report_files import job_directory
+from storage_engine.retention.store.managed_store import job_directory
 with job_directory(Path(sys.argv[1])) as directory:
     (directory / "request.json").write_text("{}")
     print(directory, flush=True)

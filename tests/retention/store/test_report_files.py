@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.retention.store.report_files import report_name, run_directory
+from storage_engine.retention.store.managed_store import ManagedStore, report_name, run_directory
 
 
 def test_different_texts_never_share_a_name() -> None:

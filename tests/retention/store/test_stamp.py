@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.host import this_host
-from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import (
     BadInputError,
     GateRefusedError,

@@ -23,7 +23,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
+from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import java_hash, open_index
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
@@ -122,13 +122,13 @@ def check_extensions(layout: StoreLayout, rows: list[dict[str, Any]]) -> None:
     }
     for queue in iter_queues(layout.consumequeue_ext):
         units = {}
-        for file in consume_queue_ext.list_files(queue.path):
-            read = consume_queue_ext.read_units(file)
+        for file in consume_queue.list_files(queue.path):
+            read = consume_queue.read_units(file)
             said = zip(read.tags_code.tolist(), read.store_time_ms.tolist(), strict=True)
             units |= dict(zip(read.offset.tolist(), said, strict=True))
         files = consume_queue.FORMAT.files(layout.consumequeue / queue.topic / str(queue.queue_id))
         for entry in consume_queue.FORMAT.read_queue(files):
-            at = consume_queue_ext.unit_offset(int(entry["tags_code"]))
+            at = consume_queue.unit_offset(int(entry["tags_code"]))
             found = None if at is None else units.get(at)
             assert found == messages[int(entry["offset"])], f"{queue.path}: unit at {at}: {found}"
 

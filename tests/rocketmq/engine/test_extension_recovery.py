@@ -13,7 +13,7 @@ from storage_engine.rocketmq.engine.dispatch.entry_files import EntryFiles
 from storage_engine.rocketmq.engine.dispatch.queue_writer import UNIT, ExtWriter, QueueWriter
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.format.consume_queue_ext import HEADER_BYTES
+from storage_engine.rocketmq.format.consume_queue import HEADER_BYTES
 from storage_engine.rocketmq.format.layout import resolve_layout
 from tests.rocketmq.engine.killing import check_extensions, rows_of
 from tests.rocketmq.engine.scenarios import write_conf

@@ -8,7 +8,7 @@ import pytest
 
 from storage_engine.exceptions import CorruptFrameError
 from storage_engine.rocketmq.engine.recovering import rebuild_queues, recover_store
-from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, consume_queue_ext
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.index_file import open_index
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
@@ -87,11 +87,11 @@ def queues_of(layout: StoreLayout) -> dict[tuple[str, int], object]:
     for queue in iter_queues(layout.consumequeue):
         entries = consume_queue.FORMAT.read_queue(consume_queue.FORMAT.files(queue.path))
         units = {}
-        for file in consume_queue_ext.list_files(layout.consumequeue_ext / queue.topic / str(queue.queue_id)):
-            read = consume_queue_ext.read_units(file)
+        for file in consume_queue.list_files(layout.consumequeue_ext / queue.topic / str(queue.queue_id)):
+            read = consume_queue.read_units(file)
             units |= dict(zip(read.offset.tolist(), read.tags_code.tolist(), strict=True))
         found[queue.topic, queue.queue_id] = [
-            (offset, size, units.get(consume_queue_ext.unit_offset(code), code))
+            (offset, size, units.get(consume_queue.unit_offset(code), code))
             for offset, size, code in entries.tolist()
         ]
     return {queue: entries for queue, entries in found.items() if entries}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
+from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.mapped_files import MappedFile, file_name
 from storage_engine.rocketmq.format.queue_files import iter_queues
 
@@ -26,8 +26,8 @@ def test_every_unit_equals_what_the_broker_reads(
     queues = {(queue.topic, queue.queue_id): queue for queue in iter_queues(root / "consumequeue_ext")}
     assert expected.keys() == queues.keys()
     for key, queue in queues.items():
-        (file,) = consume_queue_ext.list_files(queue.path)
-        units = consume_queue_ext.read_units(file)
+        (file,) = consume_queue.list_files(queue.path)
+        units = consume_queue.read_units(file)
         *lines, end = expected[key]
         assert end["endMarker"] < 1
         assert units.offset[-1] + units.size[-1] == end["extOffset"]
@@ -42,18 +42,18 @@ def test_every_unit_equals_what_the_broker_reads(
 def test_every_entry_points_to_a_unit(store_copy: Callable[[str], Path]) -> None:
     root = store_copy("cqext-batchcq")
     for queue in iter_queues(root / "consumequeue_ext"):
-        (file,) = consume_queue_ext.list_files(queue.path)
-        units = set(consume_queue_ext.read_units(file).offset.tolist())
+        (file,) = consume_queue.list_files(queue.path)
+        units = set(consume_queue.read_units(file).offset.tolist())
         path = root / "consumequeue" / queue.topic / str(queue.queue_id)
         entries = consume_queue.FORMAT.read_queue(consume_queue.FORMAT.files(path))
-        addresses = [consume_queue_ext.unit_offset(code) for code in entries["tags_code"].tolist()]
+        addresses = [consume_queue.unit_offset(code) for code in entries["tags_code"].tolist()]
         assert {address for address in addresses if address is not None} <= units
 
 
 def test_a_tags_code_is_no_address() -> None:
-    assert consume_queue_ext.unit_offset(-(2**63) + 20) == 20
-    assert consume_queue_ext.unit_offset(-(2**31)) is None  # the lowest hash of a tag, sign-extended
-    assert consume_queue_ext.unit_offset(0) is None
+    assert consume_queue.unit_offset(-(2**63) + 20) == 20
+    assert consume_queue.unit_offset(-(2**31)) is None  # the lowest hash of a tag, sign-extended
+    assert consume_queue.unit_offset(0) is None
 
 
 def unit(tags_code: int, store_time: int, bitmap: bytes) -> bytes:
@@ -74,7 +74,7 @@ def test_units_of_any_size_are_read_back(
     data = b"".join(unit(*fields) for fields in units)
     path = tmp_path_factory.mktemp("ext") / file_name(base_offset)
     path.write_bytes(data + b"\xff\xff" + bytes(30))
-    read = consume_queue_ext.read_units(MappedFile(path, base_offset, len(data) + 32))
+    read = consume_queue.read_units(MappedFile(path, base_offset, len(data) + 32))
     found = list(zip(read.tags_code.tolist(), read.store_time_ms.tolist(), read.bitmap, strict=True))
     assert found == units
     assert read.size.tolist() == [20 + len(bitmap) for _, _, bitmap in units]
@@ -100,6 +100,6 @@ def test_a_unit_that_can_not_be_is_an_error_with_its_offset(
     path = tmp_path / file_name(0)
     path.write_bytes(data)
     with pytest.raises(CorruptFileError, match=message):
-        consume_queue_ext.read_units(MappedFile(path, 0, len(data)))
+        consume_queue.read_units(MappedFile(path, 0, len(data)))
     with pytest.raises(CorruptFileError, match="expected 7 bytes"):
-        consume_queue_ext.read_units(MappedFile(path, 0, 7))
+        consume_queue.read_units(MappedFile(path, 0, 7))

@@ -21,8 +21,8 @@ from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, store_timesta
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.format.mapped_files import MappedFile
+from storage_engine.rocketmq.lag.consumer_offsets import consumers_in_files, group_positions
 from storage_engine.rocketmq.lag.lag import LagContext, lag_context
-from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
 from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.fixture_stores import unpack
 from tests.rounds import later

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage_engine.arrow.name_columns import POSITIONS_SCHEMA
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
+from storage_engine.rocketmq.lag.consumer_offsets import consumers_in_files, group_positions
 
 Row = tuple[str, int, str, int | None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules import cleanup_schedule as schedule
+from storage_engine.rocketmq.rules import rules as schedule
 
 
 def config(**settings: object) -> BrokerConfig:

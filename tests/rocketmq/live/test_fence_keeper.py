@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.hold import marker

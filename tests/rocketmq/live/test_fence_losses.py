@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import GateRefusedError, StoreNotFoundError
 from storage_engine.model.hold import DriftKind
 from storage_engine.rocketmq.hold import local_hold

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.wording import reason_text
 from storage_engine.model.hold import WatchLook
 from storage_engine.rocketmq.hold import heartbeat

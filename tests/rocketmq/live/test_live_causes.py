@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.model.plan import Cause, Urgency
 from storage_engine.rocketmq.format.broker_config import load_broker_config
-from storage_engine.rocketmq.live.live_causes import unknown, watch
+from storage_engine.rocketmq.live.live_store import unknown, watch
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo, runtime_info
 
 NOW_MS = 1_700_000_000_000

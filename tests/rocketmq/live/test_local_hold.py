@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from storage_engine.core import durable
+from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.rocketmq.hold.local_hold import (
     NAME,

@@ -21,7 +21,7 @@ from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.store.brokers import open_store, open_to_look
 from storage_engine.retention.store.context import open_context, opened
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.live import live_store, session
+from storage_engine.rocketmq.live import live_store, observe
 
 MIB = 1 << 20
 FIRST, SECOND = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -80,7 +80,7 @@ class Admin:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     found = Brokers()
-    monkeypatch.setattr(session, "reach", found.reach)
+    monkeypatch.setattr(observe, "reach", found.reach)
     monkeypatch.setattr(live_store, "check_same_store", lambda *_: True)
     yield found
     assert found.asked
@@ -164,7 +164,7 @@ def test_where_no_master_is_known_the_session_keeps_the_one_that_was(
         raise BrokerUnavailableError("no name server answers.")
 
     with opened(store) as context:
-        monkeypatch.setattr(session, "reach", nobody)
+        monkeypatch.setattr(observe, "reach", nobody)
         with pytest.raises(BrokerUnavailableError):
             open_context(context)
         assert context.broker.snapshot(0).logs

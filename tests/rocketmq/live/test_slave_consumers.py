@@ -12,7 +12,7 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag import PositionsFrom
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout
-from storage_engine.rocketmq.live.consumers import live_consumers
+from storage_engine.rocketmq.live.live_store import live_consumers
 from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from tests.rocketmq.remoting.test_masters import NAMES, Machines

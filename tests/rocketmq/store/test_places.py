@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq.store.places import store_around
+from storage_engine.rocketmq.format.layout import store_around
 
 
 @pytest.mark.parametrize("own", [".", "commitlog", "commitlog/lake", "config/a/b", "index", "timerwheel"])

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.rocketmq.store.broker import open_files
-from storage_engine.rocketmq.store.replicas import continues, range_sha256
+from storage_engine.rocketmq.store.broker import continues, open_files, range_sha256
 from tests.spark.row_lakes import receipt_of
 
 NAMES = {"brokerClusterName": "c", "brokerName": "b"}

@@ -15,7 +15,7 @@ from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.config_files import delay_offsets, topics
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
-from storage_engine.rocketmq.store.restored_config import (
+from storage_engine.rocketmq.restored_store import (
     COLUMNS,
     FILES,
     NO_QUEUES,

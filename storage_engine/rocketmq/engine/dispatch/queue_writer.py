@@ -18,7 +18,7 @@ from storage_engine.rocketmq.engine.dispatch.dispatch_kernels import next_entrie
 from storage_engine.rocketmq.engine.dispatch.entry_files import EntryFiles
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
-from storage_engine.rocketmq.format.consume_queue_ext import (
+from storage_engine.rocketmq.format.consume_queue import (
     END_BLANK_BYTES,
     HEADER_BYTES,
     MAX_ADDRESS,
