@@ -628,27 +628,20 @@ def _next_step(
 
     :param of_others: when such files were first seen, by location, in monotonic seconds; it is added to.
     """
-    table, messages = lake.segments(), lake.messages()
-    unsettled, _ = _look(lake, table, messages, proven, leaving)
-    if not unsettled:
-        return None
-    missing: list[MissingSegment] = []
-    unnamed: set[str] = set()
-    for store_id, of_store in grouped(unsettled, _store_of).items():
-        receipts_of = partial(receipts_in, table, store_id, with_ended=True)
-        lacking = missing_data(messages, store_id, of_store, offsets_of(of_store), receipts_of, leaving)
-        if replaced := {entry.file_path for item in lacking for entry in item.replaces}:
-            named = {file.location for row in receipts_of() for file in proven_files(messages, row)}
-            unnamed |= replaced - named
-        missing += lacking
-    _check_shared(proven, missing)
-    for item in missing:
-        if item.other_sha256 is not None:
-            raise _conflict(item.segment, item.other_sha256)
-    now = time.monotonic()
-    if unnamed and now < max(of_others.setdefault(it, now) for it in unnamed) + OTHERS_SECONDS:
+    while True:
+        table, messages = lake.segments(), lake.messages()
+        unsettled, _ = _look(lake, table, messages, proven, leaving)
+        if not unsettled:
+            return None
+        missing, unnamed = _missing(table, messages, unsettled, leaving)
+        _check_shared(proven, missing)
+        for item in missing:
+            if item.other_sha256 is not None:
+                raise _conflict(item.segment, item.other_sha256)
+        now = time.monotonic()
+        if not unnamed or now >= max(of_others.setdefault(it, now) for it in unnamed) + OTHERS_SECONDS:
+            break
         time.sleep(_PAUSE_SECONDS)
-        return _next_step(lake, proven, leaving, of_others)
     if missing:
         what = ("data", *(item.segment.data_file for item in missing))
         return CommitStep(messages, what, lambda: prepare_data(messages, missing))
@@ -659,6 +652,24 @@ def _next_step(
     ]
     what = ("receipts", *(segment.data_file for segment in unsettled))
     return CommitStep(table, what, lambda: prepare_receipts(table, heads, receipts))
+
+
+def _missing(
+    table: Table, messages: Table, unsettled: Sequence[ProvenSegment], leaving: Leaving
+) -> tuple[list[MissingSegment], set[str]]:
+    """Return what the table of rows lacks, and the files to replace that no receipt of the offsets names."""
+    missing: list[MissingSegment] = []
+    unnamed: set[str] = set()
+    for store_id, of_store in grouped(unsettled, _store_of).items():
+        span = offsets_of(of_store)
+        receipts_of = partial(receipts_in, table, store_id, with_ended=True)
+        lacking = missing_data(messages, store_id, of_store, span, receipts_of, leaving)
+        if replaced := {entry.file_path for item in lacking for entry in item.replaces}:
+            # Whoever named one has named it for a segment that is archived again here.
+            rows = receipts_of(base_offsets=span)
+            unnamed |= replaced - {file.location for row in rows for file in proven_files(messages, row)}
+        missing += lacking
+    return missing, unnamed
 
 
 def _check_against_each_other(proven: Sequence[ProvenSegment]) -> None:

@@ -38,8 +38,10 @@ from storage_engine.lake.file.staging import publish
 from storage_engine.lake.gc.orphans import find_orphans, prove_orphan
 from storage_engine.lake.soundness.chain import check_links_on, forget_links
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.receipts import receipts_in as receipts_of_table
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.model.proof.receipt import Receipt
 from tests.lake.committed import assert_each_is_there_once, live_files
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
@@ -410,8 +412,17 @@ def test_a_file_of_another_run_that_was_killed_between_its_commits_is_replaced(
 ) -> None:
     theirs, ours = (archive_segment(*make_jobs(lake, segments[0])) for _ in range(2))
     commit_data_alone(lake, theirs)
+    read: list[object] = []
+
+    def receipts_in(*asked: Any, **of: Any) -> tuple[Receipt, ...]:
+        read.append(of.get("base_offsets"))
+        return receipts_of_table(*asked, **of)
+
     monkeypatch.setattr("storage_engine.lake.archive.commit.OTHERS_SECONDS", 0.3)
+    monkeypatch.setattr("storage_engine.lake.archive.commit.receipts_in", receipts_in)
     commit_segments(lake, [ours])
+    # However many the store has: they are read again and again while commits wait.
+    assert set(read) == {(0, 0)}
     assert live_files(lake) != [theirs.data_file]
     assert_each_is_there_once(lake, [ours])
 
