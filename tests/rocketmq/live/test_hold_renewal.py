@@ -196,8 +196,8 @@ def test_drift_that_lasts_is_not_told_again_by_a_newer_release(store: Any) -> No
     assert state is not None
     # As the hold of each release so far has it.
     assert state.reported == (
-        f"setting-changed: {store.admin.address}: expected fileReservedTime=48, found 72: somebody changed it "
-        "while the store was held. Find out who, and set it back.",
+        f"setting-changed: {store.admin.address}: expected fileReservedTime=48, found 72: somebody changed "
+        "it while the store was held. Find out who, and set it back.",
     )
 
 
