@@ -13,10 +13,13 @@ from storage_engine.core import host
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreIdentityError, WrongHostError
 from storage_engine.journal.journal import Journal, Phase, Step, hold_memory
+from storage_engine.lake.catalog import catalog
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import decisions, steps
 from storage_engine.retention.decisions import move
 from storage_engine.retention.plan.watching import check_watcher
+from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.known_heads import journalled_heads
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -102,6 +105,16 @@ def test_a_store_whose_host_changed_is_followed_under_its_name_and_a_plan_says_s
     # Where the connection says on which host the store lies, it is followed as well.
     go_to("c")
     assert known(replace(orders, host="c")) == (store_id, "orders", "c")
+
+
+def test_a_store_that_is_followed_to_a_stated_host_waits_for_no_lake(
+    orders: ManagedStore, go_to: GoTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_to("b")
+    asked: list[LakeConfig] = []
+    monkeypatch.setattr(catalog, "open_lake", asked.append)
+    with opened(replace(orders, host="b")) as context:
+        assert (context.record.host, asked) == ("b", [])
 
 
 def test_a_store_on_another_host_is_not_followed_without_its_name_or_stamp(

@@ -66,7 +66,7 @@ SEGMENTS_COMMENTS: Mapping[str, str] = {
     "data_file": "data file with the segment's rows, relative to the table of rows",
     "data_file_bytes": "length of the data file",
     "data_file_sha256": "SHA-256 of the data file, in hex",
-    "proof_version": "version of the meaning of proven",
+    "proof_version": "version of what proven means",
     "proven_at_ms": f"when every byte was read back from the lake, {_MS}",
     "moved_to": "JSON list of the files that have the rows since another engine moved them; null: data_file",
     "sequence": "number of the receipt among those of its store; of one segment the last counts",

@@ -52,7 +52,7 @@ from storage_engine.retention.store.broker_answers import (
 )
 from storage_engine.retention.store.broker_disks import checked_data_paths
 from storage_engine.retention.store.brokers import open_store
-from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.identity import identify, is_known
 from storage_engine.retention.store.managed_store import ManagedStore
 
 T = TypeVar("T")
@@ -294,8 +294,7 @@ def _check_lakes_of_new(store: ManagedStore) -> None:
     if store.policy.archive is ArchiveMode.OFF:
         return
     with suppress(StorageEngineError):
-        journal = Journal(store.journal_url, read_only=True)
-        if journal.find_store(store.real_root, store.host) is not None:
+        if is_known(store, Journal(store.journal_url, read_only=True)):
             return
     # The lake's libraries, which a store that is known needs for nothing here.
     from storage_engine.lake.catalog.catalog import check_broker, open_lake

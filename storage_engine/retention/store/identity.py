@@ -177,6 +177,17 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     return add_to_journal(store, journal, store_id, lineages)
 
 
+def is_known(store: ManagedStore, journal: Journal) -> bool:
+    """Return whether a journal has the store that lies here, by its place or by its stamp.
+
+    :raises StoreIdentityError: several machines have a store at this place, or the stamp can't be read.
+    """
+    if journal.find_store(store.real_root, store.host) is not None:
+        return True
+    stamp = read_stamp(store.real_root)
+    return stamp is not None and journal.store_with_id(stamp.store_id) is not None
+
+
 def add_to_journal(
     store: ManagedStore, journal: Journal, store_id: str | None, lineages: Lineages, name: str | None = None
 ) -> StoreRecord:

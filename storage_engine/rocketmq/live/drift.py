@@ -73,7 +73,10 @@ def has_moved(state: HoldState, found: Observed) -> bool:
 
 
 def name_of(drift: Drift) -> str:
-    """Return the name that ``HoldState.reported`` has for it: the same as long as it lasts."""
+    """Return the name that ``HoldState.reported`` has for it: the same as long as it lasts.
+
+    Words of drift that :data:`LASTS` stay from release to release, or each upgrade would report it again.
+    """
     d = drift
     said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
     return f"{d.kind.value}: {said}"
@@ -241,8 +244,7 @@ def _settings(state: HoldState, found: Observed) -> Iterator[Drift]:
         if value != expected:
             yield Drift(
                 DriftKind.SETTING_CHANGED,
-                f"{found.address}: expected {key}={expected}, found {value}: another program changed it "
-                "while the "
+                f"{found.address}: expected {key}={expected}, found {value}: somebody changed it while the "
                 f"store was held.{_meaning(key, value)} Find out who, and set it back.",
             )
 

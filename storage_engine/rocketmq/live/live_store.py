@@ -585,8 +585,8 @@ def _why_not_set(parts: LiveParts) -> str:
 def _set(parts: LiveParts, value: str | None, what_was_done: str) -> Drift:
     return Drift(
         DriftKind.SETTING_CHANGED,
-        f"{parts.admin.address}: expected {FORCIBLY}=false, found {value}: another program changed it "
-        f"while the store was held{what_was_done}",
+        f"{parts.admin.address}: expected {FORCIBLY}=false, found {value}: somebody changed it while the "
+        f"store was held{what_was_done}",
     )
 
 

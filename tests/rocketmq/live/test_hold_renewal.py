@@ -21,7 +21,7 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.format.broker_config import RELEASE, load_broker_config
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
-from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed
+from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
 from storage_engine.rocketmq.live import hold, release, status
 from storage_engine.rocketmq.live.observe import list_files
 from tests.rocketmq.live.held_files import FIRST_NS, LEASE_NS, SIZE, mtimes_ns, path_of
@@ -187,6 +187,18 @@ def test_drift_that_lasts_is_told_once_and_again_when_it_comes_back(store: Any) 
         store.admin.settings |= {RESERVED: value}
         hold.renew(store, NOW_MS)
         assert len(store.memory.drift) == told
+
+
+def test_drift_that_lasts_is_not_told_again_by_a_newer_release(store: Any) -> None:
+    store.admin.settings |= {RESERVED: "72"}
+    hold.renew(store, NOW_MS)
+    state = load_state(store.memory)
+    assert state is not None
+    # As the hold of each release so far has it.
+    assert state.reported == (
+        f"setting-changed: {store.admin.address}: expected fileReservedTime=48, found 72: somebody changed "
+        "it while the store was held. Find out who, and set it back.",
+    )
 
 
 def test_force_is_forbidden_again_and_again_told_each_time(store: Any) -> None:
