@@ -290,10 +290,7 @@ def _identity(node: Node) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RestoredLogDirectory(RestoredConfig):
-    """Files that make restored logs a directory that Kafka nodes serve.
-
-    :param nodes: that are to serve them.
-    """
+    """Files that make restored logs a directory that ``nodes`` serve."""
 
     nodes: ServingNodes
 
