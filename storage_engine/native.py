@@ -91,7 +91,7 @@ def _bind_to_sources(compiled: Any, folder: Path) -> bool:
 
 @functools.cache
 def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return what changes whenever a module does that kernels of this folder may call.
+    """Return a stamp that changes with each module that kernels of this folder may call.
 
     Those of a broker call their own and the shared ones; those of others, as of a test, may call any.
     """

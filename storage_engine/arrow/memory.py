@@ -42,7 +42,7 @@ class Arena:
 
     @staticmethod
     def of_thread() -> Arena:
-        """Return this thread's, which serves one segment after the other."""
+        """Return this thread's arena, which serves one segment after the other."""
         found: Arena | None = getattr(_per_thread, "arena", None)
         if found is None:
             found = _per_thread.arena = Arena()

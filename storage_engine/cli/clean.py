@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @takes_store(second_lake=True, policy=CLEAN)
 @click.option("--manual", is_flag=True, help="A person asks: expired segments are deleted at any hour.")
 @click.option(
-    "--max-segments", type=click.IntRange(min=1), help="At most so many; default: deleteFileBatchMax."
+    "--max-segments", type=click.IntRange(min=1), help="Delete at most so many; default: deleteFileBatchMax."
 )
 @click.option(
     "--dry-run",

@@ -164,7 +164,7 @@ def _overview_json(found: Overview) -> dict[str, Any]:
 @lake_option(required=False)
 @conn_id_option
 @click.option(
-    "--max", "max_count", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many."
+    "--max", "max_count", type=click.IntRange(min=1), default=20, show_default=True, help="Most runs to show."
 )
 @json_option
 def runs(

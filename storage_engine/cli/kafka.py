@@ -62,7 +62,7 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
 @click.option(
     "--free-percent",
     type=click.IntRange(1, 99),
-    help="Stop once so much of each of the node's disks is free. Default: all that may be deleted is.",
+    help="Stop once so much of each of the node's disks is free. Default: delete all that may be deleted.",
 )
 @click.option(
     "--force",

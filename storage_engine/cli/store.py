@@ -220,7 +220,7 @@ def lag(
     "--max",
     "max_count",
     type=click.IntRange(min=1),
-    help="At most so many of the newest; default: maxMsgsNumBatch.",
+    help="Show this many of the newest at most; default: maxMsgsNumBatch.",
 )
 @json_option
 def index_lookup(

@@ -89,7 +89,7 @@ class Fields:
         return inside
 
     def in_old_places(self) -> dict[str, dict[str, Any]]:
-        """Return by JSON field and name what older connections have elsewhere and isn't usual there."""
+        """Return an older connection's settings in other fields, except defaults, by JSON field and name."""
         found: dict[str, dict[str, Any]] = {}
         for name, place in self.places.items():
             value = self.extra.get(place.field)
@@ -429,7 +429,7 @@ def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
 
 
 def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return how the agent is reached that a store's executors read from; empty: they see its disk.
+    """Return the access to the agent that a store's executors read from; empty: they see its disk.
 
     :raises BadInputError: the field lacks the address, has another key, or a path that isn't one.
     """

@@ -318,9 +318,10 @@ class Journal(JournalStores):
         run = self.find_run(store_id, run_key)
         if run is None:
             raise RunStateError(
-                f"run {run_key!r} of store {store_id}: expected in {self._database.name}, not found. ",
+                f"run {run_key!r} of store {store_id}: expected it in {self._database.name}, found no run of "
+                "that name. ",
                 Command("runs"),
-                " lists those that there are; a new one begins with its plan.",
+                " lists the runs; a new one begins with its plan.",
             )
         return run
 

@@ -124,7 +124,7 @@ def _goes_bytes(log: PartitionLog, settings: RetentionSettings | str, came: int,
 
 
 def room_findings(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
-    """Yield of each directory how much it has and when its disk is full, and how unlike they are."""
+    """Yield a finding for each directory, with its size and when its disk is full, and one on imbalance."""
     for room in rooms:
         sharing = [one for one in rooms if one.disk.device == room.disk.device]
         fills_ms = _fills_ms(sharing, room.disk)
@@ -148,7 +148,7 @@ def room_findings(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
 
 
 def full_disks(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
-    """Yield of a stopped node which of its disks are so full that its broker may not start."""
+    """Yield a finding for each disk of a stopped node that is so full that its broker may not start."""
     for room in rooms:
         if room.disk.used_percent is not None and room.disk.used_percent >= _FULL_PERCENT:
             yield Finding(
@@ -163,7 +163,7 @@ def full_disks(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
 
 
 def _fills_ms(sharing: Sequence[DirectoryRoom], disk: DiskUsage) -> int | None:
-    """Return in how long a disk is full by what all its directories gain; None: not known, or never."""
+    """Return the time until a disk is full at the growth of all its directories; None: unknown, or never."""
     gained = sum(one.came_bytes - one.goes_bytes for one in sharing)
     return None if disk.usable_bytes is None else fills_in_ms(disk.usable_bytes, gained)
 
@@ -178,7 +178,7 @@ def _full_text(fills_ms: int | None, sharing: Sequence[DirectoryRoom]) -> str:
 
 
 def imbalance(node: Node, rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
-    """Yield that one log directory has far more than another: a broker places logs by their number alone."""
+    """Yield a finding if a log directory is far larger than another: brokers place logs by number alone."""
     places = {
         str(one.path)
         for one in node.directories
@@ -301,7 +301,7 @@ def _last_active_ms(node: Node, now_ms: int) -> int:
 
 
 def _ends(node: Node) -> Iterator[tuple[str, int]]:
-    """Yield where logs end; one that vanishes meanwhile, or can't be read, is left out."""
+    """Yield the logs' end offsets; a log that vanishes meanwhile, or can't be read, is left out."""
     for _, log in node.logs:
         with suppress(OSError):
             yield log.name.log, end_offset(log)

@@ -347,7 +347,7 @@ class OwnLog:
 def way_of(
     log: OwnLog, metadata: ClusterMetadata, word: LeadersWord | None, replicas_stopped: str
 ) -> Way | Fault:
-    """Return on what ground a log may lose its first segments, or why there is none.
+    """Return the ground on which a log's first segments may be deleted, or the reason why there is none.
 
     :param metadata: the node's own copy of the cluster's.
     :param word: of the running cluster; None: none is asked.

@@ -290,7 +290,7 @@ def _identity(node: Node) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RestoredLogDirectory(RestoredConfig):
-    """RestoredConfig of the nodes that are to serve what is restored."""
+    """Files that make restored logs a directory that ``nodes`` serve."""
 
     nodes: ServingNodes
 

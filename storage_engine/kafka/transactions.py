@@ -48,7 +48,7 @@ class OpenInLogs:
 
     @property
     def first_offsets(self) -> dict[str, int]:
-        """Return where the oldest of each log begins."""
+        """Return the first offset of each log's oldest open transaction."""
         return {log: found[0].first_offset for log, found in self.by_log.items()}
 
 

@@ -99,7 +99,7 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
 
 
 def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
-    """Return up to where the lake serves all offsets from an archived one on; the end if it refuses that."""
+    """Return the end of the contiguous offsets that the lake serves from an archived one on, else the end."""
     end = offset
     for one in partition.ranges_from(offset):
         if one.first > end or one.refused:

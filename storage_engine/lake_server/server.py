@@ -362,8 +362,8 @@ async def serve(
         )
     except OSError as error:
         raise BadInputError(
-            f"serve-lake: expected to listen at {listening.host}:{listening.port}, found that it can't be: "
-            f"{error.strerror or error}. Nothing was started. Name another address by --kafka."
+            f"serve-lake: expected to listen at {listening.host}:{listening.port}, found that it is not "
+            f"possible: {error.strerror or error}. Nothing was started. Name another address by --kafka."
         ) from error
     port = server.sockets[0].getsockname()[1]
     logs = Logs(reader, upstream, log)

@@ -548,7 +548,7 @@ class _Connection:
         return body
 
     async def forward(self, data: bytes) -> bytes:
-        """Ask as another has, and return the answer with its length."""
+        """Forward another client's request, and return the answer with its length."""
         answer = await self._answer(data)
         if answer[:4] != data[4:8]:
             raise EOFError("the answer to another question")

@@ -39,7 +39,7 @@ class HoldMemory(Protocol):
     """Keeps what a broker package must know again after a kill. Durable when a call returns."""
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return the value that was saved last; None: there is none, or it was dropped."""
+        """Return the last saved value; None: there is none, or it was dropped."""
 
     def save(self, state: Mapping[str, Any] | None) -> None:
         """Replace the saved value; None drops it."""

@@ -210,7 +210,7 @@ class Unread:
         return replace(self, error="; ".join([*errors, *([self.error] if self.error else [])]))
 
     def logs_beyond(self, new_min_offsets: Mapping[str, int]) -> dict[str, int]:
-        """Return the logs, with where they are to begin, of which this says nothing."""
+        """Return the logs without measured lag, each with its start offset after the deletion."""
         known = frozenset(new_min_offsets if self.logs is None else self.logs)
         return {log: offset for log, offset in new_min_offsets.items() if log not in known}
 

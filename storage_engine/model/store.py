@@ -377,7 +377,7 @@ def fills_in_ms(
     *,
     goes_after_ms: int | None = None,
 ) -> int | None:
-    """Return in how long a room has no byte left, as fast as bytes came lately; None: never.
+    """Return the time until a room has no byte left, at the recent rate; None: never.
 
     :param grown_bytes: bytes written within ``within_ms``, less those deleted meanwhile that aren't in
         ``leaving``.

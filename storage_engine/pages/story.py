@@ -374,7 +374,7 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
         )
     if not rows and not shielded:
         nobody = (
-            "every group has read the deleted segments"
+            "every group has read the segments to delete"
             if would
             else "every group had read the deleted segments"
         )

@@ -247,7 +247,7 @@ def _label_of(rows: Sequence[_Lost], offsets: tuple[int, int], only: str | None)
 
 
 def _reaches(rows: Sequence[_Lost], label: str, offset: int) -> int:
-    """Return up to where a log is lost without a gap from an offset on."""
+    """Return the end of a log's contiguous lost range that begins at an offset."""
     for row in sorted(rows, key=attrgetter("start_offset")):
         if row.label == label and row.start_offset <= offset < row.end_offset:
             offset = row.end_offset
@@ -541,14 +541,14 @@ def _finish_killed(store: ManagedStore, journal: Journal) -> None:
 
 
 def _ids_before(root: str) -> list[str]:
-    """Return of which stores there are stamps; a new store takes the place of what can't be read, too."""
+    """Return the ids of stores in stamps; a new store also replaces an unreadable stamp."""
     with suppress(StoreIdentityError):
         return sorted(stamped_ids(root))
     return []
 
 
 def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) -> RecordedPolicy | None:
-    """Return the most that was asked of persons for these files, by whatever store id; None: nothing."""
+    """Return the strictest approval on record for these files under any store id; None: there is none."""
     found = [recorded_policy(journal, store_id) for store_id in ids]
     with suppress(StoreIdentityError):
         stamp = read_stamp(store.real_root)

@@ -170,7 +170,7 @@ def course(
     limit_seconds: float,
     record: CourseRecord | None = None,
 ) -> Course:
-    """Compute the course of a store whose log and queues lie on one disk, and of which nothing is held.
+    """Compute the course of a store without a hold whose log and queues lie on one disk.
 
     Queues and indexes grow and go with their share of the log. All that is written is dispatched at once.
 
@@ -374,7 +374,7 @@ class _Walk:
 
 
 def config_of(values: Mapping[str, str]) -> BrokerConfig:
-    """Return the settings in effect of which only those that decide a simulation are set.
+    """Return the effective settings, with only those set that decide a simulation.
 
     :raises BrokerConfigError: a value that the broker would not work with.
     """

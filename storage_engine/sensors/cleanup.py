@@ -331,7 +331,7 @@ class StorageEngineDueSensor(_CauseSensor):
         told_dag_id: str | None,
         waiting: Sequence[str] = (),
     ) -> list[str]:
-        """Tell that something is due, where no run does it already.
+        """Report due work that no run does already.
 
         :param waiting: keys of runs that do nothing of this while they wait for a second person.
 

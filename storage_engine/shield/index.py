@@ -472,7 +472,7 @@ def wanted(
 
 
 def room_bytes(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:
-    """Return how much more these links leave to be kept; None: no broker runs that a limit could harm."""
+    """Return the bytes that further links may keep; None: no broker runs that a limit could harm."""
     if need.batch_segments is None or need.disk_bytes is None:
         return None
     kept = sum(seen.link.segment.size_bytes for seen in links)

@@ -102,7 +102,7 @@ class _CauseTrigger(BaseEventTrigger):
 
     @abstractmethod
     def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
-        """Return how long nothing can be missed."""
+        """Return the time for which the next look can wait without missing a cause."""
 
     async def _store(self) -> ManagedStore:
         hook = StorageEngineHook(self.storage_engine_conn_id)

@@ -17,6 +17,7 @@ from tests.docs.code_blocks import ROOT
 
 _LINK = re.compile(r"\]\((?!https://)([^)#\s]*)#?([^)\s]*)\)")
 _NAMED = re.compile(r"(?<![\w/])docs/[\w./-]*\w")
+_MODULE = re.compile(r"`([\w/]+/\w+\.py)`")
 
 
 def anchors_of(text: str) -> set[str]:
@@ -37,6 +38,13 @@ def test_what_it_names_is_there(name: str) -> None:
         if not target.exists() or (anchor and anchor not in anchors_of(target.read_text()))
     ]
     assert dead == []
+
+
+def test_each_module_that_contributing_names_is_there() -> None:
+    named = _MODULE.findall((ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 30
+    package = ROOT / "storage_engine"
+    assert [name for name in named if not ((ROOT / name).is_file() or (package / name).is_file())] == []
 
 
 @pytest.mark.parametrize("directory", [ROOT, ROOT / "provider"])

@@ -84,7 +84,7 @@ def test_a_run_is_begun_once(journal: Journal) -> None:
     assert journal.begin_run(store_id, "r", PlanRequest(manual=True)) == run
     with pytest.raises(RunStateError, match="run 'r': expected the request it was begun with"):
         journal.begin_run(store_id, "r", PlanRequest())
-    with pytest.raises(RunStateError, match=r"run 'x' of store .* not found"):
+    with pytest.raises(RunStateError, match=r"run 'x' of store .* found no run"):
         journal.run(store_id, "x")
 
 

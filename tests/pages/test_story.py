@@ -163,6 +163,10 @@ def test_a_dry_run_says_who_would_lose_what() -> None:
     )
     assert texts(told, "What would go") == ["1 segment (1.0 MiB)", "1 segment (1.0 MiB) stays on disk"]
     assert answer(told, "Who would lose sight of messages").short == "1 group, 51 messages unread"
+    nobody = story(outcome=Outcome.DRY_RUN, segments=pending(), archived=(), validation=None)
+    assert texts(nobody, "Who would lose sight of messages") == [
+        "Nobody: every group has read the segments to delete"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
             print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
     if seen.dependents:
         print_table(
-            "Deleted with them: files whose last entry points below the new beginning",
+            "To delete with them: files whose last entry points below the new beginning",
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )

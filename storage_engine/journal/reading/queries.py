@@ -262,7 +262,7 @@ def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standin
 
 
 def read_holds(connection: Connection, store_ids: Collection[str]) -> dict[str, HoldRow]:
-    """Return of stores what the hold of the newest run that held them came to."""
+    """Return the result of the newest hold of each store."""
     last = (
         select(events.c.id)
         .join(runs, events.c.run_id == runs.c.id)
@@ -305,7 +305,7 @@ def _losses(connection: Connection, store_id: str) -> tuple[LossRow, ...]:
 def read_verified(
     connection: Connection, store_ids: Collection[str], *, counted: bool
 ) -> dict[str, VerifiedRow]:
-    """Return of stores what verification remembers, by one look at all that it does.
+    """Return verification's memory of each store, in one query.
 
     :param counted: whether receipts are counted, which takes as long as all else.
     """

@@ -305,12 +305,12 @@ def run_row(row: Any) -> RunRow:
 
 @dataclass(frozen=True, slots=True)
 class CleanupRun:
-    """A run that deleted something, or was to and didn't; or several that are told as one.
+    """A run that deleted segments, or was due to and didn't; or several such runs shown as one.
 
     :param at_ms: when it ended, else when it began; of several, the first one.
     :param run_key: of several, that of the last one.
     :param deleted_segments: as ``freed_bytes``, of all of them together.
-    :param runs: how many are told; all have the same causes and the same outcome.
+    :param runs: number of runs shown as one; all have the same causes and outcome.
     :param until_ms: as ``at_ms``, of the last one.
     """
 
@@ -325,7 +325,7 @@ class CleanupRun:
 
 
 QUIET: Final = ("nothing-to-do", "dry-run", "done")
-"""Outcomes of runs that are told only where they deleted something."""
+"""Outcomes of runs that are shown only if they deleted segments."""
 _PARTS = 60
 """Of a span; many cleanups within one are told as one for each cause and outcome."""
 
@@ -333,7 +333,7 @@ _PARTS = 60
 def read_cleanups(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int = 500
 ) -> tuple[CleanupRun, ...]:
-    """Return the runs between two moments that deleted segments, or failed to, by time.
+    """Return the runs between two moments that deleted segments, or were due to and didn't, by time.
 
     :param most: above this number several are shown as one, so that each is part of a shown one.
     """

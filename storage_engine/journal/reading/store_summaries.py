@@ -221,7 +221,7 @@ def _at(of_disk: Any, at_ms: ScalarSelect[Any]) -> Any:
 
 
 def _lagging(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
-    """Return of stores with groups how many lose a message within a day, and in how long the first does."""
+    """Return, by store, the groups that lose a message within a day, and the time until the first loss."""
     losing = func.count(case((groups.c.time_to_loss_ms <= DAY_MS, 1)))
     query = select(groups.c.store_id, losing, func.min(groups.c.time_to_loss_ms)).group_by(groups.c.store_id)
     return {
@@ -251,7 +251,7 @@ def _last_runs(connection: Connection, ids: Sequence[str]) -> dict[str, RunRow]:
 
 
 def _last_verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
-    """Return of the last report whose run validated when it was written, and the verdict."""
+    """Return, by store, the time and verdict of the last report whose run validated."""
     other, of_other = runs.alias("other"), reports.alias("of_other")
     last = (
         select(other.c.id)

@@ -435,7 +435,7 @@ def read_topic_days(
 
 
 def read_archived_topics(connection: Connection, store_id: str) -> dict[Slot, list[SlotTopic]]:
-    """Return by segment which topics a store's archived segments have, as they were counted."""
+    """Return the topics of a store's archived segments, by segment, as they were counted."""
     columns = (topic_days.c.log, topic_days.c.base_offset, topic_days.c.topic)
     query = (
         select(
@@ -461,7 +461,7 @@ class RulesRow:
 
 
 def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -> None:
-    """Record by which rules a store's broker deletes, unless they are the last ones that were recorded."""
+    """Record the rules by which a store's broker deletes, unless they equal the last recorded ones."""
     mine = select(rules).where(rules.c.store_id == store_id).order_by(rules.c.at_ms.desc()).limit(1)
     last, now = connection.execute(mine).first(), to_jsonable(found)
     if last is not None and last.rules == now:

@@ -107,7 +107,7 @@ class UncommittedTransactions:
 
     @classmethod
     def of_open(cls, transactions: Iterable[tuple[int, int]], end_offset: int) -> UncommittedTransactions:
-        """Return the states where these are open, by producer and first offset, and none was aborted."""
+        """Return states in which these transactions are open, and none is aborted."""
         ranges = [(producer, first, _OPEN_END, _NO_TIME) for producer, first in transactions]
         return cls._of(ranges, end_offset)
 
@@ -120,13 +120,13 @@ class UncommittedTransactions:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Return where the oldest open transaction begins, which bounds the last stable offset."""
+        """Return the first offset of the oldest open transaction, which bounds the last stable offset."""
         firsts = self.first_offsets[self.last_offsets == _OPEN_END]
         return int(firsts.min()) if len(firsts) else None
 
     @property
     def open(self) -> tuple[tuple[int, int, int], ...]:
-        """Return producer, first offset and time of the newest records of what is open, oldest first."""
+        """Return each open transaction's producer, first offset and newest time, oldest first."""
         found = np.flatnonzero(self.last_offsets == _OPEN_END)
         found = found[np.argsort(self.first_offsets[found], kind="stable")]
         columns = (self.producer_ids, self.first_offsets, self.written_ms)

@@ -177,7 +177,7 @@ class LogDirectory:
     reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     def cleaned_offset(self, log: str) -> int:
-        """Return up to where the cleaner may have taken records of a log; where nothing tells, everywhere."""
+        """Return the offset below which a log's records may be cleaned; unknown counts as all of them."""
         return LAST_OFFSET if self.cleaned_unknown else self.cleaned_to.get(log, 0)
 
     @property

@@ -79,7 +79,7 @@ def end_offset(log: PartitionLog) -> int:
 
 
 def segment_end(segment: SegmentFiles) -> int:
-    """Return the offset behind a segment's last whole batch; its base offset where there is none.
+    """Return the offset after a segment's last whole batch; its base offset if it has no whole batch.
 
     :raises OSError: a file can't be read.
     """

@@ -21,7 +21,7 @@ _REMEDY = "Bring it back from a backup: a broker doesn't start without it."
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Which node of which cluster a log directory belongs to (MetaProperties).
+    """The node and the cluster that a log directory belongs to (MetaProperties).
 
     :param version: 0 in a cluster with ZooKeeper, 1 in one with controllers of its own.
     :param directory_id: of the directory within its node; None: it was formatted before Kafka 3.7.

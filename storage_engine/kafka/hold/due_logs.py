@@ -235,7 +235,7 @@ def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
 def expiry(
     facts: LogFacts, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
 ) -> Mapping[int, int | None]:
-    """Return when the rules take each segment, by its base offset; None: never, as far as is known.
+    """Return the time at which the rules delete each segment, by base offset; None: never, as far as known.
 
     A segment goes no earlier than those before it. An active one goes by its age as soon as all others do:
     the broker closes it then (UnifiedLog#deleteOldSegments).
@@ -257,7 +257,7 @@ def expiry(
 
 
 def kept_span_ms(settings: RetentionSettings, bytes_per_ms: float | None) -> float | None:
-    """Return for how long the rules keep a record, as far as is known; None: for ever, or it isn't known."""
+    """Return the time for which the rules keep a record; None: for ever, or unknown."""
     spans = [float(settings.kept_ms)] if settings.kept_ms >= 0 else []
     if settings.kept_bytes >= 0 and bytes_per_ms:
         spans.append(settings.kept_bytes / bytes_per_ms)
@@ -273,7 +273,7 @@ def _by_age(segment: SegmentFacts, settings: RetentionSettings, now_ms: int) -> 
 def _by_size(
     behind_bytes: int, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
 ) -> int | None:
-    """Return when so much lies behind a segment that size keeps it no more."""
+    """Return the time from which a segment is deleted by size: enough bytes lie behind it then."""
     left_bytes = settings.kept_bytes - behind_bytes
     if settings.kept_bytes < 0:
         return None
@@ -299,7 +299,7 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 
 
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
-    """Return how fast a log has grown at least, whose segment of then is gone: by all that is there since.
+    """Return a log's least growth rate if its remembered segment is gone: by all bytes written since.
 
     :return: bytes a millisecond; None: not known.
     """
@@ -310,7 +310,7 @@ def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_m
 
 
 def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> Written | None:
-    """Return from where on growth is measured at the next look: not from a moment ago, which tells little."""
+    """Return the point from which the next look measures growth; a recent one is kept."""
     since = None if known is None else known.written
     if since is not None and now_ms - since.at_ms < _LONGEST_MS and grown_bytes(segments, since) is not None:
         return since

@@ -61,7 +61,7 @@ class HeldSetting:
     until_then: int | None = None
 
     def least_value(self, found: int, now_ms: int) -> int:
-        """Return the least value that brokers may work by, of which the cluster shows ``found``."""
+        """Return the smallest value that a broker may still apply while the cluster shows ``found``."""
         if now_ms >= self.counts_from_ms:
             return found
         return lesser(found, self.original.value if self.until_then is None else self.until_then)

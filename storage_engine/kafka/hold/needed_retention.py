@@ -233,7 +233,7 @@ def relied_on(
 
 
 def let_go_by_others(others: Sequence[HoldState], log: str, topic_id: str) -> int:
-    """Return up to where other stores have released a log, or are about to; -1: not at all."""
+    """Return the end offset up to which other stores released a log, or are about to; -1: none did."""
     known = [state.logs[log] for state in others if log in state.logs]
     return max((one.let_go for one in known if one.topic_id == topic_id), default=-1)
 

@@ -129,7 +129,7 @@ def memory_of(live_node: LiveNode) -> HoldMemory:
 
 
 def cluster_of(seen: SeenNode) -> str:
-    """Return by what name the stores of a cluster know it."""
+    """Return the cluster's id; "" for a node without a running broker."""
     return "" if seen.node.live is None else seen.node.live.cluster_id
 
 

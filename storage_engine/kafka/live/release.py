@@ -138,7 +138,7 @@ def _prefixes(live_node: LiveNode, segments: Sequence[Segment]) -> Iterator[Pref
 
 
 def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
-    """Yield what goes of each log of a node.
+    """Yield the prefix to delete of each of a node's logs.
 
     :param segments: the first ones of their logs, oldest first in each.
     :raises ChangedUnderUsError: a log isn't among the node's any more.
@@ -267,7 +267,7 @@ def settled_starts(
     refused: Mapping[tuple[str, int], BrokerRefusedError],
     meanwhile: Callable[[], object],
 ) -> Mapping[str, int]:
-    """Return where each log begins, once it is known for certain.
+    """Return each log's start offset, once it is certain.
 
     :raises BrokerUnavailableError: it can't be known in time; they may be deleted any time.
     """
@@ -402,7 +402,7 @@ def cut_remembered(
 
 
 def moved(one: Cut, led: Led | None) -> str:
-    """Return how a log's leader differs from the one that was looked at; "": it doesn't."""
+    """Return the difference between a log's leader now and at the last look; "": there is none."""
     if led is None:
         return "its leader doesn't answer"
     if led.epoch != one.live.leader_epoch:

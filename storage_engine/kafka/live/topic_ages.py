@@ -367,7 +367,7 @@ def _limit(disk: DiskUsage, grown_bytes: int, wanted_ms: int) -> DiskLimit | Non
 
 
 def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
-    """Return how long the disk bears a hold that bears it for the shortest time.
+    """Return the limit of the disk that bears a hold for the shortest time.
 
     :param limits: None: of a disk of which it can't be told.
     """

@@ -125,7 +125,7 @@ _SEVERAL_BYTES = 0x80
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Which nodes have a partition, and how often it has changed its leader.
+    """A partition's replicas, and how often its leader has changed.
 
     :param removing: replicas that a reassignment takes away.
     :param adding: replicas that it adds.

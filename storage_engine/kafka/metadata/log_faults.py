@@ -135,7 +135,7 @@ def _is_whole(directory: LogDirectory, log: PartitionLog, end: int, following: S
 
 
 def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[SegmentFiles]) -> Iterator[str]:
-    """Yield where a segment doesn't end at the beginning of the next one.
+    """Yield the places where a segment doesn't end at the next one's base offset.
 
     The cleaner leaves such gaps in what it has cleaned: there they are nothing to tell.
 

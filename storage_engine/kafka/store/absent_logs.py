@@ -49,7 +49,7 @@ def _identity(directory: LogDirectory, log: PartitionLog, told_at: int) -> LogId
 
 
 def aside_path(node: Node, name: str, log_id: str) -> str:
-    """Return where a broker has set a log aside, under another name; "": nowhere.
+    """Return the path under which a broker set a log aside; "": it didn't.
 
     :param log_id: of the log. Where it or that of a directory can't be told, the name decides.
     """
@@ -63,7 +63,7 @@ def aside_path(node: Node, name: str, log_id: str) -> str:
 
 
 def _metadata_end(node: Node) -> int:
-    """Return where a node's copy of the cluster's metadata ends; 0: it has none."""
+    """Return the end offset of a node's copy of the cluster's metadata; 0: it has none."""
     return next((end_offset(log) for _, log in node.logs if log.name.log == LOG), 0)
 
 

@@ -52,7 +52,7 @@ def reading_context(seen: SeenNode, snapshot: StoreSnapshot, read: Collection[st
 def _times(
     one: SeenLog, settings: RetentionSettings | str, now_ms: int
 ) -> tuple[Mapping[int, int | None], int | None]:
-    """Return in how many ms age may take each segment, and the timestamp of the newest record."""
+    """Return the ms until age may delete each segment, and the newest record's timestamp."""
     newest_ms = None
     try:
         newest_ms = _newest_ms(one)

@@ -65,7 +65,7 @@ def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now
 
 
 def remote_text(settings: RetentionSettings) -> str:
-    """Say that a segment is deleted by its local retention, where remote storage has it."""
+    """Explain that local retention deletes a segment that remote storage has."""
     if settings.local_without_delete:
         return (
             "the broker deletes it once remote storage has it, which files don't tell; with an empty "
@@ -264,7 +264,7 @@ def _compacted(one: SeenLog, settings: RetentionSettings, topics: TopicSettings,
 
 
 def _open(one: SeenLog, what: str) -> tuple[int | None, str]:
-    """Return up to which open transaction something goes, and what to say of it; "" where none is known."""
+    """Return the first offset of the oldest open transaction, and a text on it; "" where none is known."""
     try:
         found = oldest_open(one.log, one.end.offset)
     except CorruptFileError as error:
@@ -375,7 +375,7 @@ def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | 
 
 
 def _left_to_its_broker(plan: LogPlan) -> LogPlan:
-    """Return a log's plan by which we delete nothing, as its topic has remote storage.
+    """Return a log's plan in which we delete nothing, since its topic has remote storage.
 
     Its start, once raised, has its broker delete what is there, too (UnifiedLog, RemoteLogManager).
     """
@@ -421,7 +421,7 @@ def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -
 
 
 def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanRequest) -> tuple[LogPlan, ...]:
-    """Return plans by which we delete, cut to what a person asks for.
+    """Return the plans by which we delete, cut to a person's request.
 
     :raises BadInputError: nobody can ask for that.
     """

@@ -267,7 +267,7 @@ def _taken(location: str, what: str) -> LakeUnavailableError:
 
 
 def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
-    """Return by which policy, and since when, acts expired something, as clauses by the SHA-256 of the act.
+    """Return the policy and time of each act that expired rows, as clauses by the act's SHA-256.
 
     Those that can't be read are left out: ``verify`` says what is wrong with them.
 
@@ -357,7 +357,7 @@ def held_stores(lake: Lake, acts: Acts) -> HeldStores:
 
 
 def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
-    """Return by store each name that it had, the newest last.
+    """Return all names that each store had, the newest last.
 
     The names that its places give it come before those that people gave it.
 

@@ -88,7 +88,7 @@ class ArchivePermits:
         )
 
     def clause_of_log(self, log: str) -> str:
-        """Return that a log isn't archived, and by which rule; "": it is."""
+        """Return a clause with the rule by which a log isn't archived; "": it is archived."""
         topic = find_broker(self.broker).topics.of_log(log) if self.lakes else None
         rule = None if topic is None else self.rule_of(log, topic)
         return "" if rule is None else not_archived_text(rule)
@@ -113,11 +113,11 @@ class ArchivePermits:
 
     @property
     def of_rows(self) -> ArchivePermits | None:
-        """Return these where a log has rows of several topics, each of which may enter or not; else None."""
+        """Return these rules if segments of this kind may enter without some topics' rows; else None."""
         return self if self.lakes and leaves_out_rows(self.broker) else None
 
     def beside(self, receipt: Receipt) -> ArchivePermits | None:
-        """Return these for archiving again what a receipt is of, sound or not; None: all rows enter."""
+        """Return the rules for archiving a receipt's segment again, sound or not; None: all rows enter."""
         return None if receipt.is_whole else replace(self, there=tuple(sorted(receipt.kept_streams)))
 
     def clause_of_receipt(self, receipt: Receipt) -> str:

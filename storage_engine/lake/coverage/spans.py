@@ -1,4 +1,4 @@
-"""Ranges that a store has on disk and a lake has by its receipts: few columns, for up to 100,000 rows."""
+"""Ranges that a store has on disk and a lake has by its receipts: few columns, as they may be 100,000."""
 
 from __future__ import annotations
 

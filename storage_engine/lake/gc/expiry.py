@@ -508,7 +508,7 @@ def data_step(
     taking: Sequence[Receipt],
     live: Sequence[LiveFile],
 ) -> CommitStep | None:
-    """Return the commit by which data files leave the table of rows, and those of receipts come.
+    """Return the commit that removes data files from the table of rows and adds files of receipts.
 
     :param why: says the same for the same work.
     :param taking: receipts whose data files come, where the table hasn't them.

@@ -256,7 +256,7 @@ class Waits:
 
     @classmethod
     def at(cls, now: int, grace_ms: int, trash_ms: int) -> Waits:
-        """Return what is young and what is due at a moment, by how long files are left alone.
+        """Return the times that separate young files from others, and kept trash from due trash, at a moment.
 
         :param now: nanoseconds since the epoch.
         """

@@ -200,7 +200,7 @@ def _strays(table: Table) -> set[int]:
 
 
 def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
-    """Return what the current snapshots lack and an older one may have; "" where nothing is missing."""
+    """Return the fault of the current snapshots that an older one may mend; "": there is none."""
     segments = lake.segments()
     try:
         for store_id, heads in known_heads.items():

@@ -211,7 +211,7 @@ class _Rebuild:
         return TableState(found, mark, chosen)
 
     def _named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
-        """Return by its name what the catalog names outside of the table, where another engine has put it."""
+        """Return, by name, metadata of the catalog that another engine put outside of the table."""
         pointer = self._pointers.get(name)
         if pointer is None or pointer.startswith(f"{location}/metadata/"):
             return {}
@@ -353,7 +353,7 @@ class _Rebuild:
         return sum((store, head.sequence, head.row_hash) in known for store, head in heads)
 
     def _worth_of_data(self, messages: PlacedTable) -> int | None:
-        """Return how many of the files that the receipts rest on a state has."""
+        """Return the number of a state's files that receipts rest on."""
         try:
             live = {location.removeprefix(f"{messages.location}/") for location in live_files(messages)}
         except LakeUnavailableError:

@@ -340,7 +340,7 @@ def broken_receipts(
 
 
 def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Return those whose rows another engine has put into other files, or dropped, since they were proven.
+    """Return receipts whose rows another engine moved into other files, or dropped, since their proof.
 
     :raises LakeUnavailableError: that can't be found out.
     """
@@ -351,7 +351,7 @@ def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
 
 
 def statistics_difference(table: Table, listed: DataFile) -> str:
-    """Return which of the table's statistics of a data file differ from those in its footer; "" where none.
+    """Return the differences between the table's statistics of a data file and its footer; "": none.
 
     Which columns have statistics, and how much of a text its bounds have, is whoever wrote the manifest's to
     choose.

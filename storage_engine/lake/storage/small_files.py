@@ -195,7 +195,7 @@ def forget_files() -> None:
 
 
 def _stamp(location: str) -> _Stamp:
-    """Return what tells a local file from another of its name; None: it isn't local, or is missing."""
+    """Return a local file's identity, which no other file of its name has; None: not local, or missing."""
     path = local_path(location)
     try:
         found = None if path is None else path.stat()

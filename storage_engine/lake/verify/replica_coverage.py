@@ -28,7 +28,7 @@ from storage_engine.model.store import LogNames, Segment, is_unique
 
 
 class LostRange(HasOffsets, Protocol):
-    """Offsets of a log, as it is called."""
+    """Offsets [start_offset, end_offset) of a log, by the log's name."""
 
     @property
     def log(self) -> str: ...
@@ -305,7 +305,7 @@ def _covers(segments: Iterable[Segment], rows: Iterable[Receipt]) -> Iterable[Re
 
 
 def _reached(rows: Iterable[Receipt], first: int) -> int:
-    """Return up to which offset receipts have all from ``first`` on."""
+    """Return the end offset up to which receipts are contiguous from ``first`` on."""
     reached = first
     for row in sorted(rows, key=attrgetter("base_offset")):
         if row.base_offset > reached:

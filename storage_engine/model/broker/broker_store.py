@@ -601,7 +601,7 @@ Remove = Callable[[Path, int], bool]
 
 
 def former_members(**parts: str) -> Mapping[str, str]:
-    """Return by the name of a former member what it is now.
+    """Return the present name of each former member.
 
     :param parts: by a part's name the members that are in it now, each with ``=`` and its new name if that is
         another one; without a name behind it the part itself tells.
@@ -673,7 +673,7 @@ class LockedStore:
         """
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId] | None:
-        """Return those of these segments that are deleted, where a broker removes their files later.
+        """Return the segments among these that are deleted, if the broker removes their files later.
 
         None, as by default: those whose files are gone.
 

@@ -104,4 +104,4 @@ class BackgroundTasks:
 
         :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted.
         """
-        raise BadInputError(f"{left.what}: expected a broker that leaves files behind, found none. It stays.")
+        raise BadInputError(f"{left.what}: expected a broker that leaves files, found another. It stays.")

@@ -82,7 +82,7 @@ class LiveBroker:
 def live_broker(
     values: Mapping[str, Any], refuse: Refuse, shown: Callable[[str], str], *, address_elsewhere: bool = False
 ) -> LiveBroker:
-    """Return by what address and with what settings a running broker is asked.
+    """Return the address and the settings with which a running broker is asked.
 
     :param values: of each live setting by its name, access keys apart; what nobody said is None or empty.
     :param shown: how a person calls a setting.

@@ -1,4 +1,6 @@
-"""Segments that leave a lake now, and a forecast by day. Pure; each segment that stays has a reason.
+"""Segments that leave a lake now, and a forecast by day. Pure.
+
+What is unknown keeps a segment. Each segment that stays has a reason.
 
 A segment leaves whole, once all of its streams are past and its store no longer has it. One of which some
 streams are past and others not is thinned, once enough of its bytes go, or these have waited for long.

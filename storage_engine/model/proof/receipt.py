@@ -418,7 +418,7 @@ class Receipt(ProvenRows):
 
     @property
     def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """Return the fields that all receipts of one segment have in common: SHA-256, end, and its
+        """Return the fields in which all receipts of one segment have to agree: SHA-256, end, and its
         companions' values.
 
         :raises ReceiptError: the row's values for its companions are impossible.
@@ -474,7 +474,7 @@ def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = N
 
 
 def end_word(text: str) -> str:
-    """Return the word for what became of bytes, by what :func:`end_text` says of them."""
+    """Return the report's word for the state of bytes that :func:`end_text` describes."""
     return "NOT ARCHIVED" if text.startswith(NOT_ARCHIVED) else "EXPIRED"
 
 

@@ -159,7 +159,7 @@ class ApprovalPolicy(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Return how much it asks for: a policy of a lower rank asks for less."""
+        """Return its strictness: a policy of a lower rank asks for less."""
         return list(ApprovalPolicy).index(self)
 
 
@@ -373,7 +373,7 @@ class WorkPlace:
 
 
 def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segments: int) -> WorkPlace:
-    """Return where segments are archived. Of none no Spark is started.
+    """Return the place where segments are archived; without any segment no Spark is started.
 
     :param spark: None: the store has none.
     :param threads: with which the task itself would archive them.
@@ -388,7 +388,7 @@ def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segment
 
 
 def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
-    """Return where consumer lag is measured. Of no position no Spark is started.
+    """Return the place where consumer lag is measured; without any position no Spark is started.
 
     :param positions: of groups in queues.
     """

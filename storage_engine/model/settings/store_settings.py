@@ -349,8 +349,8 @@ STORE_SETTINGS = (
     _broker_setting(
         "deletes",
         Kind.CHOICE,
-        "For a store of Kafka, who deletes: its broker by its rules, or Storage Engine, while it is "
-        "held, what is proven.",
+        "For a store of Kafka, who deletes. broker: its broker, by its rules. us: Storage Engine, which "
+        "holds its topics and deletes proven segments.",
         at_shell="A store of Kafka: hold its topics, and delete from it what is proven.",
         option="--deletes-us",
         choices=DELETES,

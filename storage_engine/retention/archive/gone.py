@@ -64,7 +64,7 @@ class GoneResult:
 def find_moved(
     context: Context, snapshot: StoreSnapshot, moved: Sequence[Segment]
 ) -> dict[SegmentId, Segment]:
-    """Return what has segments' records now, wherever it lies, by the ids that these had.
+    """Return the segments that have these segments' records now, wherever they lie, by their former ids.
 
     A broker may have moved their log to another directory, or its cleaner merged them into another segment.
     Nothing is found of a log whose name another one has by now, or where nothing has the records.
@@ -264,7 +264,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
 
 
 def _left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
-    """Return by log what lakes have without topics that archive rules leave out now.
+    """Return, by log, the ranges that lakes have without the topics that archive rules leave out now.
 
     :raises LakeUnavailableError: a lake can't be read.
     """

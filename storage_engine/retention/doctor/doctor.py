@@ -630,7 +630,7 @@ class Place:
 
 
 def look_at_mounts(data_paths: Sequence[Path], root: str) -> tuple[Place, ...]:
-    """Return one directory for each mount that a store lies on, its root's first."""
+    """Return a directory of each mount that a store lies on, the root's first."""
     found: dict[str, Place] = {}
     for path in (Path(root), *data_paths):
         mount = mount_of(path)

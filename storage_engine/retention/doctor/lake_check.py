@@ -203,7 +203,7 @@ def misplaced(
 
 
 def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> Iterator[Finding]:
-    """Yield that the named lakes aren't the store's. Pure.
+    """Yield a finding if the named lakes aren't the store's. Pure.
 
     :param head: of the lake that the store was archived into; None: nothing is wrong.
     """

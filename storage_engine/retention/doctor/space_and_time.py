@@ -183,12 +183,12 @@ class Figures:
 
     @cached_property
     def forces_in_ms(self) -> int | None:
-        """Return in how long the disk makes the broker delete whatever the age; None: not known, or never."""
+        """Return the time until the disk makes the broker delete at any age; None: unknown, or never."""
         return self._fills_in_ms(self.levels.forces_percent)
 
     @cached_property
     def full_in_ms(self) -> int | None:
-        """Return in how long the broker takes no message any more; None likewise."""
+        """Return the time until the broker refuses messages; None: unknown, or never."""
         return self._fills_in_ms(self.full_percent)
 
     def _fills_in_ms(self, percent: int | None) -> int | None:
@@ -368,7 +368,7 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
 
 
 def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
-    """Yield that the disk has no room, at the present growth, for all that its broker is to keep.
+    """Yield a finding if the disk, at its present growth, has no room for the broker's retention.
 
     :param age_setting: the broker's setting that says how long segments stay, as ``KEY=VALUE``; "": none
         does.
@@ -407,7 +407,7 @@ def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Find
 
 
 def _kept_ms(found: Figures) -> int | None:
-    """Return how long the newest segment whose end is known stays."""
+    """Return the shortest retention of sealed segments with a known time of deletion; None: unknown."""
     ages = [
         at_ms - segment.mtime_ns // 1_000_000
         for segment in found.sealed
@@ -606,7 +606,7 @@ def unproven_findings(
 
 
 def touched_findings(count: int) -> Iterator[Finding]:
-    """Yield that a lake has sealed segments whose files were touched since."""
+    """Yield a finding if files of archived sealed segments were touched since."""
     if count:
         yield Finding.note(
             "touched",

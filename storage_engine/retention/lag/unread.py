@@ -217,7 +217,8 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
     in_lake = store.archives and not waived
     unarchived = _unarchived_topics(place, store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
     if unread.error:
-        yield f"it is unknown what consumers have not read of the deleted segments: {unread.error}"
+        segments = "deleted segments" if done else "segments to delete"
+        yield f"it is unknown what consumers have not read of the {segments}: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
         archived = in_lake and row.topic not in unarchived
         yield f"{unread_text(row)} {_where(row, done=done, archived=archived)}" + (

@@ -333,7 +333,7 @@ def _end(
 def _wanted(left: LeftOver) -> str:
     if not left.topic:
         return ""
-    return f"; {left.purpose}: --deleted-topic {left.topic}=REASON permits to delete it"
+    return f"; {left.purpose}: --deleted-topic {left.topic}=REASON permits its deletion"
 
 
 def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, lease: Lease) -> Proofs:

@@ -130,7 +130,7 @@ Unreadable = dict[str, BadInputError | FileGoneError | OSError]
 def find_dependents(
     broker: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
 ) -> tuple[tuple[DependentFile, ...], Unreadable]:
-    """Find the files that point only below these offsets, and the logs of which that can't be told.
+    """Find the files that point only below these offsets, and the logs for which that is unknown.
 
     :param snapshot: of the store as it is.
     :param min_offsets: by name, where logs are to begin.

@@ -64,7 +64,7 @@ def preview(
 
 
 def places_lines(plan: Plan, store: ManagedStore, spark: SparkUse | None) -> Iterator[str]:
-    """Yield where what a plan deletes is archived and its consumers' lag is measured."""
+    """Yield the places where a plan's segments are archived and consumers' lag is measured."""
     sizes = [segment.facts.size_bytes for segment in plan.to_delete]
     if not sizes:
         return

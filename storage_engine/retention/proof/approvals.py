@@ -66,7 +66,7 @@ def this_account() -> Person:
 
 
 def recorded_policy(journal: Journal, store_id: str) -> RecordedPolicy:
-    """Return the most that a store's policy has asked for since two persons lowered it."""
+    """Return the strictest approval on record for a store since two persons last lowered it."""
     found = journal.results_of(store_id, Step.APPROVAL, [_POLICY])
     return from_jsonable(RecordedPolicy, found[-1].payload) if found else NOTHING_RECORDED
 
@@ -314,7 +314,7 @@ def question_alarms(
 
 
 def require_consent(context: Context, run: Run, consent: Consent) -> None:
-    """Make sure that a plan may go as far as persons are concerned.
+    """Make sure that a plan has the approvals that it needs.
 
     :raises NotApprovedError: a second person has to approve the run's plan, and none has.
     """

@@ -206,7 +206,7 @@ def consent_to(
 
 
 def shorter_retention(recorded: RecordedPolicy, kept_ms: int | None) -> str:
-    """Return how settings keep segments for less time than they did, as a clause; "": they don't.
+    """Return a clause on settings that keep segments for less time than before; "": there are none.
 
     :param kept_ms: for how long they keep them now; None: it isn't known.
     """
@@ -381,7 +381,7 @@ def _content(segment: Segment) -> tuple[int | tuple[int, int, int, int] | None, 
 def _valid(
     receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str], lacking: str
 ) -> tuple[Receipt | None, str]:
-    """The one receipt that counts, or None and why there is none.
+    """Return the one valid receipt, or None and the reason.
 
     One that is partial by any act but archive rules proves nothing, whatever rules permit.
     """

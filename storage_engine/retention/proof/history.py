@@ -107,7 +107,7 @@ def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[s
 
 
 def open_releases(journal: Journal, store_id: str) -> dict[str, dict[str, SegmentRelease]]:
-    """Return by run what it meant to delete and has no result of; not of runs whose undo has begun."""
+    """Return, by run, intended deletions without a result, except of runs whose undo has begun."""
     undoing = {event.run_key for event in journal.store_events(store_id, Step.UNDO)}
     by_run: dict[str, list[Event]] = {}
     for event in journal.store_events(store_id, Step.RELEASE):

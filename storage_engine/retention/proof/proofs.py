@@ -392,7 +392,7 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
 def without_older(
     lakes: Sequence[Lake], unreachable: Mapping[str, str], known: KnownHeads, store_id: str
 ) -> tuple[list[Lake], dict[str, str]]:
-    """Count lakes that lack what they are known to have had among those that can't be asked.
+    """Treat lakes that lack receipts they are known to have had as lakes that can't be asked.
 
     :return: lakes and reasons as :func:`reachable_lakes` does.
     :raises LakeUnavailableError: none is left; has every reason.

@@ -44,7 +44,7 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
 def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[ReleasedSpan, ...]:
     """Return ranges that are gone from the log and whose link isn't provably unchanged.
 
-    :raises ShieldError: its content is unknown.
+    :raises ShieldError: the shield's content is unknown.
     """
     return tuple(
         ReleasedSpan(

@@ -52,7 +52,7 @@ _OF_RELEASE = {
 
 
 def find_contradictions(history: RunHistory, record: RunRecord) -> tuple[str, ...]:
-    """Return as clauses what a run's records say against each other, each: expected …, found …
+    """Return contradictions among a run's records as clauses, each: expected …, found …
 
     Of a run that hasn't ended, what its end writes isn't expected yet.
     """
@@ -207,7 +207,7 @@ def read_history(reader: JournalReader, store_id: str, run: DeletingRun) -> RunH
 
 
 def read_run_contradictions(reader: JournalReader, history: RunHistory) -> tuple[str, ...]:
-    """Return as clauses what a run's records say against each other and against its events.
+    """Return contradictions among a run's records and with its events, as clauses.
 
     :raises JournalUnavailableError: the journal can't be read.
     """

@@ -74,7 +74,7 @@ def own_ends(
 def proven_ends(
     snapshot: StoreSnapshot, rows_of: Callable[[SegmentId], Iterable[Receipt]], acts: OwnActs
 ) -> dict[SegmentId, int]:
-    """Return where sealed segments end by receipts of the very same files.
+    """Return the end offsets of sealed segments by receipts of the very same files.
 
     :param rows_of: returns sound receipts of a segment in its log's lineage.
     """

@@ -119,7 +119,7 @@ def _stamped_otherwise(
     stamp: Stamp | None,
     rows: Sequence[DeletedRange],
 ) -> str:
-    """Return that the journal doesn't have the deletion any more as a stamp has it; "": it has.
+    """Return a text if the journal's deletion differs from the stamp's; "": they agree.
 
     Asked before the stamp goes on to a later deletion: what it says then tells nothing of this one.
 

@@ -107,7 +107,7 @@ def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
 
 
 def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[SeenLog, ...]:
-    """Return which known logs aren't here: nothing has their names, or another log has."""
+    """Return known logs that are missing: no log has their names, or another one has."""
     found = {one.log: one for one in here}
     return tuple(one for one in known if one.log not in found or not one.is_same_log(found[one.log]))
 

@@ -194,7 +194,7 @@ def _changed(
     sources: Mapping[RunDigest, Sequence[str]],
     rows: Sequence[DeletedRange],
 ) -> Finding:
-    """Return that the journal's events of a run aren't those that were witnessed."""
+    """Return a text if the journal's events of a run aren't the witnessed ones."""
     digest, found = next(iter(wrong.items()))
     names = " and ".join(dict.fromkeys(source for it in wrong for source in sources[it]))
     return Finding(
@@ -407,7 +407,7 @@ def _with_journal(
 def _proven_ends(
     snapshot: StoreSnapshot, record: StoreRecord, rows: Sequence[Sequence[Receipt]]
 ) -> dict[SegmentId, int]:
-    """Return where sealed segments end by their receipts."""
+    """Return the end offsets of sealed segments by their receipts."""
     by_id: dict[SegmentId, list[Receipt]] = {}
     for row in (one for of_lake in rows for one in whole(of_lake)):
         if row.lineage == record.lineage_of(row.log):

@@ -253,7 +253,7 @@ def _what_now(proofs: Proofs) -> str:
 
 
 def reading_of(context: Context, lease: Lease) -> Reading:
-    """Return how to read segments again: as gently to a broker as archiving is."""
+    """Return the way to read segments again, at the pace of archiving beside a broker."""
     return Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
 
 

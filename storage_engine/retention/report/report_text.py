@@ -295,7 +295,7 @@ def _lag(report: Report) -> Iterator[str]:
         if unnamed:
             names.append(f"{unnamed} more groups")
         queues = count_text(lag.at_risk_queues, unit)
-        yield f"in {queues} these still have to read the segments to delete: {', '.join(names)}"
+        yield f"in {queues} these still have to read segments of the plan: {', '.join(names)}"
     told = {(row.group, row.topic, row.queue_id) for row in lag.worst}
     others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in told]
     for row in others[:_LAGGING_SHOWN]:

@@ -320,7 +320,7 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
 
 
 def ask(broker: str, doing: str, question: Callable[[], T]) -> T:
-    """Return a package's answer of which nothing but its coming is checked.
+    """Return a package's answer unchecked; only a failure to answer is handled.
 
     :raises BrokerPackageError: as :func:`package_errors`.
     """

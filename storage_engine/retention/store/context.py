@@ -317,7 +317,7 @@ def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> Br
 
 
 def managed_of(store: AnyStore) -> ManagedStore:
-    """Return the settings of a store that is open or not."""
+    """Return a store's settings, whether the store is open or not."""
     return store.store if isinstance(store, Context) else store
 
 

@@ -250,7 +250,7 @@ def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord
 
 
 def _name_here(store: ManagedStore, known: StoreRecord | None) -> str:
-    """Return by which name a store is to be known here."""
+    """Return the name under which a store is to be known here."""
     return known.name if known and known.name and not store.named else store.name
 
 

@@ -211,7 +211,7 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
 
 
 def rebuild_heads(journal_url: str | None, lake_location: str) -> dict[str, ChainHead]:
-    """Return by store the last receipt that is known of it.
+    """Return the last known receipt of each store.
 
     :param journal_url: None: there is no journal.
     :param lake_location: of the lake. Where a store's receipts are known of one lake only, at another place,

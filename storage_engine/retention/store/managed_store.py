@@ -183,7 +183,7 @@ class ManagedStore:
 
 
 def archive_threads_of(store: ManagedStore, segment_bytes: int = USUAL_SEGMENT_BYTES) -> int:
-    """Return how many segments of a store its tasks archive at a time, but in an emergency.
+    """Return how many of a store's segments its tasks archive at a time, except in an emergency.
 
     :param segment_bytes: of the largest.
     """

@@ -176,7 +176,7 @@ def read_stamp(root: str) -> Stamp | None:
 
 
 def stamped_ids(root: str) -> frozenset[str]:
-    """Return of which stores there are stamps; more than one where a new stamp is in some directories only.
+    """Return the ids of stores in stamps; several if a new stamp is only in some directories.
 
     :raises StoreIdentityError: one can't be read.
     """

@@ -317,7 +317,7 @@ def _unhandled_all(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]
 
 
 def _file_of_rocksdb(directory: Path) -> str:
-    """Return a file of a database in a directory, as of one that was copied in part; "": there is none."""
+    """Return the path of a database's file in a directory, even of a partial copy; "": there is none."""
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):

@@ -288,7 +288,7 @@ def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tu
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
-    """Return what is remembered of a store's hold; None: it isn't held, or nothing is remembered.
+    """Return the remembered state of a store's hold; None: it isn't held, or none is remembered.
 
     :raises GateRefusedError: what is remembered isn't what this release writes.
     """

@@ -279,7 +279,7 @@ def _expected(state: HoldState) -> dict[str, str]:
 
 
 def _newest_offset(state: HoldState) -> int:
-    """Return where the segment began that was active: what is below it was sealed, and on disk."""
+    """Return the base offset of the then active segment: all below it was sealed, and on disk."""
     return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
 
 
@@ -301,7 +301,7 @@ _NAMED = 20
 
 
 def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...]:
-    """Say of each range that is gone whose messages were in it."""
+    """Add the topics of its messages to each missing range."""
     drift = tuple(drift)
     gone = [d for d in drift if d.kind is DriftKind.SEGMENT_GONE and not d.topics]
     counted = topics_in(layout, [(d.start_offset, d.end_offset) for d in gone])

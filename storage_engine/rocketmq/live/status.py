@@ -117,7 +117,7 @@ def untried_text(settings: Mapping[str, str]) -> str:
 
 
 def _status(parts: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
-    """Return what a hold is worth as it is found, without renewing it."""
+    """Return the state of a hold as it is now, without a renewal."""
     lasting, new = drift_of(parts, state, found)
     said = [d.detail for d in lasting if d.kind in ENDS_TRUST]
     stands, place, ends_at_ms, deletes_from_ms = not said, -1, found.at_ms, found.at_ms
@@ -158,7 +158,7 @@ def _status(parts: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
 
 
 def _before_the_first(parts: LiveParts, now_ms: int) -> Iterator[str]:
-    """Say of a store that isn't held what would keep it from being, and what a hold would change."""
+    """Describe what a hold of a store would change, and what would prevent the hold."""
     found, root = observe(parts, now_ms), parts.root
     try:
         marker.refuse_foreign(root, None, now_ms)
@@ -242,7 +242,7 @@ def progress(
 def checkpoint_behind_ms(
     checkpoint: Mapping[str, int], newest_message_ms: int | None, oldest_message_ms: int | None
 ) -> dict[str, int]:
-    """Return by name how much older than the newest message each value of a checkpoint is.
+    """Return the age of each checkpoint value, by name, relative to the newest message.
 
     :param newest_message_ms: None: the log has none, or it was not looked at, and then nothing is said.
     :param oldest_message_ms: None: not known.

@@ -209,7 +209,7 @@ class BrokerGroup:
         )
 
     def _registered(self) -> tuple[dict[str, str], set[str], list[str]]:
-        """Return by address who is registered as a master, where; who as a slave; and who can't be asked."""
+        """Return the registered masters and slaves by address, and the name servers that can't be asked."""
         servers = _listed(self.name_servers or self.settings.get(NAME_SERVERS, ""))
         claims, slaves, unknown = dict[str, str](), set[str](), list[str]()
         if not servers:

@@ -417,7 +417,7 @@ def keep_all(
     notices: tuple[str, ...],
     why: str = "this store is archived alone: nothing of it is deleted",
 ) -> Plan:
-    """Plan for a store of which we delete nothing: whatever holds, everything stays."""
+    """Return the plan of a store from which we delete nothing: every segment stays."""
     (log,) = snapshot.logs
     decisions = tuple(Decision(segment, Reason.UNKNOWN, why) for segment in log.segments)
     return Plan(

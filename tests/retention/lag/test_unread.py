@@ -116,6 +116,9 @@ def test_positions_that_can_not_be_read_are_unknown_and_said(planned: Make) -> N
         (Path(store.root) / "config" / name).write_text("{")
     unread = preview(store, PlanRequest(manual=True)).unread
     assert "lmqConsumerOffset.json" in unread.error
+    for done, segments in ((False, "segments to delete"), (True, "deleted segments")):
+        said = f"it is unknown what consumers have not read of the {segments}: {unread.error}"
+        assert said in unread_lines(store, unread, done=done)
 
 
 def test_without_an_archive_they_are_said_to_be_gone(planned: Make) -> None:

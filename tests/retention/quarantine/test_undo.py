@@ -165,7 +165,7 @@ def test_what_was_deleted_for_good_has_nothing_to_undo(managed: Stores) -> None:
     clean(store, "r", 1)
     with pytest.raises(RunStateError, match="expected one that has set something aside"):
         undo(replace(store, policy=WITH_UNDO), "r", "ann")
-    with pytest.raises(RunStateError, match="not found"):
+    with pytest.raises(RunStateError, match="found no run"):
         undo(store, "another", "ann")
 
 

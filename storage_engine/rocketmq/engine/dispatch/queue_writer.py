@@ -590,7 +590,7 @@ class QueueTable:
 
     @property
     def max_physical_offset(self) -> int:
-        """Return up to where the log was dispatched, by the entry that reaches furthest."""
+        """Return the physical offset up to which the log is dispatched: the largest of all queues."""
         return max((writer.max_physical_offset for writer in self), default=-1)
 
     def recover(self, unflushed_from: int | None) -> None:
