@@ -274,9 +274,11 @@ def open_context(
         if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
             # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
             check_any_catalog_file(store.lakes)
+        journal = None if missing_sqlite_file(store.journal_url) else Journal(store.journal_url)
         if not only_gives_back:
-            _check_lakes_of_new(store)
-        journal = Journal(store.journal_url)
+            _check_lakes_of_new(store, journal)
+        # Only now a new one is made.
+        journal = journal or Journal(store.journal_url)
         record = identify(store, journal)
         take_from_all(dict.fromkeys((Path(store.real_root), *data_paths)))
         broker = _renewed(store, broker, hold_memory(journal, record.store_id))
@@ -286,15 +288,15 @@ def open_context(
         )
 
 
-def _check_lakes_of_new(store: ManagedStore) -> None:
+def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
     """Refuse lakes of another kind of broker before a store that no journal knows is recorded beside them.
 
     :raises BadInputError: a lake is for another broker's segments. What can't be read is for others to tell.
     """
-    if store.policy.archive is ArchiveMode.OFF:
+    if not store.archives:
         return
     with suppress(StorageEngineError):
-        if is_known(store, Journal(store.journal_url, read_only=True)):
+        if journal is not None and is_known(store, journal):
             return
     # The lake's libraries, which a store that is known needs for nothing here.
     from storage_engine.lake.catalog.catalog import check_broker, open_lake

@@ -151,6 +151,6 @@ def test_a_lake_whose_journal_cannot_be_written_is_verified_but_not_in_turns(
     nowhere = f"sqlite:///{tmp_path}"
     (found,) = verify_lake(lake.config, nowhere, VerifyLevel.FILES)
     assert (found.overall, found.checked_count) == (Status.WARNING, SEGMENTS)
-    assert [one.detail[:45] for one in found.findings] == ["its record of deletions was not compared: "]
+    assert [one.detail[:42] for one in found.findings] == ["its record of deletions was not compared: "]
     with pytest.raises(JournalUnavailableError):
         verify_lake(lake.config, nowhere, VerifyLevel.FILES, max_bytes=1)
