@@ -3,7 +3,7 @@
 Nothing of a request becomes a path of the disk: what is shown comes from the journal, or from files that were
 read before. No library is imported that reads segments or lakes.
 
-Reports of runs, from the journal that the store's connection names: a page, or the story in short.
+Reports of runs come from the journal that the store's connection names: as a page, or as the story in short.
 """
 
 from __future__ import annotations

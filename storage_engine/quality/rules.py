@@ -1,12 +1,12 @@
 """The rules behind the expectations, the suites that name them, and runs of suites by the rules alone.
 
-Pure; each function takes the columns that its expectation names, by name, and returns one boolean a row. They
+A rule is pure: it takes the columns that its expectation names, by name, and returns one boolean a row. They
 are arrays of NumPy or Series of pandas; those of the suites of rows may be Spark's as well. Text is "" and an
 offset is -1 where a fact table has nothing to say.
 
-The rule of each expectation, and the suites of ``expectations/``, which name the columns that it reads. The
-JSON there is all that says what is expected of a fact table; a user may read and tighten it. Free of Great
-Expectations, since the rules judge without it as well: ``engine`` makes its classes of these.
+The suites of ``expectations/`` name each expectation's columns. The JSON there is all that says what is
+expected of a fact table; a user may read and tighten it. Free of Great Expectations, since the rules judge
+without it as well: ``engine`` makes its classes of these.
 """
 
 from __future__ import annotations

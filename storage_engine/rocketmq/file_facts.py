@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ from storage_engine.model.report.facts import (
 from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.commitlog import FrameKind, FrameTable, scan_segment
-from storage_engine.rocketmq.engine.serving import EngineSession, ask_who_serves
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.checkpoint import Checkpoint, read_known_values
@@ -55,6 +54,9 @@ from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.rules.rules import DEFAULT_INTERVAL_MS
 from storage_engine.rocketmq.store.store import find_active
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.engine.serving import EngineSession
 
 _HEAD = struct.Struct(">iI")
 _OFFSET = struct.Struct(">q")
@@ -601,6 +603,9 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     :raises StoreBusyError: a running broker changes files each time that they are looked at.
     :raises BrokerError: the store's broker runs, and can't be asked.
     """
+    # Compiled code takes as long to import as an inspection of a store, which lists files by this module.
+    from storage_engine.rocketmq.engine.serving import ask_who_serves
+
     if settings.live is None:
         config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
         layout = resolve_layout(config)

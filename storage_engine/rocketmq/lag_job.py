@@ -1,4 +1,4 @@
-"""Consumer lag of a RocketMQ store, ready to be computed in shares; see ``model.broker.lag_job``."""
+"""Consumer lag of a RocketMQ store, ready to be computed in shares; see ``model.broker.kind``."""
 
 from __future__ import annotations
 

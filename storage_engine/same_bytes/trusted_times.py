@@ -1,15 +1,15 @@
 """The times of files as a proof of no writes: mounts that keep them, open mappings, and files that settle.
 
-Not by the kind of file system: one and the same says nothing of a write through a mapping with some mount
-options, or below another. So it is tried, with a scratch file that never has a name where that can be: it may
-lie beside a broker's segments then, too.
+The kind of a file system doesn't tell whether a file's times show writes: with some mount options, or below
+another one, the same kind doesn't show a write through a mapping. So it is tried once a mount and start, with
+a scratch file that never has a name where that can be: it may lie beside a broker's segments then, too.
 
-Mounts, and processes that may write to a file through a mapping, as the kernel tells them (Linux). Nothing is
-tried on a mount. A process that can't be looked into may write. A file is known by its inode, whatever name
-or mount a process came to it by. The device isn't compared: btrfs and overlays have another one in ``maps``
-than in ``stat``. One file too many only costs time.
+Mounts, and processes that may write to a file through a mapping, are read from /proc (Linux). A process that
+can't be looked into may write. A file is known by its inode, whatever name or mount a process came to it by.
+The device isn't compared: btrfs and overlays have another one in ``maps`` than in ``stat``. One file too many
+only costs time.
 
-Look at a file so that each later write to it is seen: until its times say all that was written before. A
+To settle a file is to look at it so that each later write shows: until its times tell all earlier ones. A
 broker writes its log through a mapping. The kernel moves a file's times when a page of it is first written
 to, and not again before that page is clean. So a file is flushed until nothing of it was written meanwhile,
 and until its times are so old that a later write can't have the same.

@@ -3,7 +3,7 @@
 A link is recorded before it is made. What a killed process left is told by the inode: a link that was only
 meant counts where the segment's own inode has its name.
 
-Files of a shield as they are on disk: a file is ours only where the record has its inode.
+A file on disk is ours only where the record has its inode.
 """
 
 from __future__ import annotations

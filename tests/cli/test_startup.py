@@ -84,6 +84,12 @@ def test_planning_compiles_nothing(store: Path) -> None:
     assert not _imported_by(["plan", str(store)]) & (HEAVY | {"numba"})
 
 
+def test_what_lists_the_files_of_a_store_compiles_nothing() -> None:
+    code = "import sys, storage_engine.rocketmq.inspect; print(sorted({'numba'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.slow
 def test_planning_a_node_of_kafka_imports_no_pandas_either(tmp_path: Path) -> None:
     node = write_node(tmp_path / "node", topics=1, partitions=2, expired_every=1, now_ms=clock_ms())

@@ -103,7 +103,7 @@ def test_options_take_the_times_that_are_printed(zone: ZoneInfo | None) -> None:
 DATA = {
     "lake/restore/export.py",
     "lake/gc/trash.py",
-    "console/calendar.py",
+    "console/stores.py",
     "retention/monitor/notifying.py",
     "cli/simulate.py",
     "rocketmq/engine/dispatch/index_writer.py",

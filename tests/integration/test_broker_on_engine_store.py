@@ -20,7 +20,7 @@ from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.inspect import look_up
-from storage_engine.rocketmq.restored_store import COLUMNS, config_files, merge_queues, queues_of
+from storage_engine.rocketmq.restored_store import QUEUE_COLUMNS, config_files, merge_queues, queues_of
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.services.command_line import run_command
 
@@ -42,7 +42,7 @@ def give_config(root: Path) -> Frames:
     for path in sorted((root / "commitlog").iterdir()):
         data = path.read_bytes()
         for table, _ in CODEC.decode(data, int(path.name)):
-            queues.append(queues_of(table.select(list(COLUMNS))))
+            queues.append(queues_of(table.select(list(QUEUE_COLUMNS))))
             for row in table.to_pylist():
                 at = row["physical_offset"] - int(path.name)
                 if row["kind"] == "message":

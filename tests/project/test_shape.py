@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -24,6 +25,52 @@ def test_no_measure_is_above_its_limit_nor_a_limit_above_what_is_there_by_much()
     for measure in measures():
         assert measure.count <= measure.limit, f"{measure}: make shape"
         assert measure.limit <= measure.count * 1.02 + 5, f"lower the limit: {measure}"
+
+
+def test_what_tests_and_demos_import_of_the_package_is_there() -> None:
+    """Many tests need a broker, and only a run with one would meet a name that has moved."""
+    root = PACKAGE.parent
+    older = "tests/services/released_driver.py"
+    absent = [
+        f"{path.relative_to(root)}:{node.lineno}: {node.module}.{name.name}"
+        for folder in ("tests", "demo", "benchmarks", "docs")
+        for path in sorted((root / folder).rglob("*.py"))
+        if path.relative_to(root).as_posix() != older
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE.name
+        for name in node.names
+        if not _is_there(root, node.module or "", name.name)
+    ]
+    assert absent == []
+    assert _is_there(root, "storage_engine.core", "clock")
+    assert not _is_there(root, "storage_engine.core.clock", "no_such_name")
+
+
+def _is_there(root: Path, module: str, name: str) -> bool:
+    """Whether a module of the package has a submodule of this name, or binds the name."""
+    path = root.joinpath(*module.split("."))
+    if (path / name).is_dir() or (path / f"{name}.py").is_file():
+        return True
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return source.is_file() and name in _bound(source)
+
+
+@cache
+def _bound(source: Path) -> frozenset[str]:
+    """Return the names that a module binds itself, outside its functions and classes."""
+    bound: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(source.read_text())]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {name.asname or name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+        nodes += ast.iter_child_nodes(node)
+    return frozenset(bound)
 
 
 FILES = "RocketMQBrokerStore"

@@ -1,7 +1,7 @@
 """Parts that every command shares: options in groups, --quiet, and options that the environment may give.
 
-Failures of disk, object store, catalog or Java that a library raises and no layer has told, as one error. A
-layer that knows what was being done tells it better. A mistake in our own code stays a traceback.
+Here, too, failures of disk, object store, catalog or Java that a library raises become one error, if no layer
+below has reported them. A mistake in our own code stays a traceback.
 """
 
 from __future__ import annotations

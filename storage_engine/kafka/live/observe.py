@@ -1,8 +1,8 @@
 """A node of a running cluster, and one look at the cluster's answers about its partitions. Changes nothing.
 
-What the cluster refuses is unknown, and said; where nobody answers the whole look is an error.
+An answer that the cluster refuses is unknown, and reported; if no broker answers, the whole look is an error.
 
-Findings about a node that only its running cluster can tell. Of files only topics' ids are read.
+Also findings about a node that only its running cluster can tell. Of files only topics' ids are read.
 """
 
 from __future__ import annotations

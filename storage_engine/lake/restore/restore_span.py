@@ -1,4 +1,4 @@
-"""The archived segments that a restore takes, and the filler in place of deleted ones. Pure."""
+"""The archived segments that a restore takes, and the record of those with filler for deleted messages."""
 
 from __future__ import annotations
 

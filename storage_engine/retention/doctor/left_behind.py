@@ -1,6 +1,6 @@
 """Findings on files that runs have left in a store, and findings from the store's journal.
 
-Findings from a store's journal: from the last retention report, and on logs that the last archive refused. To
+Those from the journal are from the last retention report, and on logs that the last archive refused. To
 archive such a log again is no advice before somebody mends it.
 """
 

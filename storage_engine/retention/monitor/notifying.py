@@ -360,15 +360,20 @@ def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple
         if one.what in new:
             del new[one.what]
         else:
-            before[_NUMBER.sub("#", one.what)].append(one)
+            before[_without_numbers(one.what)].append(one)
     began = []
     for what in new:
-        same = before[_NUMBER.sub("#", what)]
+        same = before[_without_numbers(what)]
         if same:
             same.pop(0)
         else:
             began.append(Alarm(what, now_ms))
     return began, [one for left in before.values() for one in left]
+
+
+def _without_numbers(what: str) -> str:
+    # Earlier releases wrote "somebody": an upgrade must not end an alarm and begin it again.
+    return _NUMBER.sub("#", what.replace("somebody", "another program"))
 
 
 _kept_here: dict[str, tuple[Alarm, ...]] = {}

@@ -1,9 +1,9 @@
-"""Ranges that a run deleted or lost, by its events, their SHA-256, and losses that a person accepted. Pure.
+"""Ranges that a run deleted or lost, by its events, their SHA-256, and losses that a person accepted.
 
 Of runs that were witnessed when they deleted, the journal may lack some: an older copy of it lacks all that
 came after a moment. Anything else was changed by somebody.
 
-Losses that a person has seen and accepted: from then on validation warns of them, and doesn't fail.
+An accepted loss is an event of the journal: from then on validation warns of it, and doesn't fail.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A run's report: what it did and why, for each segment that was deleted or kept; and its figures.
 
-Figures of what a run archived or deleted, for readers who don't open its report.
+Its figures are for readers who don't open the report.
 """
 
 from __future__ import annotations

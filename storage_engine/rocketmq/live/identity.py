@@ -3,9 +3,9 @@
 One message tells whether the broker still has the store that was held: the first one of the newest sealed
 segment. Sealed, since what a crash may cut off and write again is only what was active.
 
-The log of a slave's master, beside the archived segments that the slave is to begin with. Changes nothing. A
-slave asks its master for what follows its own last byte. A master that no longer has it sends heartbeats for
-ever, and one whose log has other messages before it goes on all the same: neither broker says a word.
+A restored slave's segments are compared with its master's log. Changes nothing. A slave asks its master for
+what follows its own last byte. A master that no longer has it sends heartbeats for ever, and one whose log
+has other messages before it goes on all the same: neither broker says a word.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal
 from storage_engine.retention.monitor import notifying
 from storage_engine.retention.monitor.notifying import (
+    Alarm,
     CommandMeans,
     Means,
     Subject,
@@ -348,3 +349,10 @@ def until_told(posted: Posted, count: int) -> None:
     ends_at = time.monotonic() + 120
     while len(posted.bodies) < count and time.monotonic() < ends_at:
         time.sleep(0.01)
+
+
+def test_an_alarm_that_an_older_release_told_in_other_words_still_stands() -> None:
+    told = Alarm("setting-changed: expected a=false, found true: somebody changed it", 1)
+    same = told.what.replace("somebody", "another program")
+    assert changes([told], [same], 2) == ([], [])
+    assert changes([told], [f"{same}; and more"], 2)[1] == [told]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ipaddress
 import zlib
 from pathlib import Path
@@ -165,3 +166,30 @@ def test_compiled_code_is_bound_to_every_module_that_is_compiled_into_it() -> No
     stamp = native._sources_stamp(Path(__file__).parent.parent)
     assert names <= {name for name, _, _ in stamp}
     assert stamp in _crc32._cache._cache_file._source_stamp
+
+
+def test_compiled_code_is_bound_to_each_module_whose_values_it_takes() -> None:
+    """A module that has moved would else leave code on disk that goes on with its old values."""
+    root = Path(native.__file__).parent
+    beside_kernels = {"memory.py", "exceptions.py"}
+    unbound = {
+        (path.name, module)
+        for path in root.rglob("*kernels.py")
+        for module in _imported(path)
+        if module not in {name for name, _, _ in native._sources_stamp(path.parent)} | beside_kernels
+    }
+    assert unbound == set()
+    assert "batch_walk.py" in _imported(root / "kafka" / "codec" / "batch_kernels.py")
+
+
+def _imported(path: Path) -> set[str]:
+    """Return the file names of the package's modules that a module imports."""
+    root = Path(native.__file__).parent
+    names = [
+        (node.module or "", name.name)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("storage_engine")
+        for name in node.names
+    ]
+    below = [(root.joinpath(*module.split(".")[1:]), name) for module, name in names]
+    return {f"{name}.py" if (place / f"{name}.py").is_file() else f"{place.name}.py" for place, name in below}
