@@ -23,8 +23,8 @@ from storage_engine.console.stores import all_stores
 from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import reports, runs, samples
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.report.diagnosis import Finding, Severity
-from storage_engine.model.store import DiskUsage
 
 MINUTE_MS = 60_000
 DAY_MS = 1_440 * MINUTE_MS

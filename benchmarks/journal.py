@@ -34,8 +34,9 @@ from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.rows import SEQUENCE, project
 from storage_engine.journal.tables.schema import events, plans, runs, samples
 from storage_engine.lake.move.making import make_lake
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import PlanRequest
-from storage_engine.model.store import DiskUsage, TopicDay
+from storage_engine.model.store import TopicDay
 from storage_engine.project.up import unpack_sample_store
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore

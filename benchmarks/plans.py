@@ -19,8 +19,9 @@ from benchmarks.generate import Shape, write_store
 from storage_engine.core.long_work import no_collection
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.move.making import make_lake
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.retention.store.broker_answers import check_plan, check_snapshot
 from storage_engine.retention.store.managed_store import ManagedStore
 

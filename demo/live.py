@@ -29,7 +29,7 @@ from storage_engine.core.wording import count_text, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
 from storage_engine.project.up import free_port
 from storage_engine.retention import steps

@@ -42,9 +42,9 @@ from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text, duration_text, printable, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError, StoreNotFoundError
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.lag import touched_text
 from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity, by_severity
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention.doctor.pipeline_findings import pipeline_findings
 
 if TYPE_CHECKING:

@@ -33,11 +33,11 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan import PlanRequest, wanted_bytes
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.settings.store_settings import BROKER_DELETES
-from storage_engine.model.store import DiskUsage
 
 if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import BrokerStore

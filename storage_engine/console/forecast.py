@@ -55,7 +55,7 @@ from storage_engine.model.course import (
     SettingType,
     ingest_from,
 )
-from storage_engine.model.store import fills_in_ms, room_below
+from storage_engine.model.disk import fills_in_ms, room_below
 
 L = TypeVar("L", Moment, "Filled")
 SPAN_DAYS = 14

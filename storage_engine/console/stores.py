@@ -24,7 +24,7 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.run_rows import Verdict
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
 from storage_engine.journal.records import Step
-from storage_engine.model.store import fills_in_ms, room_below
+from storage_engine.model.disk import fills_in_ms, room_below
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.journal.tables.database import missing_sqlite_file, place_of
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.broker.broker_store import hold_of
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from storage_engine.retention.hold.hold_text import broker_text, drift_text, hold_text
 from storage_engine.retention.store.broker_answers import take_snapshot
 from storage_engine.retention.store.broker_disks import checked_data_paths

@@ -58,10 +58,11 @@ from storage_engine.journal.tables.schema import (
     stores,
     waivers,
 )
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.store import DiskUsage, TopicDay
+from storage_engine.model.store import TopicDay
 
 _ASK_AGAIN_SECONDS: Final = 0.5
 

@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from storage_engine.core.clock import ClockReading
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.store import DiskUsage, Lineages
+from storage_engine.model.store import Lineages
 
 REPORT_VERSION = 1
 """Version of a report's fields: it grows where an existing field changes its meaning, or is gone."""

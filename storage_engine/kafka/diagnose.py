@@ -38,6 +38,7 @@ from storage_engine.kafka.stopped.store_lock import lock_holder
 from storage_engine.kafka.store.absent_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.transactions import find_open, transaction_findings
 from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.disk import DiskUsage, fills_in_ms
 from storage_engine.model.report.diagnosis import (
     BrokerDiagnosis,
     Finding,
@@ -47,7 +48,6 @@ from storage_engine.model.report.diagnosis import (
     named_in_short,
     reason_of,
 )
-from storage_engine.model.store import DiskUsage, fills_in_ms
 
 _MILLION = 1_000_000
 _UNLIKE = 2

@@ -15,8 +15,8 @@ from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_MET
 from storage_engine.kafka.format.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.report.inspection import Disks, Inspection, Paragraph, Section, Table
-from storage_engine.model.store import DiskUsage
 
 _MAX_SEGMENT_BYTES = (1 << 31) - 1
 

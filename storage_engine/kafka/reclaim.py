@@ -72,6 +72,7 @@ from storage_engine.model.broker.broker_store import (
     is_used_by_others,
 )
 from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan import (
     Cause,
@@ -85,7 +86,7 @@ from storage_engine.model.plan import (
     wanted_bytes,
 )
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store import Archivable, DiskUsage, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import Archivable, Segment, SegmentId, StoreSnapshot
 
 Fault = tuple[Reason, str]
 

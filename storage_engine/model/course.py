@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.store import percent_rounded_up
+from storage_engine.model.disk import percent_rounded_up
 
 HOURS_A_DAY = 24
 LONGEST_HORIZON_MS = 366 * DAY_MS

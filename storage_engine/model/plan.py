@@ -20,8 +20,9 @@ from typing import Protocol, TypeVar
 
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.settings.policy import ApprovalPolicy
-from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentId, percent_rounded_up
+from storage_engine.model.store import FileFacts, Segment, SegmentId
 
 T = TypeVar("T")
 

@@ -61,8 +61,9 @@ from storage_engine.model.course import (
     ingest_from,
     most_bytes_within,
 )
+from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.plan import PlanRequest, Reason, Urgency
-from storage_engine.model.store import DiskUsage, LogSnapshot, Segment, StoreSnapshot, percent_rounded_up
+from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
     MULTI_PATH_SPLITTER,

@@ -20,6 +20,7 @@ from storage_engine.core.long_work import told, told_each
 from storage_engine.core.untrusted import java_text
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import CorruptFrameError, StoreBusyError
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.report.inspection import (
     Disks,
     Inspection,
@@ -29,7 +30,7 @@ from storage_engine.model.report.inspection import (
     Section,
     Table,
 )
-from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot
+from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.commitlog import FrameKind, read_store_timestamp, scan_segment
 from storage_engine.rocketmq.codec.stored_messages import StoredMessage, read_message

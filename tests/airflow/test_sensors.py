@@ -43,7 +43,7 @@ def execute(task: Any) -> Any:
 @pytest.fixture
 def levels(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let every disk be this full, or unknown."""
-    from storage_engine.model.store import DiskUsage
+    from storage_engine.model.disk import DiskUsage
 
     def set_level(percent: int | None) -> None:
         def usage(path: object) -> DiskUsage:

@@ -20,8 +20,8 @@ from airflow.triggers.base import TriggerEvent
 
 from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.model.broker.broker_store import Watch
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Cause, Trigger, Urgency
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention.plan.watching import watch
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold.heartbeat import no_watch

@@ -12,7 +12,8 @@ import pytest
 from storage_engine.core.extras import CHARTS
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.records import Extent
-from storage_engine.model.store import DiskUsage, TopicDay
+from storage_engine.model.disk import DiskUsage
+from storage_engine.model.store import TopicDay
 from tests.extras import take_away
 
 MIB = 1 << 20

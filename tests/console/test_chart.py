@@ -26,7 +26,7 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.schema import events, reports, runs, samples
 from storage_engine.journal.tables.schema import levels as level_rows
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from tests.console.conftest import NOW_MS
 
 MINUTE_MS = 60_000

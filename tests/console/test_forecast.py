@@ -13,7 +13,7 @@ from storage_engine.console.rules import RecordedLevels
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.journal.journal import Extent, Journal
 from storage_engine.journal.reading.queries import JournalReader, Moment
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from tests.console.conftest import NOW_MS
 
 GIB = 1 << 30

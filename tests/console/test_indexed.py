@@ -19,7 +19,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import samples
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from tests.console.conftest import NAMES, NOW_MS
 from tests.rounds import later
 

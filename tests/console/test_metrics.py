@@ -20,9 +20,9 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, ReportRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.records import REPORT_VERSION
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.plan import PlanRequest
-from storage_engine.model.store import DiskUsage
 from tests.console.conftest import NAMES, NOW_MS
 from tests.services.console_course import clock_at
 

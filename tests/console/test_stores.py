@@ -19,9 +19,9 @@ from storage_engine.console.stores import (
 )
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.report.diagnosis import Finding, Severity
-from storage_engine.model.store import DiskUsage
 from tests.console.conftest import NAMES, NOW_MS
 
 HOUR_MS = 3_600_000

@@ -26,8 +26,8 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import PlanRequest
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import build_report

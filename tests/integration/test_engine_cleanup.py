@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.store_service import CleanupLoop
 from storage_engine.rocketmq.format.broker_config import BrokerConfig

@@ -18,11 +18,11 @@ from storage_engine.journal.journal import Journal, Phase, Step, hold_memory
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ShieldMode
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.decisions import move
 from storage_engine.retention.doctor.doctor import diagnose

@@ -21,10 +21,11 @@ from storage_engine.exceptions import (
 )
 from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step, hold_memory
 from storage_engine.journal.tables.schema import runs
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.journal.older_journals import set_back
 
 WRITE_MANY = """

@@ -18,9 +18,9 @@ from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.kafka.transactions import find_open
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Reason
 from storage_engine.model.report.diagnosis import Finding, Severity
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.batches import marker

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from storage_engine.kafka.reclaim import Shortage, is_bounded, only_needed, shortage_of
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason
-from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
 
 DISK, OTHER = 1, 2
 

@@ -17,7 +17,8 @@ from storage_engine.lake.archive.archive import SegmentJob, archive_all, segment
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.disk import DiskUsage
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from tests.fixture_stores import file_sha256
 
 WRITTEN_NS = time.time_ns()

@@ -11,7 +11,7 @@ from storage_engine.console.stores import _time_to_full
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.journal.reading.queries import Moment
 from storage_engine.journal.reading.store_summaries import DiskLevel
-from storage_engine.model.store import DiskUsage, fills_in_ms, room_of_disks
+from storage_engine.model.disk import DiskUsage, fills_in_ms, room_of_disks
 from storage_engine.retention.doctor.space_and_time import growth_of
 from storage_engine.rocketmq.hold.state import HoldState, Observed, SeenFile
 from storage_engine.rocketmq.live.status import fills_before

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason, limited
-from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 GIB = 1 << 30
 

@@ -13,9 +13,10 @@ import pytest
 from storage_engine.exceptions import BrokerPackageError, ChangedUnderUsError, ReleasedTooMuchError
 from storage_engine.journal.journal import Journal, Run, Step
 from storage_engine.model.broker.broker_store import LockedStore
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import DependentFile, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
-from storage_engine.model.store import DiskUsage, FileFacts, StoreSnapshot
+from storage_engine.model.store import FileFacts, StoreSnapshot
 from storage_engine.retention import steps
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof.history import releases

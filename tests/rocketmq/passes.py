@@ -7,16 +7,9 @@ from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
 from storage_engine.model.course import CourseRecord, CourseStart, Inflow
+from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.plan import PlanRequest, Reason
-from storage_engine.model.store import (
-    DiskUsage,
-    FileFacts,
-    LogSnapshot,
-    Segment,
-    SegmentState,
-    StoreSnapshot,
-    percent_rounded_up,
-)
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.rules.rules import age_reason, plan
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import HOUR_MS
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.rules.rules import plan
 

@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from storage_engine.rocketmq import BROKER
 from tests.fixture_stores import unpack
 

@@ -30,9 +30,10 @@ from storage_engine.model.broker.broker_store import (
 from storage_engine.model.broker.broker_words import Aside, BrokerWords
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 from storage_engine.model.broker.kind import Broker, Places
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.report.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.same_bytes.own_acts import remove_unchanged
 
 MARKER, SUFFIX = "toy.store", ".txt"

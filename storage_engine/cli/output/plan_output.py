@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from storage_engine.cli.output.output import print_lines, print_table, say, say_notes, store_head, store_name
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text, time_text
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Decision, DependentFile, Plan, PlanRequest, Reason, of_only_log, runs_of
-from storage_engine.model.store import DiskUsage
 
 if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import Pending

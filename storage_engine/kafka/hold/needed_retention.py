@@ -23,8 +23,8 @@ from storage_engine.kafka.hold.hold_state import (
     TopicSetting,
     load_state,
 )
+from storage_engine.model.disk import fills_in_ms
 from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store import fills_in_ms
 
 TopicSettings = Mapping[str, TopicSetting]
 """By key, of :data:`~storage_engine.kafka.hold.hold_state.HELD_SETTINGS`."""

@@ -27,8 +27,8 @@ from storage_engine.kafka.live.observe import observe as observe_cluster
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog, SeenNode
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.report.diagnosis import reason_of
-from storage_engine.model.store import DiskUsage
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.observe import LiveNode

@@ -75,6 +75,7 @@ from storage_engine.model.broker.broker_store import (
     check_manageable,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask, LeftOver, TaskLimits
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
@@ -82,7 +83,6 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import (
     Absence,
     Archivable,
-    DiskUsage,
     LogIdentity,
     LogSnapshot,
     Segment,

@@ -17,6 +17,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.course import CourseStart
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import (
     BrokerProgress,
     Drift,
@@ -31,7 +32,6 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import (
     Absence,
     Archivable,
-    DiskUsage,
     FileFacts,
     LogIdentity,
     Segment,

@@ -10,7 +10,8 @@ from typing import Any
 from storage_engine.commands import Command, Text
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text, exact_bytes_text
-from storage_engine.model.store import DiskUsage, StoreSnapshot
+from storage_engine.model.disk import DiskUsage
+from storage_engine.model.store import StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)

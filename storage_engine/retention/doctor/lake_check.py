@@ -17,11 +17,12 @@ from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.catalog.nesting import local_places, place_around
 from storage_engine.lake.catalog.place import own_directory
 from storage_engine.lake.move.describing import LakeInfo, describe
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.rules import ArchiveRule, matches
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import Finding
-from storage_engine.model.store import DiskUsage, Segment
+from storage_engine.model.store import Segment
 from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.proof.verification_memory import last_verified

@@ -24,20 +24,13 @@ from storage_engine.core.wording import (
 )
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker.broker_store import BrokerStore, Pending, consumers_of, course_of, hold_of
+from storage_engine.model.disk import fills_in_ms, room_of_disks
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import Unread, UnreadMessages, touched_text
 from storage_engine.model.plan import Cause, PlanRequest, Reason, Urgency
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of
 from storage_engine.model.settings.policy import PendingPolicy
-from storage_engine.model.store import (
-    Archivable,
-    LogSnapshot,
-    Segment,
-    SegmentId,
-    StoreSnapshot,
-    fills_in_ms,
-    room_of_disks,
-)
+from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.plan.deciding import pending_by, with_disk_levels
 from storage_engine.retention.store.broker_answers import propose, take_archivable, take_glance, take_triggers
 

@@ -17,10 +17,11 @@ from storage_engine.core.long_work import no_collection
 from storage_engine.core.wording import count_text, time_text
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.broker.broker_store import BrokerStore, Pending, PendingKind, course_of
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
-from storage_engine.model.store import DiskUsage, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.lag.unread import find_unread
 from storage_engine.retention.proof.refusing import refuse_in_plan
 from storage_engine.retention.store.broker_answers import (

@@ -16,9 +16,9 @@ from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader, read_archive_lags
 from storage_engine.model.broker.broker_store import hold_of, process_of
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason, Trigger
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive.sealed import archive_lag_of_store
 from storage_engine.retention.hold.hold_text import progress_alarms
 from storage_engine.retention.hold.holding import alarms_of, record_hold_drift, with_lakes_word

@@ -16,12 +16,13 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.journal.reading.run_rows import GONE
 from storage_engine.model.broker.broker_store import Pending
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import ArchiveLag, LagSummary, QueueLag, Unread
 from storage_engine.model.plan import Decision, DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, ValidationResult
-from storage_engine.model.store import DiskUsage, SegmentId
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.archive.archiving import HASHED_AGAIN, TOOK, again_notices, recorded_faults
 from storage_engine.retention.archive.sealed import recorded_archive_lag
 from storage_engine.retention.hold.holding import alarms_of, recorded_hold

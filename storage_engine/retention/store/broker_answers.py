@@ -42,11 +42,11 @@ from storage_engine.model.broker.broker_store import (
     watch_of,
 )
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import (
     Archivable,
-    DiskUsage,
     FileFacts,
     LogSnapshot,
     Segment,

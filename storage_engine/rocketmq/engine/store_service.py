@@ -18,8 +18,9 @@ from zoneinfo import ZoneInfo
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import PlanRequest, Reason, Release, Trigger, Urgency
-from storage_engine.model.store import DiskUsage, StoreSnapshot
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut

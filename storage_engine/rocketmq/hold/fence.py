@@ -22,8 +22,9 @@ from typing import Final
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store import DiskUsage, LogSnapshot, Segment
+from storage_engine.model.store import LogSnapshot, Segment
 from storage_engine.rocketmq.format.broker_config import DELETE_FILES_BATCH_MAX, BrokerConfig
 from storage_engine.rocketmq.hold.local_hold import original_mtime_ns, read_local, same_ms
 from storage_engine.rocketmq.hold.state import (

@@ -44,10 +44,11 @@ from storage_engine.model.broker.broker_store import (
     Watch,
 )
 from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldMemory, HoldStatus, ShieldNeed
 from storage_engine.model.lag import LagSource, PositionsFrom, Unread
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.store import Archivable, DiskUsage, LogSnapshot, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentId, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import file_of, newest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course import unheld_segments
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config

@@ -12,8 +12,8 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.disk import DiskUsage, fills_in_ms, room_of_disks
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
-from storage_engine.model.store import DiskUsage, fills_in_ms, room_of_disks
 from storage_engine.rocketmq.format.broker_config import RELEASE, TRIED, TRIED_FROM
 from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.fence import (

@@ -20,6 +20,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, BrokerConfigError
 from storage_engine.model.course import hour_changes_ms, in_hours
+from storage_engine.model.disk import DiskUsage, percent_rounded_up, smallest_and_fullest
 from storage_engine.model.plan import (
     Cause,
     Decision,
@@ -34,14 +35,11 @@ from storage_engine.model.plan import (
 )
 from storage_engine.model.store import (
     Archivable,
-    DiskUsage,
     LogSnapshot,
     Segment,
     SegmentId,
     SegmentState,
     StoreSnapshot,
-    percent_rounded_up,
-    smallest_and_fullest,
 )
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, parse_delete_when
 from storage_engine.rocketmq.format.layout import StoreLayout

@@ -38,6 +38,7 @@ from storage_engine.model.broker.broker_store import (
     Watch,
 )
 from storage_engine.model.course import CourseStart
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldMemory, ShieldNeed
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -45,7 +46,6 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import (
     NAMED,
     Archivable,
-    DiskUsage,
     LogSnapshot,
     Segment,
     SegmentContext,

@@ -13,7 +13,8 @@ from pathlib import Path
 from stat import S_ISREG
 
 from storage_engine.exceptions import StoreBusyError, StoreLayoutError
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.disk import DiskUsage
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.commitlog import find_logical_end
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import (

@@ -21,9 +21,9 @@ from storage_engine.journal.journal import Extent, Journal
 from storage_engine.journal.reading.queries import JournalReader, Moment, disk_ids, read_levels, read_moments
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import reports
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.settings.policy import Policy
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report.report import Outcome
 from storage_engine.retention.steps import monitor

@@ -18,12 +18,12 @@ from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.coverage.spans import ReceiptSpan, receipt_spans
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.move.making import make_lake
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import Drift
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from storage_engine.model.store import (
     Archivable,
-    DiskUsage,
     FileFacts,
     Lineages,
     LogIdentity,

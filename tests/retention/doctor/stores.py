@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from storage_engine.core.clock import DAY_MS
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.lag import Unread
 from storage_engine.model.store import (
     Archivable,
-    DiskUsage,
     FileFacts,
     LogSnapshot,
     Segment,

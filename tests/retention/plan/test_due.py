@@ -15,10 +15,10 @@ from storage_engine.journal.journal import Journal, Step
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.lag import ArchiveLag
 from storage_engine.model.plan import Cause, PlanQuestion, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, ArchiveWhen, Policy
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag_of_store
 from storage_engine.retention.plan import due

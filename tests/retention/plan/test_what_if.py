@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.store import DiskUsage, LogSnapshot, StoreSnapshot
+from storage_engine.model.disk import DiskUsage
+from storage_engine.model.store import LogSnapshot, StoreSnapshot
 from storage_engine.retention.plan.deciding import with_disk_levels
 
 TOTAL = 1_000_000

@@ -13,8 +13,9 @@ import pytest
 from storage_engine.commands import Command, Text
 from storage_engine.exceptions import BrokerPackageError, FileGoneError, StoreBusyError
 from storage_engine.model.broker.broker_store import FORMER_MEMBERS, BrokerStore, LockedStore
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.retention.proof.deletion_checks import check_gone
 from storage_engine.retention.store.broker_answers import (
     PARTS,

@@ -20,7 +20,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import clock_ms
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueWriter

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Cause, PlanRequest
-from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.store_service import CleanupLoop, cleaning

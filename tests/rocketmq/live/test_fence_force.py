@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.hold.fence import check_force_is_far, deletes_by_force, reserved_hours
 from storage_engine.rocketmq.hold.state import Observed

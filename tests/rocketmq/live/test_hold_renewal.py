@@ -17,8 +17,9 @@ from storage_engine.core.host import person
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.format.broker_config import RELEASE, load_broker_config
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
 from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed, load_state

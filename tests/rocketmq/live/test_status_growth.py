@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.disk import DiskUsage
 from storage_engine.rocketmq.hold.state import HoldState, Observed, SeenFile, Touched
 from storage_engine.rocketmq.live.status import fills_before
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.store import DiskUsage, percent_rounded_up
+from storage_engine.model.disk import DiskUsage, percent_rounded_up
 
 
 def test_level_is_used_over_used_and_usable_rounded_up(tmp_path: Path) -> None:

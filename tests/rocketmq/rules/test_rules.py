@@ -7,8 +7,9 @@ import pytest
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BrokerConfigError
+from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Cause, PlanRequest, Trigger, Urgency
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.rules.rules import age_deletions_ms, expires_at_ms, least_used, triggers
 
