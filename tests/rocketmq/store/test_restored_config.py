@@ -16,9 +16,9 @@ from storage_engine.rocketmq.format.config_files import delay_offsets, topics
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.restored_store import (
-    COLUMNS,
-    FILES,
-    NO_QUEUES,
+    CONFIG_FILES,
+    NO_CONFIG_QUEUES,
+    QUEUE_COLUMNS,
     config_files,
     merge_queues,
     queues_of,
@@ -29,13 +29,13 @@ SYSTEM_GROUPS = {"CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_REVIVE_GROUP"}
 
 def _row(topic: str | None, queue_id: int | None, offset: int | None, flag: int | None = 0) -> dict[str, Any]:
     kind = "blank" if queue_id is None else "message"
-    return dict(zip(COLUMNS, (kind, topic, queue_id, offset, flag), strict=True))
+    return dict(zip(QUEUE_COLUMNS, (kind, topic, queue_id, offset, flag), strict=True))
 
 
 def _files(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    schema = pa.schema([CODEC.schema.field(name) for name in COLUMNS])
+    schema = pa.schema([CODEC.schema.field(name) for name in QUEUE_COLUMNS])
     files = config_files(queues_of(pa.Table.from_pylist(list(rows), schema)))
-    assert tuple(files) == FILES
+    assert tuple(files) == CONFIG_FILES
     return {name: content if "timer" in name else json.loads(content) for name, content in files.items()}
 
 
@@ -47,10 +47,10 @@ def _layout(root: Path) -> StoreLayout:
 def derived(store_copy, tmp_path: Path) -> tuple[StoreLayout, StoreLayout]:
     """The layouts of a store that a broker stopped, and of one with the files derived from its log."""
     source: Path = store_copy("clean-stop")
-    found = [NO_QUEUES]
+    found = [NO_CONFIG_QUEUES]
     for path in sorted((source / "commitlog").iterdir()):
         for rows, _ in CODEC.decode(memoryview(path.read_bytes()), int(path.name)):
-            found.append(queues_of(rows.select(COLUMNS)))
+            found.append(queues_of(rows.select(QUEUE_COLUMNS)))
     for name, content in config_files(merge_queues(pa.concat_tables(found))).items():
         path = tmp_path / "restored" / name
         path.parent.mkdir(parents=True, exist_ok=True)
