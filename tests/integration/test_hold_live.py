@@ -22,6 +22,7 @@ from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ShieldMode
+from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.decisions import move
 from storage_engine.retention.doctor.doctor import diagnose
@@ -38,7 +39,6 @@ from storage_engine.rocketmq.hold.fence import MARGIN_PERCENT
 from storage_engine.rocketmq.hold.marker import NAME
 from storage_engine.rocketmq.hold.state import load_state
 from storage_engine.rocketmq.live.live_store import LiveHold
-from storage_engine.rocketmq.rules.rules import disk_usage
 from storage_engine.shield.index import look_at_shield, shield_path
 from tests.integration.broker import CLEANS_AT_ONCE, VERSIONS, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
@@ -591,7 +591,7 @@ def test_a_broker_that_deletes_by_force_is_held_only_far_from_it(
     log: LiveLog, store: ManagedStore, tmp_path: Path
 ) -> None:
     asked = managed(log, tmp_path, may_change_settings=False)
-    level = disk_usage(log.broker.store).used_percent
+    level = DiskUsage.of(log.broker.store).used_percent
     assert level is not None
     near = {"rocketmq.broker.diskSpaceCleanForciblyRatio": f"0.{level + MARGIN_PERCENT:02d}"}
     if level >= 30 - MARGIN_PERCENT:  # no broker takes a force level below 30

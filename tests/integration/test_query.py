@@ -304,7 +304,7 @@ def test_spark_reads_a_relocated_lake(spark: Any, tmp_path: Path) -> None:
     )
     expected = sum(row.row_count for row in archive_all(made, jobs))
     (tmp_path / "lake").rename(tmp_path / "moved")
-    relocate(LakeConfig.local(tmp_path / "moved"), lambda _: None)
+    relocate(LakeConfig.local(tmp_path / "moved"))
     session = spark.newSession()
     exec(OPENING["python spark"], {"spark": session, "LAKE": str(tmp_path / "moved")})
     rows = session.sql("SELECT physical_offset, size FROM messages").toArrow()
