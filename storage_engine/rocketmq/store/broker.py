@@ -110,10 +110,7 @@ def contexts_of(
 
 
 def _last_message_sha256(path: Path, base_offset: int) -> str:
-    """Return the SHA-256 of a segment's last message; "": none is found near its end.
-
-    :param path: of the segment's file, or of its link in the shield, which has another name.
-    """
+    """Return the SHA-256 of a segment's last message, by whatever name; "": none is found near its end."""
     with mapped(path) as data:
         message = last_message(data, base_offset)
     return hashlib.sha256(message).hexdigest() if message else ""
