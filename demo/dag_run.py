@@ -43,7 +43,10 @@ class RunsApi(AirflowApi):
 
     def unpause(self, dag_id: str) -> None:
         """Let a DAG run, by its schedule and by hand."""
-        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+        self.patch(f"/api/v2/dags/{dag_id}", {"is_paused": False})
+
+    def patch(self, path: str, body: dict[str, Any]) -> Any:
+        return self._call("PATCH", path, body)
 
     def first_run(self, dag_id: str) -> str | None:
         """The id of a DAG's first run; None before there is one."""

@@ -31,7 +31,7 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from tests.lakes import make_lakes
 from tests.rocketmq.engine.killing import rows_of
 from tests.rocketmq.engine.killing_cleanup import check_proven
-from tests.rocketmq.engine.scenarios import messages, put_all, write_conf
+from tests.rocketmq.engine.scenarios import messages, put_all, read_log, write_conf
 
 pytestmark = pytest.mark.again
 
@@ -154,7 +154,7 @@ def test_what_is_approved_goes_though_more_may_go_by_now(
 
 def test_a_file_that_is_read_stays_for_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with cleaned(tmp_path, monkeypatch) as (store, loop, _):
-        held = store.read(0, 50)
+        held = read_log(store, 0, 50)
         assert held is not None
         was = bytes(held.data)
         with pytest.raises(StorageEngineError, match="expected no reader"):

@@ -114,4 +114,4 @@ def test_a_connection_stands_for_all_that_a_look_takes(
 def test_a_look_at_no_store_leaves_no_trace(cli, lake: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert cli("monitor", tmp_path / "empty", "--lake", lake).exit_code == 2
-    assert not (lake / "journal.db").exists() or Journal(f"sqlite:///{lake}/journal.db").stores() == ()
+    assert not (lake / "journal.db").exists() or Journal(f"sqlite:///{lake}/journal.db").all_stores() == ()

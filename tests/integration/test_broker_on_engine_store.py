@@ -22,6 +22,7 @@ from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.inspect import look_up
 from storage_engine.rocketmq.restored_store import QUEUE_COLUMNS, config_files, merge_queues, queues_of
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
+from tests.rocketmq.engine.scenarios import read_log
 from tests.services.command_line import run_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("plainly")]
@@ -119,7 +120,7 @@ def test_a_broker_serves_what_the_engine_wrote_and_goes_on(
         added = store.put(NewMessage("topic0", b"of the engine", b"KEYS\x01ours\x02", 0, 0, 0, 1, HOST, HOST))
         assert added.queue_offset == 151
         (offset,) = look_up(resolve_layout(config), config, "topic0", "added").offsets
-        held = store.read(offset, 200)
+        held = read_log(store, offset, 200)
         assert held is not None
         assert b"of the broker" in bytes(held.data)
         assert struct.unpack_from(">q", held.data, PHYSICAL_OFFSET_AT)[0] == offset

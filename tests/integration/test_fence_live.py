@@ -189,6 +189,7 @@ def test_a_watch_that_was_killed_is_missed(log: LiveLog, store: ManagedStore, tm
         watch.kill()
     time.sleep(SILENT_SECONDS)
     lake = Path(store.report_dir).parent
+    shutil.rmtree(lake / "lake")  # no lake may lie inside another one
     assert run_command("init-lake", "--lake", lake).exit_code == 0
     words = ("inspect", store.root, "--lake", lake, "--broker", log.broker.client.address)
     outcome = run_command(*words)

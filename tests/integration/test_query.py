@@ -23,6 +23,7 @@ import pytest
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.tables import TREE_COLUMNS
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.moving import relocate
 from storage_engine.spark.session import spark_session
@@ -152,6 +153,11 @@ def test_all_engines_read_the_same_rows(spark: Any, duck: Any, messages: Any) ->
         "PyIceberg": messages.scan().to_arrow(),
     }
     schema = pa.schema([field.remove_metadata() for field in messages.schema().as_arrow()])
+    # DuckDB reads the files: a column that none of their rows needs isn't there.
+    for field in schema:
+        if field.name in TREE_COLUMNS.names and field.name not in tables["DuckDB"].column_names:
+            empty = pa.nulls(tables["DuckDB"].num_rows, field.type)
+            tables["DuckDB"] = tables["DuckDB"].append_column(field, empty)
     counts = {engine: table.num_rows for engine, table in tables.items()}
     assert set(counts.values()) == {counts["PyIceberg"]}
     assert counts["PyIceberg"] > 8000
@@ -304,7 +310,7 @@ def test_spark_reads_a_relocated_lake(spark: Any, tmp_path: Path) -> None:
     )
     expected = sum(row.row_count for row in archive_all(made, jobs))
     (tmp_path / "lake").rename(tmp_path / "moved")
-    relocate(LakeConfig.local(tmp_path / "moved"), lambda _: None)
+    relocate(LakeConfig.local(tmp_path / "moved"))
     session = spark.newSession()
     exec(OPENING["python spark"], {"spark": session, "LAKE": str(tmp_path / "moved")})
     rows = session.sql("SELECT physical_offset, size FROM messages").toArrow()

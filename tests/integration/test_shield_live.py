@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -71,7 +72,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 @pytest.fixture(scope="module")
 def live_log(disk: Disk, name_server_port: int) -> Iterator[LiveLog]:
     store, work = disk.path / "store", disk.path.parent
-    with running_broker(store, work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE) as broker:
+    settings = {**SETTINGS, "diskMaxUsedSpaceRatio": 75}  # the disk is its own
+    with running_broker(store, work, name_server_port, settings, main_class=CLEANS_AT_ONCE) as broker:
         create_topic(broker.client)
         log = LiveLog(broker)
         log.fill(1)  # an empty store can't be held
@@ -82,8 +84,10 @@ def live_log(disk: Disk, name_server_port: int) -> Iterator[LiveLog]:
 def store(live_log: LiveLog, disk: Disk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedStore]:
     """Held by us, until the last test."""
     directory = tmp_path_factory.mktemp("managed")
-    # Where the command line has its lake.
-    store = make_lakes(replace(live_log.managed(directory), lake=LakeConfig.local(str(directory))))
+    store = live_log.managed(directory)
+    shutil.rmtree(directory / "lake")
+    # Where the command line has its lake, inside which no other may lie.
+    store = make_lakes(replace(store, lake=LakeConfig.local(str(directory))))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_hold, "FIRST_PASS_MS", 0)
         assert steps.hold(store).status.held

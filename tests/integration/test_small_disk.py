@@ -31,6 +31,7 @@ BODY_BYTES = 32 * 1024
 SETTINGS: Mapping[str, str] = {
     "deleteWhen": "99",
     "fileReservedTime": "72",
+    "diskMaxUsedSpaceRatio": "75",
     "cleanFileForciblyEnable": "true",
     "deleteFileBatchMax": "1",
     "deleteCommitLogFilesInterval": "100",

@@ -193,7 +193,7 @@ def test_a_file_that_another_engine_wrote_is_looked_at_however_damaged_it_is(wor
 
 def _answers(lake: Lake) -> tuple[object, ...]:
     """What the tables say: every receipt, and every data file with what queries go by."""
-    entries = [entry.file for of_store in list_entries(lake.messages(), None).values() for entry in of_store]
+    entries = [file.entry for of_store in list_entries(lake.messages(), None).values() for file in of_store]
     files = [
         (
             f.file_path,

@@ -30,9 +30,9 @@ from storage_engine.rocketmq.remoting.command import (
     RemotingCommand,
     SerialiseType,
     decode,
-    encode,
 )
 from storage_engine.rocketmq.store.broker import open_files
+from tests.rocketmq.remoting.test_command import encode_as
 from tests.rounds import later, rounds
 
 pytestmark = pytest.mark.slow
@@ -178,7 +178,7 @@ def test_a_damaged_table_of_offsets_is_malformed() -> None:
 @pytest.mark.parametrize("kind", list(SerialiseType))
 def test_a_damaged_frame_is_a_frame_error(kind: SerialiseType) -> None:
     command = RemotingCommand(0, 7, 1, "a remark", {"minOffset": "5"}, b"body")
-    whole = encode(command, kind)[4:]
+    whole = encode_as(command, kind)[4:]
     for seed in range(ANSWER_ROUNDS):
         with suppress(FrameError):
             found = decode(damaged(whole, random.Random(seed)))

@@ -101,18 +101,18 @@ def contexts_of(
     by_end = {int(path.name) + size_bytes: path for path, size_bytes in files}
     contexts = {}
     for segment in segments:
-        evidence = {_LAST: _last_message_sha256(Path(segment.facts.path))}
+        evidence = {_LAST: _last_message_sha256(Path(segment.facts.path), segment.base_offset)}
         if before := by_end.get(segment.base_offset):
             with suppress(FileNotFoundError):
-                evidence[_BEFORE] = _last_message_sha256(before)
+                evidence[_BEFORE] = _last_message_sha256(before, int(before.name))
         contexts[segment.id] = SegmentContext(NAMED + "/".join(names), evidence)
     return contexts
 
 
-def _last_message_sha256(path: Path) -> str:
-    """Return the SHA-256 of a segment's last message; "": none is found near its end."""
+def _last_message_sha256(path: Path, base_offset: int) -> str:
+    """Return the SHA-256 of a segment's last message, by whatever name; "": none is found near its end."""
     with mapped(path) as data:
-        message = last_message(data, int(path.name))
+        message = last_message(data, base_offset)
     return hashlib.sha256(message).hexdigest() if message else ""
 
 

@@ -61,6 +61,11 @@ def test_a_store_s_log_is_called_as_its_broker(store_copy: Callable[[str], Path]
         last = contexts[before.id].evidence["last_message"]
         assert contexts[after.id].evidence["message_before"] == last
     assert "message_before" not in contexts[log.sealed[0].id].evidence
+    # As the shield keeps a segment that is gone, whose link has a name of its own.
+    kept = log.sealed[1]
+    link = Path(kept.facts.path).rename(store / f"1-{kept.log}-{kept.base_offset:020d}-3c")
+    in_shield = replace(kept, facts=replace(kept.facts, path=str(link)))
+    assert broker.replicas.contexts([in_shield]) == {kept.id: contexts[kept.id]}
     for missing in NAMES:
         known = {key: value for key, value in NAMES.items() if key != missing}
         assert open_files(StoreSettings(str(store), overrides=known)).replicas.contexts(log.sealed) == {}
