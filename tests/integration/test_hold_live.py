@@ -23,7 +23,6 @@ from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ShieldMode
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.decisions import move
 from storage_engine.retention.doctor.doctor import diagnose
