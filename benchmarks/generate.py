@@ -20,7 +20,7 @@ import pyarrow as pa
 from storage_engine.arrow.memory import address_of
 from storage_engine.crc import crc32, crc_engine
 from storage_engine.native import copy_bytes, int64, kernel
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.format.index_file import java_hash
 from storage_engine.rocketmq.sample.writing import HEX, body_pool, digits

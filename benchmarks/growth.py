@@ -34,7 +34,7 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import CATALOG_FILE
-from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.gc.snapshot_expiry import LakePolicy, maintain_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import forget_links
 from storage_engine.lake.storage.small_files import forget_files

@@ -22,7 +22,7 @@ import psutil
 from benchmarks.common import Bench, report
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.store import SegmentId
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, consumer_lag

@@ -84,7 +84,7 @@ import sys, time
 from pathlib import Path
 began = time.process_time()
 from storage_engine.retention.monitor.monitoring import monitor
-from storage_engine.retention.plan.due import sense
+from storage_engine.retention.plan.cleanup_due import sense
 from storage_engine.retention.store.managed_store import ManagedStore
 store = ManagedStore.local("bench", sys.argv[1], Path(sys.argv[2]))
 for key in ("first", "second"):

@@ -27,7 +27,7 @@ int64: Callable[[Any], int] = cast("Any", np.int64)
 """numpy's int64: widens what a kernel reads from a narrower array."""
 
 _SHARED = ("crc.py", "native.py")
-_CONSTANTS = frozenset({"batch_walk.py", "frame.py"})
+_CONSTANTS = frozenset({"batch_headers.py", "frame_layout.py"})
 """Modules without kernels whose values are compiled into them."""
 LITTLE_ENDIAN: Final = sys.byteorder == "little"
 _TYPES = {"int": types.int64, "bool": types.boolean, "bytes": numba.typeof(b"")}

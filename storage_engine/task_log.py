@@ -13,7 +13,7 @@ from storage_engine.commands import join_texts
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, duration_text, shortened
 
 if TYPE_CHECKING:
-    from storage_engine.lake.gc.maintenance import LakeMaintenance
+    from storage_engine.lake.gc.snapshot_expiry import LakeMaintenance
     from storage_engine.model.lag import LagSummary
     from storage_engine.model.plan import Plan
     from storage_engine.model.report.usage import RetentionReport

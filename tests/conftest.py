@@ -35,7 +35,7 @@ LONGEST_FIRST = (
     "spark/test_table",
     "integration/test_serve_lake",
     "cli/test_decisions",
-    "lake/gc/test_expiry",
+    "lake/gc/test_segment_expiry",
     "spark/test_lake_jobs",
     "airflow/test_lineage",
     "cli/lake/test_expire",

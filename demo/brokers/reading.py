@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from storage_engine.exceptions import BrokerRefusedError, NotOnBrokerError
-from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
+from storage_engine.rocketmq.codec.frame_layout import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
 from storage_engine.rocketmq.format.config_files import TopicConfig
 from storage_engine.rocketmq.remoting import answers, command
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin

@@ -35,7 +35,10 @@ TEXTFILE = "storage_engine.prom"
 @lake_option(required=False)
 @conn_id_option
 @click.option(
-    "--listen", metavar="HOST:PORT", callback=host_and_port, help="Answer Prometheus here until ended."
+    "--listen",
+    metavar="HOST:PORT",
+    callback=host_and_port,
+    help="Serve metrics to Prometheus here until stopped.",
 )
 @click.option(
     "--textfile",

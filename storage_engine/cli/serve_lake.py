@@ -141,8 +141,8 @@ def serve_lake(
     import pyarrow as pa
 
     from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake_server.archive_reader import LakeReader
     from storage_engine.lake_server.group_answers import CommittedPositions, give_back
-    from storage_engine.lake_server.reader import LakeReader
     from storage_engine.lake_server.server import Listening, serve
     from storage_engine.lake_server.upstream import Upstream, read_login, trusting
     from storage_engine.lake_server.users import read_users

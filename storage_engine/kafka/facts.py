@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.core.long_work import told_each
-from storage_engine.kafka.format.batch_walk import batch_heads, opened
+from storage_engine.kafka.format.batch_headers import batch_heads, opened
 from storage_engine.kafka.format.file_names import read_stored
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles, read_node
 from storage_engine.kafka.format.log_end import LogEnd, known_end, segment_end

@@ -19,7 +19,7 @@ import pyarrow.compute
 
 from storage_engine.arrow.name_columns import ANYWHERE, PLACES_SCHEMA, POSITIONS_SCHEMA, segments_table
 from storage_engine.core.wording import count_text
-from storage_engine.kafka.format.batch_walk import BatchHead, batch_heads, opened, position_before
+from storage_engine.kafka.format.batch_headers import BatchHead, batch_heads, opened, position_before
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC, read_consumer_offsets
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings

@@ -27,7 +27,7 @@ from kio.schema.errors import ErrorCode
 from storage_engine.core.durable import open_lock, write_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake_server.archived_partitions import Archive, ArchivedPartition
-from storage_engine.lake_server.logs import UNDEFINED, Logs
+from storage_engine.lake_server.partition_logs import UNDEFINED, Logs
 from storage_engine.lake_server.protocol import Frame, Request, part, parts_by_topic, response
 from storage_engine.lake_server.upstream import PartitionKey, Upstream, UpstreamError
 

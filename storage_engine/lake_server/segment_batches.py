@@ -31,7 +31,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.kafka.codec.compression import CODEC_NAMES
 from storage_engine.kafka.codec.record_batch import BatchKind, CrcCheck, field, iterate_batches
-from storage_engine.kafka.format import batch_walk as header
+from storage_engine.kafka.format import batch_headers as header
 from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.file.data_file import (
     SegmentRows,

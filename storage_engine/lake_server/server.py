@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from storage_engine.core.host import is_loopback
 from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.lake_server.archive_reader import LakeReader
 from storage_engine.lake_server.group_answers import (
     FORWARDED,
     NODE_ID,
@@ -24,7 +25,7 @@ from storage_engine.lake_server.group_answers import (
     CommittedPositions,
     GroupAnswers,
 )
-from storage_engine.lake_server.logs import UNDEFINED, Logs, PartitionRecords
+from storage_engine.lake_server.partition_logs import UNDEFINED, Logs, PartitionRecords
 from storage_engine.lake_server.protocol import (
     APIS,
     Frame,
@@ -36,7 +37,6 @@ from storage_engine.lake_server.protocol import (
     read_request,
     response,
 )
-from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.segment_batches import Batches, KeptBytes, has_zstd
 from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch, PartitionKey, Upstream
 from storage_engine.lake_server.users import MECHANISMS, Login, LoginError, User

@@ -263,8 +263,8 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 over what would be deleted: store, logs, and every segment's facts.
 
-        A plan of one log at the store's lineage, whose segments are one file each with offsets that count
-        bytes, has the digest that it always had: approvals and waivers name it.
+        Older approvals and waivers name a plan's digest. So it is computed as in earlier releases where the
+        plan has one log at the store's lineage, and each segment is one file with offsets that count bytes.
         """
         content: dict[str, object] = {"store_root": self.store_root}
         plain = not any(segment.companions or segment.end is not None for segment in self.to_delete)

@@ -80,7 +80,7 @@ def back_to_back(rows: Rows) -> Verdicts:
 
 
 def _follow(group: Iterable[object], start: Any, end: Any, counts: Iterable[bool]) -> Verdicts:
-    """Judge whether each row begins where the last row before it that counts, in its group, ends."""
+    """Judge whether each row begins at the end of the previous counted row of its group."""
     ends: dict[object, int] = {}
     previous_end = []
     for name, its_end, is_counted in zip(group, end, counts, strict=True):

@@ -661,8 +661,8 @@ def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Line
     if stamped is None and not rows:
         raise BadInputError(
             f"{store.real_root}: expected store {store_id} in journal or lake, found it in neither. Nothing "
-            "was changed. With another journal than the one in the lake's directory, name the Airflow "
-            "connection that says where it is: --conn-id ID."
+            "was changed. If the journal isn't in the lake's directory, name the Airflow connection that "
+            "says where it is: --conn-id ID."
         )
     return archived_lineages(rows, store_id, stamped)
 

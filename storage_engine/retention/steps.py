@@ -17,7 +17,13 @@ from storage_engine.retention.hold.holding import HoldResult, hold, unmanage
 from storage_engine.retention.lag.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.monitor.broker_tasks import TaskResult, run_broker_tasks
 from storage_engine.retention.monitor.monitoring import MonitorResult, monitor
-from storage_engine.retention.plan.due import DueResult, SenseResult, look_for_due, segments_to_archive, sense
+from storage_engine.retention.plan.cleanup_due import (
+    DueResult,
+    SenseResult,
+    look_for_due,
+    segments_to_archive,
+    sense,
+)
 from storage_engine.retention.plan.planning import PlanResult, is_dry_run, make_plan, recorded_plan
 from storage_engine.retention.release.checkpointing import (
     CheckpointResult,

@@ -181,7 +181,7 @@ class RocketMQTopics(Topics):
         """Return whether a topic is the broker's own, as TopicValidator#isSystemTopic says, also in capital
         letters, as newer ones are.
         """
-        from storage_engine.rocketmq.codec.frame import SYSTEM_PREFIX, SYSTEM_TOPICS
+        from storage_engine.rocketmq.codec.frame_layout import SYSTEM_PREFIX, SYSTEM_TOPICS
 
         return topic in SYSTEM_TOPICS or topic.lower().startswith(SYSTEM_PREFIX)
 

@@ -64,6 +64,7 @@ from storage_engine.model.course import (
 from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.plan import PlanRequest, Reason, Urgency
 from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
+from storage_engine.rocketmq import rules
 from storage_engine.rocketmq.format.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
     MULTI_PATH_SPLITTER,
@@ -72,8 +73,7 @@ from storage_engine.rocketmq.format.broker_config import (
     load_broker_config,
 )
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.rules import rules
-from storage_engine.rocketmq.rules.rules import (
+from storage_engine.rocketmq.rules import (
     DEFAULT_INTERVAL_MS,
     NOTICE_LEVEL_PERCENT,
     accepts_writes,

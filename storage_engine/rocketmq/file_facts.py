@@ -32,7 +32,7 @@ from storage_engine.model.report.facts import (
     StoreFacts,
 )
 from storage_engine.model.store import FileFacts
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.commitlog import FrameKind, FrameTable, scan_segment
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import load_broker_config
@@ -52,7 +52,7 @@ from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, Ent
 from storage_engine.rocketmq.format.stored_files import Patience, open_stored, read_or_tell, refuse_link
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.rules.rules import DEFAULT_INTERVAL_MS
+from storage_engine.rocketmq.rules import DEFAULT_INTERVAL_MS
 from storage_engine.rocketmq.store.store import find_active
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return notices about a store that no broker stopped: that it crashed, and where its log is torn."""
+    """Return notices about a store whose broker didn't stop cleanly, and where its log is torn."""
     if not layout.abort.exists():
         return ()
     crashed = (

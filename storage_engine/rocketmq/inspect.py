@@ -31,7 +31,7 @@ from storage_engine.model.report.inspection import (
     Table,
 )
 from storage_engine.model.store import Segment, StoreSnapshot
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.commitlog import FrameKind, read_store_timestamp, scan_segment
 from storage_engine.rocketmq.codec.stored_messages import StoredMessage, read_message
 from storage_engine.rocketmq.file_facts import LogListing, list_log

@@ -20,7 +20,7 @@ from storage_engine.rocketmq.lag.consumer_offsets import Consumers, consumers_in
 from storage_engine.rocketmq.lag.lag import LagContext, lag_context, place_positions, unread_messages
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.live.live_store import consumers_written_down, live_consumers
-from storage_engine.rocketmq.rules.rules import time_zone
+from storage_engine.rocketmq.rules import time_zone
 from storage_engine.rocketmq.store.store import RocketMQStore
 
 

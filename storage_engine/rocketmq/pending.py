@@ -44,8 +44,8 @@ import pyarrow.compute as pc
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusyError, UnsupportedLayoutError
 from storage_engine.model.broker.broker_store import Pending, PendingKind
-from storage_engine.rocketmq.codec import frame
-from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
+from storage_engine.rocketmq.codec import frame_layout as frame
+from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC
 from storage_engine.rocketmq.codec.stored_messages import Longs, stored_messages
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES

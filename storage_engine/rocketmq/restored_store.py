@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from storage_engine.exceptions import RestoreError
 from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.rocketmq.codec import frame
-from storage_engine.rocketmq.codec.frame import FILLER_TOPIC, SCHEDULE_TOPIC
+from storage_engine.rocketmq.codec import frame_layout as frame
+from storage_engine.rocketmq.codec.frame_layout import FILLER_TOPIC, SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, deciding_setting, settings_for
 from storage_engine.rocketmq.engine.recovering import REBUILT, rebuild_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
     from airflow.triggers.base import BaseTrigger
 
-    from storage_engine.retention.plan.due import SenseResult
+    from storage_engine.retention.plan.cleanup_due import SenseResult
 
 
 class _CauseSensor(BaseSensorOperator):
@@ -116,7 +116,7 @@ class _CauseSensor(BaseSensorOperator):
 
         :raises BrokerError: the running broker can't be asked.
         """
-        from storage_engine.retention.plan.due import sense
+        from storage_engine.retention.plan.cleanup_due import sense
 
         sensed = sense(self.hook.managed_store)
         self.tell(sensed)

@@ -27,7 +27,7 @@ from storage_engine.operators.base import starter
 from storage_engine.operators.retention import StorageEngineReleaseOperator
 from storage_engine.operators.task_groups import cleanup_tasks
 from storage_engine.retention import steps
-from storage_engine.retention.plan.due import look_for_due
+from storage_engine.retention.plan.cleanup_due import look_for_due
 from storage_engine.retention.proof import approvals
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.sensors.cleanup import StorageEngineDueSensor

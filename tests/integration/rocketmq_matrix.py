@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.codec.frame import PHYSICAL_OFFSET_AT
+from storage_engine.rocketmq.codec.frame_layout import PHYSICAL_OFFSET_AT
 from storage_engine.rocketmq.live import hold as live_hold
 from tests.fixture_stores import file_sha256
 from tests.integration.broker import (

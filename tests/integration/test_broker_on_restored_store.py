@@ -21,14 +21,14 @@ from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.gc.expiry import finish_acts, remove_expired
+from storage_engine.lake.gc.segment_expiry import finish_acts, remove_expired
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.store import StoreSnapshot
-from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
+from storage_engine.rocketmq.codec.frame_layout import FILLER_TOPIC
 from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.integration.broker import BROKER_CONF, Broker, running_broker, start_again
 from tests.integration.jvm import write_properties

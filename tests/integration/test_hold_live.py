@@ -28,7 +28,7 @@ from storage_engine.retention.decisions import move
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.hold.holding import Acceptance, hold, remove_shield_of, unmanage
 from storage_engine.retention.monitor.monitoring import monitor
-from storage_engine.retention.plan.due import sense
+from storage_engine.retention.plan.cleanup_due import sense
 from storage_engine.retention.shield import tend_shield
 from storage_engine.retention.store.brokers import open_store, settings_of
 from storage_engine.retention.store.context import open_context, opened

@@ -18,7 +18,7 @@ from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, 
 from storage_engine.kafka.live import held_settings
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.observe import LiveNode
-from storage_engine.kafka.live.topic_ages import read_settings
+from storage_engine.kafka.live.topic_state import read_settings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.settings.store_settings import STRICT, WE_DELETE

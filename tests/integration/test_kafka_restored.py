@@ -19,7 +19,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.checkpoints import read_leader_epochs
 from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.gc.expiry import finish_acts, remove_expired
+from storage_engine.lake.gc.segment_expiry import finish_acts, remove_expired
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
 from storage_engine.model.keep.rules import Scope

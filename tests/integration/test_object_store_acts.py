@@ -19,7 +19,7 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import read_mark
 from storage_engine.lake.file.scan import live_data_files
 from storage_engine.lake.gc import compaction
-from storage_engine.lake.gc.expiry import remove_expired, undo_expiry
+from storage_engine.lake.gc.segment_expiry import remove_expired, undo_expiry
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.small_files import replace_small_file

@@ -21,10 +21,10 @@ from kio.schema.errors import ErrorCode
 from demo.brokers.kafka import Kafka
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake_server.archive_reader import LakeReader
 from storage_engine.lake_server.archived_partitions import read_archive
 from storage_engine.lake_server.group_answers import CommittedPositions, give_back
-from storage_engine.lake_server.logs import Logs, PartitionRecords
-from storage_engine.lake_server.reader import LakeReader
+from storage_engine.lake_server.partition_logs import Logs, PartitionRecords
 from storage_engine.lake_server.upstream import (
     ClusterView,
     FetchLimits,
@@ -189,7 +189,7 @@ def test_an_answer_of_the_cluster_is_no_longer_than_a_connection_may_hold(
             return len(found.records)
 
     whole = asyncio.run(fetched())
-    monkeypatch.setattr("storage_engine.lake_server.logs._MOST_OF_CLUSTER", whole // 2)
+    monkeypatch.setattr("storage_engine.lake_server.partition_logs._MOST_OF_CLUSTER", whole // 2)
     assert 0 < asyncio.run(fetched()) <= whole // 2
 
 

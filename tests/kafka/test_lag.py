@@ -19,7 +19,7 @@ from storage_engine.arrow.name_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.codec.codec import CODEC, KafkaCodec
-from storage_engine.kafka.format.batch_walk import opened
+from storage_engine.kafka.format.batch_headers import opened
 from storage_engine.kafka.lag import (
     Consumers,
     LagContext,

@@ -22,7 +22,7 @@ from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.file.scan import between
 from storage_engine.lake.gc import compaction
 from storage_engine.lake.gc.garbage import collect, undo
-from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.gc.snapshot_expiry import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.describing import describe
 from storage_engine.lake.move.moving import relocate

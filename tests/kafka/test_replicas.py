@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import RestoreError
 from storage_engine.kafka.codec.record_batch import read_batches
-from storage_engine.kafka.format.batch_walk import sha256_of_range
+from storage_engine.kafka.format.batch_headers import sha256_of_range
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.restore.restore import choose_segments

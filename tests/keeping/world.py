@@ -21,7 +21,7 @@ from storage_engine.lake.soundness.receipts import list_stores, receipt_history,
 from storage_engine.model.keep.acts import ActKind
 from storage_engine.model.proof.receipt import PARTIAL, Receipt
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
+from storage_engine.rocketmq.codec.frame_layout import FILLER_TOPIC
 from tests.histories.verbs import storage_engine
 from tests.keeping.store import TopicStore
 from tests.services.moved_clock import DAY_MS

@@ -19,7 +19,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.coverage.spans import receipt_spans
 from storage_engine.lake.file.scan import segment_rows
-from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.gc.snapshot_expiry import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.describing import describe
 from storage_engine.lake.move.rebuilding import rebuild

@@ -21,8 +21,8 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.data_file import Window, read_window
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.lake_server.logs import Logs, PartitionRecords
-from storage_engine.lake_server.reader import LakeReader
+from storage_engine.lake_server.archive_reader import LakeReader
+from storage_engine.lake_server.partition_logs import Logs, PartitionRecords
 from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
 from tests.kafka.lakes import archive, new_lake, segments_of
 from tests.kafka_fixture import unpack

@@ -21,8 +21,8 @@ from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file.data_file import Window, read_window
 from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.lake_server.archive_reader import LakeReader
 from storage_engine.lake_server.archived_partitions import ArchivedPartition, read_archive
-from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.segment_batches import DamagedRangeError, Piece, ScratchFile, SegmentInLake
 from tests.kafka.lakes import archivable_segments, archive, new_lake
 from tests.kafka_fixture import unpack

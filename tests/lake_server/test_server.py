@@ -22,11 +22,11 @@ from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.lake_server.archive_reader import _THREADS, LakeReader, Transactions
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.group_answers import CommittedPositions
-from storage_engine.lake_server.logs import Logs, PartitionRecords
+from storage_engine.lake_server.partition_logs import Logs, PartitionRecords
 from storage_engine.lake_server.protocol import APIS, FETCH, Request, read_request
-from storage_engine.lake_server.reader import _THREADS, LakeReader, Transactions
 from storage_engine.lake_server.segment_batches import KeptBytes, Piece, SegmentInLake
 from storage_engine.lake_server.server import Listening, serve
 from storage_engine.lake_server.upstream import FetchLimits, PartitionFetch
@@ -393,7 +393,7 @@ def test_a_line_is_logged_once_and_few_of_them_are_remembered(
     lake: Lake, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(lake, node, segments_of(node, "hdrs-0"))
-    monkeypatch.setattr("storage_engine.lake_server.logs._MOST_LOGGED", 2)
+    monkeypatch.setattr("storage_engine.lake_server.partition_logs._MOST_LOGGED", 2)
     lines: list[str] = []
     with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
         logs = Logs(reader, None, lines.append)
@@ -443,7 +443,7 @@ def test_what_goes_through_segments_for_long_keeps_no_consumer_waiting(
         assert is_over.wait(60)
         return Transactions((), ())
 
-    monkeypatch.setattr("storage_engine.lake_server.reader.read_transactions", walk)
+    monkeypatch.setattr("storage_engine.lake_server.archive_reader.read_transactions", walk)
 
     async def read() -> bytes:
         with closing(LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)) as reader:
@@ -499,7 +499,7 @@ def test_a_segment_that_is_opened_during_a_renewal_is_not_kept_as_it_was(
                 return made
 
             assert files
-            monkeypatch.setattr("storage_engine.lake_server.reader.SegmentInLake", opened)
+            monkeypatch.setattr("storage_engine.lake_server.archive_reader.SegmentInLake", opened)
             with suppress(StorageEngineError):
                 await all_bytes(reader)
             return await all_bytes(reader)

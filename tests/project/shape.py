@@ -50,15 +50,15 @@ def measures() -> list[Measure]:
     only_here = with_one_importer_beside(graph)
     lines = sum(source.count("\n") for source in sources.values())
     return [
-        Measure("files", len(paths), 522, 520),
-        Measure("lines", lines, 137_969, 105_000),
+        Measure("files", len(paths), 521, 520),
+        Measure("lines", lines, 137_991, 105_000),
         Measure("files in the largest folder", files, 18, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
         Measure("modules with one importer, in their own folder", len(only_here), 32, 50),
         Measure(
             "names of public classes with several meanings", len(several), 14, 25, ", ".join(several[:5])
         ),
-        Measure("rooms of which others use over 20 names", len(wide), 37, 0, ", ".join(sorted(wide)[:3])),
+        Measure("rooms of which others use over 20 names", len(wide), 36, 0, ", ".join(sorted(wide)[:3])),
     ]
 
 

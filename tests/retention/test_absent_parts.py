@@ -32,8 +32,8 @@ from storage_engine.retention import shield, steps
 from storage_engine.retention.archive import gone
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.hold.holding import unheld_by
+from storage_engine.retention.plan.cleanup_due import look_for_due
 from storage_engine.retention.plan.deciding import pending_by
-from storage_engine.retention.plan.due import look_for_due
 from storage_engine.retention.store import brokers, context
 from storage_engine.retention.store.broker_answers import PARTS, asked
 from storage_engine.retention.store.context import open_context

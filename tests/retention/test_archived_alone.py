@@ -15,7 +15,7 @@ from storage_engine.model.settings.policy import ArchiveWhen, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.monitor.monitoring import monitor
-from storage_engine.retention.plan.due import look_for_due, segments_to_archive
+from storage_engine.retention.plan.cleanup_due import look_for_due, segments_to_archive
 from storage_engine.retention.store.managed_store import ManagedStore
 
 ALL_HOURS = ";".join(f"{hour:02d}" for hour in range(24))

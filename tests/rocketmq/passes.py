@@ -11,7 +11,7 @@ from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.rules.rules import age_reason, plan
+from storage_engine.rocketmq.rules import age_reason, plan
 
 
 class Kept(CourseRecord):

@@ -10,7 +10,7 @@ from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules.rules import plan
+from storage_engine.rocketmq.rules import plan
 
 UTC = ZoneInfo("UTC")
 NOON = 1_750_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS + 12 * HOUR_MS

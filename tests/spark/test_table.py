@@ -50,7 +50,7 @@ from tests.kafka.stopped_nodes import make_node
 from tests.kafka_fixture import truth
 from tests.kafka_fixture import unpack as unpack_node
 from tests.lake.agents import TOKEN, serving
-from tests.lake.gc.test_expiry import expire
+from tests.lake.gc.test_segment_expiry import expire
 from tests.lake.gc.test_thinning import EVENTS, LEDGER, ORDERS, thin
 from tests.other_engine import delete_position
 from tests.rounds import rounds

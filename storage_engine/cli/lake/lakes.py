@@ -109,7 +109,7 @@ def expire(
     be killed at any instant and run again.
     """
     from storage_engine.lake.catalog.catalog import open_lake
-    from storage_engine.lake.gc.expiry import undo_expiry
+    from storage_engine.lake.gc.segment_expiry import undo_expiry
     from storage_engine.retention.housekeeping.lake_expiry import expire_lake
 
     if undo_id is not None:

@@ -25,7 +25,7 @@ from storage_engine.model.proof.receipt import ChainHead
 if TYPE_CHECKING:
     from storage_engine.lake.catalog.catalog import Lake
     from storage_engine.lake.gc.garbage import Collection, DecidedFile
-    from storage_engine.lake.gc.maintenance import LakeMaintenance
+    from storage_engine.lake.gc.snapshot_expiry import LakeMaintenance
     from storage_engine.retention.housekeeping.maintaining import MaintainResult
 
 
@@ -64,7 +64,7 @@ def maintain(lake_dir: Path, dry_run: bool, compact: bool) -> int:
 def _maintain_lake(lake_dir: Path, *, dry_run: bool, compact: bool) -> LakeMaintenance | None:
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.compaction import maintain_compaction
-    from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+    from storage_engine.lake.gc.snapshot_expiry import LakePolicy, maintain_lake
     from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
 
     target = witnessed_lake(lake_dir, None, None)

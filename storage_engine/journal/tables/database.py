@@ -355,7 +355,7 @@ class Reads(Protocol):
 
 
 class HasDatabase:
-    """Works on a journal, a transaction a method."""
+    """Base of classes that work on a journal. Each method is one transaction."""
 
     def __init__(self, database: JournalDatabase) -> None:
         self._database = database

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.crc import crc32, crc32c
-from storage_engine.kafka.format import batch_walk as header
+from storage_engine.kafka.format import batch_headers as header
 from storage_engine.native import (
     call_zstd,
     inlined,

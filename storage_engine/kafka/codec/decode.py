@@ -20,7 +20,7 @@ from storage_engine.kafka.codec.compression import MAX_EXPANDED_BYTES, Decompres
 from storage_engine.kafka.codec.record_batch import BatchChunk, BatchKind, explained, merged
 from storage_engine.kafka.codec.record_kernels import ARENA_EXPANDED, RowColumns
 from storage_engine.kafka.codec.record_schema import CONTROL_TYPES, FILE_SCHEMA
-from storage_engine.kafka.format import batch_walk as header
+from storage_engine.kafka.format import batch_headers as header
 from storage_engine.model.broker.codec import Damage
 
 _EXPANDED_CHUNK_BYTES = 64 << 20

@@ -1,4 +1,4 @@
-"""Compiled rows → the bytes of a segment. Writes nothing outside the buffer, whatever rows say."""
+"""Compiled code that turns rows into a segment's bytes. It writes nothing outside the buffer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from storage_engine.kafka.codec.batch_kernels import Ints64
-from storage_engine.kafka.format import batch_walk as header
+from storage_engine.kafka.format import batch_headers as header
 from storage_engine.native import (
     copy_bytes,
     inlined,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from storage_engine.arrow.memory import address_of
 from storage_engine.crc import crc32c_engine, crc32c_of, crc_engine
 from storage_engine.kafka.codec import batch_kernels as kernels
-from storage_engine.kafka.format import batch_walk as header
+from storage_engine.kafka.format import batch_headers as header
 from storage_engine.model.broker.codec import Damage
 
 SegmentBytes = memoryview | bytes | bytearray | npt.NDArray[np.uint8]

@@ -26,7 +26,7 @@ from storage_engine.kafka.codec.batch_kernels import (
     Ints32,
     Ints64,
 )
-from storage_engine.kafka.format import batch_walk as header
+from storage_engine.kafka.format import batch_headers as header
 from storage_engine.native import (
     LITTLE_ENDIAN,
     copy_bytes,

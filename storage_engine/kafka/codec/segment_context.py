@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage_engine.kafka.format import batch_walk as header
+from storage_engine.kafka.format import batch_headers as header
 from storage_engine.kafka.format.transaction_index import AbortedTransaction
 from storage_engine.model.broker.codec import Damage
 

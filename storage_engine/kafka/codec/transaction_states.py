@@ -39,7 +39,7 @@ from storage_engine.kafka.codec.record_batch import (
     scan_damages,
 )
 from storage_engine.kafka.codec.record_schema import text_array
-from storage_engine.kafka.format import batch_walk as header
+from storage_engine.kafka.format import batch_headers as header
 from storage_engine.kafka.format.file_names import corrupt
 from storage_engine.kafka.format.producer_snapshot import Producer
 from storage_engine.kafka.format.transaction_index import ENTRY_BYTES, AbortedTransaction

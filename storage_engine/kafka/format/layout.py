@@ -487,9 +487,9 @@ def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) ->
 
 
 def _refuse_link(entry: os.DirEntry[str]) -> None:
-    """Refuse a link, which a broker follows: what is behind it would be seen by nobody.
+    """Refuse a symbolic link. A broker follows it, but we don't: we would miss the files behind it.
 
-    :raises StoreLayoutError: it is one.
+    :raises StoreLayoutError: the entry is a link.
     """
     if entry.is_symlink():
         raise StoreLayoutError(

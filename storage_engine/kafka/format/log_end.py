@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from storage_engine.core.wording import reason_text
-from storage_engine.kafka.format.batch_walk import BLOCK_BYTES, BatchHead, batch_heads, open_file, opened
+from storage_engine.kafka.format.batch_headers import BLOCK_BYTES, BatchHead, batch_heads, open_file, opened
 from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, SegmentFiles
 from storage_engine.kafka.rules import SegmentFacts
 

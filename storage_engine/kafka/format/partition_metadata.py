@@ -12,7 +12,7 @@ import uuid
 from functools import lru_cache
 from pathlib import Path
 
-from storage_engine.kafka.format.batch_walk import open_file
+from storage_engine.kafka.format.batch_headers import open_file
 from storage_engine.kafka.format.file_names import corrupt, read_stored
 
 NAME = "partition.metadata"

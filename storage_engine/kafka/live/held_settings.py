@@ -19,7 +19,7 @@ from storage_engine.kafka.hold.needed_retention import (
     states_of_others,
     with_first_value,
 )
-from storage_engine.kafka.live.topic_ages import (
+from storage_engine.kafka.live.topic_state import (
     Bearable,
     ObservedNode,
     change_settings,

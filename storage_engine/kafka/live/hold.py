@@ -44,7 +44,7 @@ from storage_engine.kafka.live.held_settings import (
     raise_settings,
     rely_on_others,
 )
-from storage_engine.kafka.live.topic_ages import (
+from storage_engine.kafka.live.topic_state import (
     ObservedNode,
     bearable,
     bears_notices,

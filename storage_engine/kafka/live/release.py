@@ -39,8 +39,8 @@ from storage_engine.exceptions import (
     ReleasedTooMuchError,
 )
 from storage_engine.kafka.cluster.client import Cluster
-from storage_engine.kafka.format import batch_walk as header
-from storage_engine.kafka.format.batch_walk import batch_heads, opened
+from storage_engine.kafka.format import batch_headers as header
+from storage_engine.kafka.format.batch_headers import batch_heads, opened
 from storage_engine.kafka.format.layout import LivePartition, SegmentFiles
 from storage_engine.kafka.hold.drift import known_log
 from storage_engine.kafka.hold.hold_state import HoldState, load_state, save_state

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.kafka.format.batch_walk import LEADER_EPOCH_AT, MAGIC, MAGIC_AT, opened
+from storage_engine.kafka.format.batch_headers import LEADER_EPOCH_AT, MAGIC, MAGIC_AT, opened
 from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, read_leader_epochs
 from storage_engine.kafka.format.file_names import FileState, kind_and_state
 from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, SegmentFiles

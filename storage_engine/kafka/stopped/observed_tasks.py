@@ -246,9 +246,9 @@ def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
             continue
         if found := _found(node, settings, topic):
             raise BadInputError(
-                f"topic {topic}: expected a topic that was deleted, found that {found}, and that no deleted "
-                "one of its name has left a -delete directory. Nothing was removed. Leave its "
-                "--deleted-topic out."
+                f"topic {topic}: expected a deleted topic, found that {found}. No deleted topic of this name "
+                f"has left a -delete directory, either. Nothing was removed. Leave out --deleted-topic "
+                f"{topic}."
             )
         if not left:
             names = {log.name.topic for log in deleted_directories(node)}

@@ -16,7 +16,7 @@ from storage_engine.core import durable
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.kafka.format import meta_properties
-from storage_engine.kafka.format.batch_walk import sha256_of_range
+from storage_engine.kafka.format.batch_headers import sha256_of_range
 from storage_engine.kafka.format.layout import (
     LogDirectory,
     Node,

@@ -76,8 +76,9 @@ def check_takes_acts(segments: Table) -> None:
     if not has_trees(segments.properties):
         version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
         raise BadInputError(
-            f"{segments.location()}: expected a lake of version {SCHEMA_VERSION} or later, found {version}, "
-            "which older releases use that know neither rules nor holds. Nothing was changed. Run ",
+            f"{segments.location()}: expected a lake of version {SCHEMA_VERSION} or later, found {version}. "
+            "Older releases can use such a lake, and they know neither rules nor holds. Nothing was changed. "
+            "Run ",
             Command("lake upgrade"),
             ", once every host that opens the lake has this release.",
         )

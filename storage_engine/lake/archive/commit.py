@@ -145,10 +145,11 @@ class MissingSegment:
 
 
 def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozenset[str]:
-    """Return the segments that a shared file has rows of, as their own files' names begin.
+    """Return the segments that have rows in a shared file, by how the names of their own files begin.
 
-    The file says it; where it is lost or damaged, the receipts that name it do. Where these have fewer rows,
-    so do those whose files aren't in the table, and that have the others: a compaction was killed.
+    The file tells them. If it is lost or damaged, the receipts that name it do. If these account for fewer
+    rows than the file has, a compaction was killed: then segments whose own files aren't in the table, and
+    whose rows make up the difference, are in it as well.
 
     :raises LakeUnavailableError: it can't be told.
     """

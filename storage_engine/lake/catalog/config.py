@@ -129,7 +129,7 @@ class LakeConfig:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Every value here that no log, report or file that others read may show."""
+        """Values that must not be shown in a log, a report or any file that others can read."""
         return property_secrets(self.properties)
 
     def without_secrets(self, text: str) -> str:

@@ -66,7 +66,7 @@ from storage_engine.lake.file.data_file import (
 from storage_engine.lake.file.jobs import file_name, is_shared_name, shared_file_name, slot_prefix
 from storage_engine.lake.file.scan import LiveFile, live_data_files, offsets_of
 from storage_engine.lake.file.staging import staged_location
-from storage_engine.lake.gc.expiry import data_step, is_there, receipts_step
+from storage_engine.lake.gc.segment_expiry import data_step, is_there, receipts_step
 from storage_engine.lake.gc.thinning import discard_files
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipts_in

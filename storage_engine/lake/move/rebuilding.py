@@ -47,8 +47,8 @@ from storage_engine.lake.catalog.writing import (
     read_intent,
 )
 from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix
-from storage_engine.lake.gc.expiry import finish_acts
 from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan, take_out_orphan
+from storage_engine.lake.gc.segment_expiry import finish_acts
 from storage_engine.lake.move.making import make_catalog
 from storage_engine.lake.move.moving import (
     all_receipts,

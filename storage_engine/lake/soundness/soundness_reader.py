@@ -160,7 +160,8 @@ class Reader:
     def look(self, receipt: Receipt, depth: Depth, chunk: Chunk | None = None) -> Look:
         """Look at a receipt, up to the depth at which its bytes are found not to be proven.
 
-        Rows are read in spite of files that the table doesn't have as they were: they may lie elsewhere.
+        Rows are read even where the table no longer lists the receipt's own files unchanged: the rows may
+        lie in other files by now.
 
         :param chunk: called with positions and bytes of the segment that the rows are turned back into.
         :raises LakeUnavailableError: a file is there and can't be read.

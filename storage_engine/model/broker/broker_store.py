@@ -285,9 +285,7 @@ class IdentifiedLogs(ABC):
         """
 
     def is_present(self, directory: Path) -> bool:
-        """Return whether one of the store's directories is still the same: no mount point without its
-        disk.
-        """
+        """Return whether one of the store's directories is there, and no mount point whose disk is gone."""
         return directory.is_dir()
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:

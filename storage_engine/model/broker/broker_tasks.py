@@ -104,4 +104,7 @@ class BackgroundTasks:
 
         :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted.
         """
-        raise BadInputError(f"{left.what}: expected a broker that leaves files, found another. It stays.")
+        raise BadInputError(
+            f"{left.what}: expected a kind of broker that leaves such files behind, found one that doesn't. "
+            "Nothing was removed."
+        )

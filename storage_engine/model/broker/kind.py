@@ -219,7 +219,7 @@ class Topics:
 
 
 class ReceiptRules:
-    """Rules on what receipts of other files prove. This class itself: nothing but of equal bytes."""
+    """Rules that say when a receipt also proves other files. By default: only files with the same bytes."""
 
     def continues(self, left: Receipt, right: Receipt) -> bool:
         """Return whether a segment that one replica archived begins where another replica's ended.

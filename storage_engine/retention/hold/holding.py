@@ -208,11 +208,11 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
 
 
 def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int) -> UnprovenSegments:
-    """Make sure that a store may be left to its broker.
+    """Make sure that a store's hold may end.
 
-    :return: the part of it that a person has accepted.
-    :raises GateRefusedError: segments that no lake proves would be deleted within a day, and no person has
-        accepted that many.
+    :return: the segments that its broker would then delete within a day without a proof: none, or no more
+        than a person has accepted.
+    :raises GateRefusedError: there are more than a person has accepted.
     """
     left = _unproven_by(context, now_ms, now_ms + DAY_MS)
     if why := refusal(left, acceptance):

@@ -34,8 +34,8 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import copy_of
 from storage_engine.lake.catalog.placed_table import proven_files, relative_name
 from storage_engine.lake.file.scan import live_data_files
-from storage_engine.lake.gc.expiry import earlier_files, finish_acts, remove_expired
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
+from storage_engine.lake.gc.segment_expiry import earlier_files, finish_acts, remove_expired
 from storage_engine.lake.gc.thinning import discard_files, thin_segment
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history

@@ -40,7 +40,7 @@ from storage_engine.journal.tables.schema import events, plans, reports, runs, s
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.compaction import maintain_compaction
-from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
+from storage_engine.lake.gc.snapshot_expiry import LakeMaintenance, LakePolicy, maintain_lake
 from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.recording_deletions import write_deletions

@@ -32,7 +32,7 @@ from storage_engine.retention.hold.hold_text import drift_text, due_alarms
 from storage_engine.retention.hold.holding import alarms_of, end_alarms, expiry_alarms, hold
 from storage_engine.retention.lag.consumer_lag import measure_groups
 from storage_engine.retention.monitor.recording_ranges import look_for_ranges
-from storage_engine.retention.plan.due import SenseResult, sense
+from storage_engine.retention.plan.cleanup_due import SenseResult, sense
 from storage_engine.retention.proof.approvals import open_questions, question_alarms
 from storage_engine.retention.ranges.drift import loss_alarms, recorded_gone
 from storage_engine.retention.ranges.missing_logs import remember_logs

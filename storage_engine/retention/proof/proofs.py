@@ -70,11 +70,13 @@ def current_receipts(
     base_offsets: tuple[int, int] | None = None,
     with_ended: bool = False,
 ) -> tuple[Receipt, ...]:
-    """Return a store's receipts of its logs' lineages that prove segments, one each, by log and offset.
+    """Return the receipts that prove a store's segments in each log's current lineage.
+
+    There is one for each segment, in the order of logs and offsets.
 
     :param log: only of this one.
     :param base_offsets: only from the first to the second, both included.
-    :param with_ended: those too of segments that expired, or of which the lake has a part alone.
+    :param with_ended: also those of expired segments, and of segments of which the lake has only a part.
     :raises LakeUnavailableError: the table can't be read.
     """
     only = None if log is None and record.log_lineages else record.lineage_of(log or "")

@@ -356,9 +356,9 @@ def _remembered(store: ManagedStore) -> list[StoreSummary]:
 
 
 def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
-    """Return the id of the store that the lakes have receipts of from this place; None: of none.
+    """Return the id of the store at this path, by the lakes' receipts; None: no receipt names the path.
 
-    :raises BadInputError: of several, and nothing tells which of them this is.
+    :raises BadInputError: receipts of several stores name it, and nothing tells which this is.
     """
     hosts = (None, this_host())
     found = {

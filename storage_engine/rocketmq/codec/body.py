@@ -18,7 +18,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from storage_engine.exceptions import CorruptBodyError
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 
 MAX_BODY_BYTES = 64 << 20
 """Bytes of a body without its compression, unless told otherwise. Clients send at most 4 MiB

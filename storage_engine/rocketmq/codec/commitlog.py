@@ -26,7 +26,7 @@ import numpy.typing as npt
 from storage_engine.arrow.memory import address_of
 from storage_engine.exceptions import CorruptFrameError
 from storage_engine.model.broker.codec import Damage, LoadBytes
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.format.stored_files import open_stored
 
 if TYPE_CHECKING:

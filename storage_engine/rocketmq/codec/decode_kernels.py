@@ -30,7 +30,7 @@ from storage_engine.native import (
     trailing_zeros,
     word,
 )
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.frame_kernels import (
     Bytes,
     Ints32,

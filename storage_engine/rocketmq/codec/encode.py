@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from storage_engine.arrow.memory import ColumnAddresses, address_of, valid_flags
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec import encode_kernels as kernels
-from storage_engine.rocketmq.codec.frame import (
+from storage_engine.rocketmq.codec.frame_layout import (
     CRC_MASK,
     FILLER_BYTES,
     FILLER_TOPIC,

@@ -25,7 +25,7 @@ from storage_engine.native import (
     store_u8,
     word,
 )
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, read_host, same_bytes
 
 ENCODED: Final = 0

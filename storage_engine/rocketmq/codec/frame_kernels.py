@@ -35,7 +35,7 @@ from storage_engine.native import (
     store_i64,
     store_u8,
 )
-from storage_engine.rocketmq.codec.frame import (
+from storage_engine.rocketmq.codec.frame_layout import (
     BLANK_HEADER_BYTES,
     BODY_AT,
     BODY_CRC_AT,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from storage_engine.model.broker.codec import Columns
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.exceptions import ProofError
-from storage_engine.rocketmq.codec.frame import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from storage_engine.rocketmq.codec.frame_layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 _NAME_END: Final = chr(NAME_VALUE_SEPARATOR)
 PAIR_END: Final = chr(PROPERTY_SEPARATOR)

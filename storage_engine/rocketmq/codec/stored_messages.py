@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from storage_engine.exceptions import CorruptFileError, CorruptFrameError
 from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.commitlog import message_starts, read_store_timestamp
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, mapped, readable_files

@@ -107,7 +107,9 @@ def check_writable(config: BrokerConfig) -> None:
 
 
 def deciding_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a setting by which others decide what consumers may have of the log, and how; None: none is set.
+    """Return a setting that lets other nodes decide how far consumers may read the log, and its meaning.
+
+    None: no such setting is on.
 
     :raises BrokerConfigError: a value that the broker would not work with.
     """

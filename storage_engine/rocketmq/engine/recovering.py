@@ -14,8 +14,8 @@ from storage_engine.core import durable
 from storage_engine.exceptions import CorruptFrameError, StoreBusyError, StoreLayoutError
 from storage_engine.model.report.inspection import StoreRecovery
 from storage_engine.rocketmq.codec.commitlog import iterate_frames
-from storage_engine.rocketmq.codec.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
 from storage_engine.rocketmq.codec.frame_kernels import KIND_MESSAGE
+from storage_engine.rocketmq.codec.frame_layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
 from storage_engine.rocketmq.engine.append.flush import StoreCheckpoint
 from storage_engine.rocketmq.engine.append.mapped_file_queue import allow_open_files
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as dispatch

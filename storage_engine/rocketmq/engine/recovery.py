@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from storage_engine.arrow.memory import address_of
 from storage_engine.core import durable
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.engine.append.flush import StoreCheckpoint
 from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels

@@ -26,7 +26,7 @@ from storage_engine.rocketmq.engine.message_store import MessageStore, open_stor
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules.rules import (
+from storage_engine.rocketmq.rules import (
     FIRST_PASS_MS,
     MANUAL_PASSES,
     accepts_writes_by,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.commitlog import has_dispatchable_frame
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.batch_consume_queue import all_queues

@@ -44,7 +44,7 @@ from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_em
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Position
 from storage_engine.rocketmq.format.stored_files import reread
 from storage_engine.rocketmq.lag.consumer_offsets import queue_directories
-from storage_engine.rocketmq.rules.rules import delete_hours, expires_at_ms, next_window_ms
+from storage_engine.rocketmq.rules import delete_hours, expires_at_ms, next_window_ms
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -58,7 +58,7 @@ from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_f
 from storage_engine.rocketmq.live.observe import below_the_first_file, find_replicas, observe
 from storage_engine.rocketmq.live.status import drift_of, notices, weaknesses
 from storage_engine.rocketmq.remoting.masters import Replicas
-from storage_engine.rocketmq.rules.rules import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
+from storage_engine.rocketmq.rules import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.observe import LiveParts

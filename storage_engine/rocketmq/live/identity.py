@@ -31,7 +31,7 @@ from storage_engine.exceptions import (
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.codec.commitlog import FrameKind, scan_segment
-from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
+from storage_engine.rocketmq.codec.frame_layout import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile

@@ -91,7 +91,7 @@ from storage_engine.rocketmq.live.observe import LiveParts, Session, observe
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rules.rules import (
+from storage_engine.rocketmq.rules import (
     Patience,
     dependents_patience_seconds,
     interval_ms,

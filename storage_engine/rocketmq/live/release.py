@@ -40,7 +40,7 @@ from storage_engine.rocketmq.hold.state import HoldState, load_state, save_state
 from storage_engine.rocketmq.live import hold
 from storage_engine.rocketmq.live.status import untried_text
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rules.rules import (
+from storage_engine.rocketmq.rules import (
     MANUAL_PASSES,
     Patience,
     interval_ms,

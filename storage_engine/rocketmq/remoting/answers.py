@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from storage_engine.core.untrusted import MALFORMED
-from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
+from storage_engine.rocketmq.codec.frame_layout import (
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_MESSAGE_BYTES,
+    PHYSICAL_OFFSET_AT,
+)
 from storage_engine.rocketmq.format import fastjson
 from storage_engine.rocketmq.format.broker_config import has_timers
 

@@ -32,7 +32,7 @@ from storage_engine.core.long_work import told
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.kind import SampleRequest, SampleStore
-from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC, TRANSACTION_COMMIT
+from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC, TRANSACTION_COMMIT
 from storage_engine.rocketmq.engine.append.append import (
     NewBatch,
     NewMessage,

@@ -53,6 +53,7 @@ from storage_engine.model.store import (
     SegmentState,
     StoreSnapshot,
 )
+from storage_engine.rocketmq import rules
 from storage_engine.rocketmq.codec.commitlog import last_message, near_logical_end
 from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course import course_start
@@ -65,8 +66,7 @@ from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE, known_replicas
 from storage_engine.rocketmq.pending import pending
-from storage_engine.rocketmq.rules import rules
-from storage_engine.rocketmq.rules.rules import (
+from storage_engine.rocketmq.rules import (
     archivable,
     delete_hours,
     keep_all,
@@ -76,7 +76,7 @@ from storage_engine.rocketmq.rules.rules import (
     plan,
     triggers,
 )
-from storage_engine.rocketmq.rules.rules import time_zone as zone_of
+from storage_engine.rocketmq.rules import time_zone as zone_of
 from storage_engine.rocketmq.store import dependents
 from storage_engine.rocketmq.store.store import BROKER, RocketMQStore
 from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_us, lock

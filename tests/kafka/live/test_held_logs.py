@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka.format import batch_walk, log_end
+from storage_engine.kafka.format import batch_headers, log_end
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS
 from storage_engine.kafka.live import hold
@@ -68,7 +68,7 @@ def broken_disk() -> Iterator[None]:
         return data
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (log_end, batch_walk):
+        for module in (log_end, batch_headers):
             patch.setattr(module, "os", SimpleNamespace(**{**vars(os), "pread": read}))
         yield
 

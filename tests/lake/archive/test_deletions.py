@@ -17,7 +17,7 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import MARK_NAME, read_mark
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.gc.garbage_kind import GarbageKind
-from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.gc.snapshot_expiry import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild

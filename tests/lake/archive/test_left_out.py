@@ -30,8 +30,8 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file import data_file
 from storage_engine.lake.file.jobs import ProvenSegment, SegmentJob, new_attempt
 from storage_engine.lake.file.scan import live_data_files
-from storage_engine.lake.gc.expiry import finish_acts, undo_expiry
 from storage_engine.lake.gc.garbage import collect
+from storage_engine.lake.gc.segment_expiry import finish_acts, undo_expiry
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.moving import relocate
@@ -53,7 +53,7 @@ from storage_engine.retention.proof.gate import Consent, Passage
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs
 from tests.archive_rules import NOW_MS, permits_of
 from tests.lake.conftest import MakeJobs
-from tests.lake.gc.test_expiry import STORE, every_receipt
+from tests.lake.gc.test_segment_expiry import STORE, every_receipt
 from tests.lake.gc.test_thinning import LEDGER, ORDERS, check, gone_topics, thin
 from tests.lake.lake_acts import at
 from tests.rocketmq.conftest import MAGIC_BLANK, Message, make_frame

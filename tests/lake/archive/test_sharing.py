@@ -26,8 +26,8 @@ from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import SegmentJob, is_own_name, is_shared_name, split_data_file_name
 from storage_engine.lake.file.staging import publish
-from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.garbage import collect
+from storage_engine.lake.gc.segment_expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.thinning import thin_segment
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.rebuilding import rebuild
@@ -43,7 +43,7 @@ from storage_engine.model.proof.receipt import Receipt, with_rows
 from storage_engine.model.report.validation import Status, VerifyLevel, receipt_name
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import make_old
-from tests.lake.gc.test_expiry import begin_to_expire, expire, states
+from tests.lake.gc.test_segment_expiry import begin_to_expire, expire, states
 from tests.lake.killed_at_each import killed_at_each
 from tests.other_engine import delete_position
 from tests.rounds import again_but
@@ -397,7 +397,7 @@ def test_what_was_archived_again_comes_back_with_what_shares_its_file(
     finish_acts(shared)
     archive_all(shared, make_jobs(shared, segments[1]))
     with monkeypatch.context() as patched:
-        patched.setattr("storage_engine.lake.gc.expiry.prepare_receipts", _killed)
+        patched.setattr("storage_engine.lake.gc.segment_expiry.prepare_receipts", _killed)
         with pytest.raises(KeyboardInterrupt):
             undo_expiry(shared, act)
     finish_acts(shared)

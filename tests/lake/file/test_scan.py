@@ -15,7 +15,7 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.spans import receipt_spans
 from storage_engine.lake.file.scan import RANGES_NAME, between, count_rows, live_data_files
-from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.gc.snapshot_expiry import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.chain import check_links, check_links_on, forget_links

@@ -31,7 +31,7 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.file.jobs import shared_file_name
-from storage_engine.lake.gc import compaction, expiry
+from storage_engine.lake.gc import compaction, segment_expiry
 from storage_engine.lake.gc.compaction import (
     LakeCompaction,
     LargerFile,
@@ -40,10 +40,10 @@ from storage_engine.lake.gc.compaction import (
     maintain_compaction,
     plan_files,
 )
-from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
-from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.gc.segment_expiry import finish_acts, remove_expired, undo_expiry
+from storage_engine.lake.gc.snapshot_expiry import LakePolicy, maintain_lake
 from storage_engine.lake.gc.trash import TRASH
 from storage_engine.lake.move.copying import copy_lake, promote
 from storage_engine.lake.move.rebuilding import rebuild
@@ -62,7 +62,7 @@ from tests.lake.archive.test_sharing import check, rows_of
 from tests.lake.conftest import MakeJobs
 from tests.lake.expiry import expire_receipts
 from tests.lake.garbage_helpers import expire_snapshots, make_old
-from tests.lake.gc.test_expiry import begin_to_expire, expire, states
+from tests.lake.gc.test_segment_expiry import begin_to_expire, expire, states
 from tests.lake.killed_at_each import killed_at_each
 from tests.rounds import again_but, rounds
 
@@ -150,7 +150,7 @@ def table_of(lake: Lake) -> list[dict[str, object]]:
 def killed_between(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compact, and be killed when the table has the larger file and no receipt names it."""
     with monkeypatch.context() as patched:
-        patched.setattr(expiry, "prepare_receipts", _killed)
+        patched.setattr(segment_expiry, "prepare_receipts", _killed)
         with pytest.raises(KeyboardInterrupt):
             compact_lake(lake)
     assert len(live(lake)) == 1
@@ -585,7 +585,9 @@ def test_without_room_nothing_is_changed(
     check(small, segments, tmp_path / "back")
 
 
-@pytest.mark.parametrize("full_at", [(compaction, "write_groups"), (expiry, "begin")], ids=["file", "commit"])
+@pytest.mark.parametrize(
+    "full_at", [(compaction, "write_groups"), (segment_expiry, "begin")], ids=["file", "commit"]
+)
 def test_without_room_for_all_of_them_the_larger_files_go(
     small: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, full_at: tuple[ModuleType, str]
 ) -> None:
@@ -801,7 +803,7 @@ def test_whatever_the_order_each_row_is_there_once(
 
     def be_killed() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(expiry, "prepare_receipts", _killed)
+            patched.setattr(segment_expiry, "prepare_receipts", _killed)
             with suppress(KeyboardInterrupt):
                 compact_lake(lake)
 

@@ -23,9 +23,9 @@ from storage_engine.lake.acts.act_files import read_acts, record_act
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.placed_table import data_file_of
-from storage_engine.lake.gc import expiry, maintenance, thinning
-from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
+from storage_engine.lake.gc import segment_expiry, snapshot_expiry, thinning
 from storage_engine.lake.gc.garbage import collect
+from storage_engine.lake.gc.segment_expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.thinning import thin_segment
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.moving import relocate
@@ -50,7 +50,7 @@ from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from tests.lake.conftest import MakeJobs
-from tests.lake.gc.test_expiry import STORE, acts_of, every_receipt, expire, live, path_of, states
+from tests.lake.gc.test_segment_expiry import STORE, acts_of, every_receipt, expire, live, path_of, states
 from tests.lake.killed_at_each import killed_at_each
 from tests.lake.lake_acts import at
 from tests.rounds import ALL
@@ -353,10 +353,10 @@ def test_gc_leaves_the_files_of_an_act_and_takes_what_no_act_names(
     before, other = every_receipt(lake)
     left = thin_segment(lake, other, [ORDERS])
     begin_to_thin(lake, [before], LEDGER)
-    newest = maintenance.LakePolicy(0, 1, 1)
+    newest = snapshot_expiry.LakePolicy(0, 1, 1)
     finish_acts(lake)
-    old = maintenance.snapshots_to_expire(lake.messages(), newest, clock_ms())
-    maintenance._expire(lake, lake.messages, old)
+    old = snapshot_expiry.snapshots_to_expire(lake.messages(), newest, clock_ms())
+    snapshot_expiry._expire(lake, lake.messages, old)
     found = collect(lake, grace_ms=0, delete=True, trash_ms=0)
     taken = {it.path.rpartition("/")[2] for it in found.taken}
     assert {left.kept.location.rpartition("/")[2]} == {name for name in taken if "commitlog" in name}
@@ -407,10 +407,10 @@ def test_rows_that_another_engine_has_moved_are_proven_again(thinned: tuple[Lake
     assert {it.status for it in found.findings} == {Status.WARNING}, found.findings
     partly, other = every_receipt(lake)
     assert len(moved_receipts(lake, [partly, other])) == 2
-    assert "2 receipts" in maintenance._fault(lake, {}), "an older snapshot may have what stays"
+    assert "2 receipts" in snapshot_expiry._fault(lake, {}), "an older snapshot may have what stays"
     assert len(reprove(lake, STORE, [partly, other])) == 2
     assert states(lake) == ["partial", None]
-    assert maintenance._fault(lake, {}) == ""
+    assert snapshot_expiry._fault(lake, {}) == ""
     check(lake, list(VerifyLevel))
     finish_acts(lake)
     assert states(lake) == ["partial", None]
@@ -524,7 +524,7 @@ def between(filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch) -> t
     lake = filled(2)
     before = every_receipt(lake)[0]
     with monkeypatch.context() as patch:
-        patch.setattr(expiry, "data_step", lambda *_: None)
+        patch.setattr(segment_expiry, "data_step", lambda *_: None)
         return lake, before, thin(lake, [before], EVENTS, LEDGER)
 
 

@@ -15,13 +15,13 @@ from storage_engine.exceptions import ProofError, RestoreError, StorageEngineErr
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.gc import expiry
+from storage_engine.lake.gc import segment_expiry
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore_span import FILLED_FILE, Span, filled_notes, read_filled
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.codec.frame import FILLER_TOPIC
+from storage_engine.rocketmq.codec.frame_layout import FILLER_TOPIC
 from tests.lake.conftest import MakeJobs
-from tests.lake.gc.test_expiry import STORE, every_receipt, expire, path_of
+from tests.lake.gc.test_segment_expiry import STORE, every_receipt, expire, path_of
 from tests.lake.gc.test_thinning import EVENTS, LEDGER, ORDERS, thin
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.rounds import ALL
@@ -175,7 +175,7 @@ def test_between_the_commits_of_an_expiry_the_rows_that_go_are_filler(
 ) -> None:
     lake = filled(1)
     with monkeypatch.context() as patch:
-        patch.setattr(expiry, "data_step", lambda *_: None)
+        patch.setattr(segment_expiry, "data_step", lambda *_: None)
         thin(lake, every_receipt(lake), LEDGER)
     (done,) = restore(lake, STORE, tmp_path / "back", with_filler=True)
     check_filled(Path(done.path).read_bytes(), segments[0].read_bytes(), {LEDGER})

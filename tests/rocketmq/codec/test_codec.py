@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.arrow import row_groups
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.codec import CODEC, default_chunk_bytes
 from storage_engine.rocketmq.codec.decode_kernels import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from storage_engine.rocketmq.codec.property_pairs import property_maps

@@ -195,7 +195,7 @@ def test_damage_tells_lengths_from_crcs(message: Any, build_frame: Any) -> None:
 
 def test_knowing_the_format_costs_no_compiler() -> None:
     code = (
-        "import sys, storage_engine.rocketmq.codec.frame, storage_engine.rocketmq.codec.commitlog; "
+        "import sys, storage_engine.rocketmq.codec.frame_layout, storage_engine.rocketmq.codec.commitlog; "
         "sys.exit('numba' in sys.modules)"
     )
     assert (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec.codec import CODEC
-from storage_engine.rocketmq.codec.frame import FILLER_BYTES, FILLER_TOPIC, TRANSACTION_ROLLBACK
+from storage_engine.rocketmq.codec.frame_layout import FILLER_BYTES, FILLER_TOPIC, TRANSACTION_ROLLBACK
 from tests.rocketmq.codec_calls import decode, encode
 from tests.rocketmq.conftest import Message, make_frame
 

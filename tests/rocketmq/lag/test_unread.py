@@ -14,7 +14,7 @@ from storage_engine.rocketmq.format.queue_files import EntryFormat
 from storage_engine.rocketmq.lag import lag
 from storage_engine.rocketmq.lag.consumer_offsets import consumers_in_files, group_positions
 from storage_engine.rocketmq.lag.lag import lag_context
-from storage_engine.rocketmq.rules.rules import time_zone
+from storage_engine.rocketmq.rules import time_zone
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
 from tests.services.lag import queue_lags
 

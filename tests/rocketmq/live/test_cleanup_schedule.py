@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from storage_engine.rocketmq import rules as schedule
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules import rules as schedule
 
 
 def config(**settings: object) -> BrokerConfig:

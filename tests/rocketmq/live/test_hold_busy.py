@@ -18,12 +18,12 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.rocketmq import rules
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.state import FORCIBLY, ChangedSetting, HoldState, Observed
 from storage_engine.rocketmq.live import live_store, release
-from storage_engine.rocketmq.rules import rules
-from storage_engine.rocketmq.rules.rules import Patience
+from storage_engine.rocketmq.rules import Patience
 from tests.rocketmq.live.held_files import SIZE, held_store, path_of
 
 ADDRESS = "10.0.0.1:10911"

@@ -17,7 +17,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.course import unheld_segments
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules.rules import plan
+from storage_engine.rocketmq.rules import plan
 from tests.rounds import rounds
 
 UTC = ZoneInfo("UTC")

@@ -18,7 +18,12 @@ from storage_engine.exceptions import (
     BrokerUnavailableError,
     NotOnBrokerError,
 )
-from storage_engine.rocketmq.codec.frame import MAGIC_AT, MAGIC_V1, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
+from storage_engine.rocketmq.codec.frame_layout import (
+    MAGIC_AT,
+    MAGIC_V1,
+    MIN_MESSAGE_BYTES,
+    PHYSICAL_OFFSET_AT,
+)
 from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.command import RemotingCommand
 from storage_engine.rocketmq.remoting.connection import REMARK_CHARACTERS, Access

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from storage_engine.core.untrusted import java_text
 from storage_engine.crc import crc_engine
 from storage_engine.native import direct
-from storage_engine.rocketmq.codec import frame
-from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC, TRANSACTION_PREPARED
+from storage_engine.rocketmq.codec import frame_layout as frame
+from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from storage_engine.rocketmq.engine.append import append_kernels as kernels
 from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue, WritableFile
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueTable, is_directory_name

@@ -20,7 +20,7 @@ from storage_engine.native import (
     store_u8,
     word,
 )
-from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec import frame_layout as frame
 
 # Places in a file's table, of 64 bits each.
 TARGET: Final = 0

@@ -23,7 +23,7 @@ from storage_engine.arrow.memory import address_of
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StoreLayoutError
-from storage_engine.rocketmq.codec.frame import MAGIC_BLANK
+from storage_engine.rocketmq.codec.frame_layout import MAGIC_BLANK
 from storage_engine.rocketmq.engine.append import append_kernels
 from storage_engine.rocketmq.format.mapped_files import file_name, is_offset, list_raw_files
 from storage_engine.rocketmq.format.stored_files import refuse_link

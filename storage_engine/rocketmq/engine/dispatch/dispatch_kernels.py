@@ -27,9 +27,9 @@ from storage_engine.native import (
     store_be_i64,
     word,
 )
-from storage_engine.rocketmq.codec import frame
-from storage_engine.rocketmq.codec.frame import PROPERTY_CRC as CRC_NAME
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, body_position, hash_bytes, same_bytes
+from storage_engine.rocketmq.codec.frame_layout import PROPERTY_CRC as CRC_NAME
 
 # Fields of a row, 64 bits each. Places are counted from the buffer's beginning.
 POSITION: Final = 0

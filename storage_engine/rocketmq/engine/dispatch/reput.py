@@ -17,7 +17,7 @@ from storage_engine.arrow.memory import address_of
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.untrusted import java_text
 from storage_engine.crc import crc_engine
-from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
+from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.append.append import parse_properties
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.dispatch.dispatch_kernels import group_by_queue

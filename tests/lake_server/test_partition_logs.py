@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storage_engine.lake_server.logs import LogSource, next_step
+from storage_engine.lake_server.partition_logs import LogSource, next_step
 from tests.lake_server.test_archived_partitions import archive, receipt
 
 SPANS = st.lists(

@@ -21,7 +21,7 @@ from storage_engine.model.plan import Cause, PlanQuestion, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, ArchiveWhen, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag_of_store
-from storage_engine.retention.plan import due
+from storage_engine.retention.plan import cleanup_due
 from storage_engine.retention.proof.approvals import record_question
 from storage_engine.retention.report.report import archived_counts, deleted_counts
 from storage_engine.retention.steps import look_for_due, monitor, segments_to_archive
@@ -127,10 +127,10 @@ def test_what_the_monitor_found_to_be_nothing_a_moment_ago_is_not_measured_again
         measured.append(context)
         return archive_lag_of_store(context)
 
-    monkeypatch.setattr(due, "archive_lag_of_store", measure)
+    monkeypatch.setattr(cleanup_due, "archive_lag_of_store", measure)
     assert (segments_to_archive(store), measured) == (0, [])
     later_ms = clock_ms() + 16 * 60_000
-    monkeypatch.setattr(due, "clock_ms", lambda: later_ms)
+    monkeypatch.setattr(cleanup_due, "clock_ms", lambda: later_ms)
     assert (segments_to_archive(store), len(measured)) == (0, 1)
 
 

@@ -20,8 +20,8 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.kafka.format.transaction_index import AbortedTransaction
 from storage_engine.lake.coverage.coverage import merge_intervals, subtract_intervals
+from storage_engine.lake_server.archive_reader import LakeReader, Transactions
 from storage_engine.lake_server.archived_partitions import Archive, ArchivedPartition
-from storage_engine.lake_server.reader import LakeReader, Transactions
 from storage_engine.lake_server.segment_batches import Batches
 from storage_engine.lake_server.upstream import (
     EARLIEST,

@@ -25,9 +25,9 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.file.scan import live_data_files
-from storage_engine.lake.gc import expiry, maintenance
-from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
+from storage_engine.lake.gc import segment_expiry, snapshot_expiry
 from storage_engine.lake.gc.garbage import collect
+from storage_engine.lake.gc.segment_expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
@@ -237,17 +237,17 @@ def test_what_is_recorded_while_a_commit_waits_for_its_turn_keeps(
 ) -> None:
     lake = filled(1)
     act = begin_to_expire(lake, every_receipt(lake))
-    commit = expiry._commit
+    commit = segment_expiry._commit
 
     def after_another(*work: Any) -> None:
-        monkeypatch.setattr(expiry, "_commit", commit)
+        monkeypatch.setattr(segment_expiry, "_commit", commit)
         if kind == "undo":
             undo_expiry(lake, act)
         else:
             record_act(lake, lambda acts: decide_hold(acts, Scope(), "why"))
         commit(*work)
 
-    monkeypatch.setattr(expiry, "_commit", after_another)
+    monkeypatch.setattr(segment_expiry, "_commit", after_another)
     finish_acts(lake)
     assert states(lake) == [None]
     check(lake)
@@ -292,7 +292,7 @@ def test_what_another_lake_holds_stays_and_the_rest_goes_a_batch_an_act(
     expire(lake, rows)
     for dry_run in (True, False):
         assert remove_expired(lake, trash_ms=0, kept={STORE}, dry_run=dry_run) == ()
-    monkeypatch.setattr(expiry, "BATCH_SEGMENTS", 1)
+    monkeypatch.setattr(segment_expiry, "BATCH_SEGMENTS", 1)
     assert remove_expired(lake, trash_ms=0) == tuple(file for row in rows for file in row.proven_files)
     assert acts_of(lake, ActKind.REMOVED) == 2, "a turn of an object store is short"
     check(lake)
@@ -305,8 +305,8 @@ def test_an_undo_brings_back_what_is_not_gone_for_good(
     rows = every_receipt(lake)
     sha256 = expire(lake, rows)
     with monkeypatch.context() as patch:
-        removable = expiry._removable
-        patch.setattr(expiry, "_removable", lambda *of: removable(*of)[:1])
+        removable = segment_expiry._removable
+        patch.setattr(segment_expiry, "_removable", lambda *of: removable(*of)[:1])
         assert remove_expired(lake, trash_ms=0) == rows[0].proven_files
     undo_expiry(lake, sha256)
     assert states(lake) == ["expired", None]
@@ -333,14 +333,14 @@ def test_what_a_killed_removal_took_goes_on_record_though_a_hold_followed(
     lake = filled(2)
     rows = every_receipt(lake)
     sha256 = expire(lake, rows)
-    remove = expiry._remove
+    remove = segment_expiry._remove
 
     def killed(messages: Table, files: Sequence[StoredFile]) -> None:
         remove(messages, files[:1])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(expiry, "_remove", killed)
+        patch.setattr(segment_expiry, "_remove", killed)
         with pytest.raises(KeyboardInterrupt):
             remove_expired(lake, trash_ms=0)
     record_act(lake, lambda acts: decide_hold(acts, Scope(), "why"))
@@ -402,9 +402,9 @@ def test_gc_leaves_to_acts_what_expired_even_where_it_was_archived_again(
     archive_all(lake, make_jobs(lake, segments[0]))
     assert states(lake) == [None, "expired"]
     # No snapshot names the files any more, and one of them has a live twin.
-    newest = maintenance.LakePolicy(0, 1, 1)
-    old = maintenance.snapshots_to_expire(lake.messages(), newest, clock_ms())
-    maintenance._expire(lake, lake.messages, old)
+    newest = snapshot_expiry.LakePolicy(0, 1, 1)
+    old = snapshot_expiry.snapshots_to_expire(lake.messages(), newest, clock_ms())
+    snapshot_expiry._expire(lake, lake.messages, old)
     found = collect(lake, grace_ms=0, delete=True, trash_ms=0)
     expired = {str(path_of(lake, row)) for row in rows}
     assert not expired & {it.path for it in (*found.garbage, *found.orphans, *found.deleted)}

@@ -24,8 +24,8 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.tables import GROWTH_PROPERTIES
 from storage_engine.lake.coverage.spans import receipt_spans
 from storage_engine.lake.file.scan import RANGES_NAME, known_ranges, live_data_files
-from storage_engine.lake.gc import maintenance
-from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.gc import snapshot_expiry
+from storage_engine.lake.gc.snapshot_expiry import LakePolicy, maintain_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
@@ -134,7 +134,7 @@ def test_what_a_tag_names_and_what_was_rolled_back_stay(archived) -> None:
 @pytest.mark.again
 def test_a_rollback_during_maintenance_is_never_undone_by_it(archived, monkeypatch, tmp_path) -> None:
     second = _ids(archived.messages())[1]
-    prepare = maintenance._prepare
+    prepare = snapshot_expiry._prepare
 
     def rolled_back_before(table, expiring):
         transaction = prepare(table, expiring)
@@ -143,7 +143,7 @@ def test_a_rollback_during_maintenance_is_never_undone_by_it(archived, monkeypat
             subprocess.run([sys.executable, "-c", _ROLL_BACK, tmp_path / "lake", str(second)], check=True)
         return transaction
 
-    monkeypatch.setattr(maintenance, "_prepare", rolled_back_before)
+    monkeypatch.setattr(snapshot_expiry, "_prepare", rolled_back_before)
     maintain_lake(archived, FEW, _now_ms())
     assert archived.messages().current_snapshot().snapshot_id == second
 
@@ -162,7 +162,7 @@ def test_maintenance_killed_at_any_moment_goes_on(archived, tmp_path) -> None:
         "import os, signal, sys, time\n"
         "from storage_engine.lake.catalog.catalog import open_lake\n"
         "from storage_engine.lake.catalog.config import LakeConfig\n"
-        "from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake\n"
+        "from storage_engine.lake.gc.snapshot_expiry import LakePolicy, maintain_lake\n"
         "lake = open_lake(LakeConfig.local(sys.argv[1]))\n"
         "policy = LakePolicy(snapshot_age_ms=0, least_snapshots=1, most_snapshots=2)\n"
         "for number in range(200):\n"
