@@ -51,7 +51,9 @@ def _is_there(root: Path, module: str, name: str) -> bool:
     path = root.joinpath(*module.split("."))
     if (path / name).is_dir() or (path / f"{name}.py").is_file():
         return True
-    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    source = path.with_suffix(".py")
+    if not source.is_file():  # A folder may be left of a package that became a module.
+        source = path / "__init__.py"
     return source.is_file() and name in _bound(source)
 
 

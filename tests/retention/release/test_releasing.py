@@ -79,7 +79,7 @@ def test_a_release_is_done_once(archived: Make, fingerprint: FingerprintOf) -> N
 
 
 def test_a_run_without_a_plan_is_refused(managed: Make) -> None:
-    with pytest.raises(RunStateError, match=r"run 'r' of store .*: expected in"):
+    with pytest.raises(RunStateError, match=r"run 'r' of store .*: expected it in"):
         steps.release(managed(), "r")
 
 
