@@ -28,7 +28,7 @@ from benchmarks.common import Bench, report
 from storage_engine.model.broker.kind import SampleRequest
 from storage_engine.rocketmq.engine.append.append import NewBatch, NewMessage, PutResult, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.engine.recovering import rebuild_queues
+from storage_engine.rocketmq.engine.recover_on_demand import rebuild_queues
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.sample.writing import write_sample
 from tests.integration.jars import JAVA_PROJECTS, class_path, java

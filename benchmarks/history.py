@@ -36,7 +36,7 @@ from pyiceberg.utils.bin_packing import ListPacker
 from pyiceberg.utils.properties import property_as_int
 from sqlalchemy import update
 
-from storage_engine.lake.archive import receipt_commit
+from storage_engine.lake.archive import small_tables
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import metadata_version
 from storage_engine.lake.catalog.placed_table import location_of
@@ -75,7 +75,7 @@ def write_history(
             for row in part
             if row["sequence"] % a_file == 1 % a_file and row["sequence"]
         ]
-        kept.append(receipt_commit._write(segments, store_id, receipt_commit.as_table(segments, part)))
+        kept.append(small_tables._write(segments, store_id, small_tables.as_table(segments, part)))
     files.append(template.entry)
     _write(lake, messages, files, _manifest_sizes(messages, len(files)), snapshots)
     _write(lake, segments, kept, _manifest_sizes(segments, len(kept)), snapshots or commits + 1)
@@ -154,11 +154,11 @@ def _receipt_files(rows: int) -> Iterator[tuple[int, int]]:
     full: list[int] = []
     sizes: list[int] = []
     for _ in range(rows):
-        merged = receipt_commit.files_to_merge(sizes)
+        merged = small_tables.files_to_merge(sizes)
         size = 1 + sum(sizes[at] for at in merged)
         sizes = [size for at, size in enumerate(sizes) if at not in merged]
         # No commit looks at a full one again.
-        (full if size >= receipt_commit.FULL_FILE_ROWS else sizes).append(size)
+        (full if size >= small_tables.FULL_FILE_ROWS else sizes).append(size)
     first = 0
     for size in sorted([*full, *sizes], reverse=True):
         yield first, size

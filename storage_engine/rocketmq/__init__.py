@@ -97,13 +97,13 @@ class RocketMQEngine(BrokerEngine):
     def recover(
         self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
     ) -> StoreRecovery:
-        from storage_engine.rocketmq.engine.recovering import recover_store
+        from storage_engine.rocketmq.engine.recover_on_demand import recover_store
 
         config = _store_files(settings).config
         return recover_store(config, dry_run=dry_run, cut_messages=cut_messages, whole_index=whole_index)
 
     def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
-        from storage_engine.rocketmq.engine.recovering import rebuild_queues
+        from storage_engine.rocketmq.engine.recover_on_demand import rebuild_queues
 
         return rebuild_queues(_store_files(settings).config)
 

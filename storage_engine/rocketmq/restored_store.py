@@ -27,7 +27,7 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.frame_layout import FILLER_TOPIC, SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, deciding_setting, settings_for
-from storage_engine.rocketmq.engine.recovering import REBUILT, rebuild_queues
+from storage_engine.rocketmq.engine.recover_on_demand import REBUILT, rebuild_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import has_rocksdb_queues, store_layout, unhandled_setting
 from storage_engine.rocketmq.hold.state import ROLE, SLAVE

@@ -10,7 +10,7 @@ from pyiceberg.table import Table, Transaction
 
 from storage_engine.lake.archive.commit import append_receipts
 from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
-from storage_engine.lake.archive.receipt_commit import begin
+from storage_engine.lake.archive.small_tables import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.soundness.receipts import receipts_in

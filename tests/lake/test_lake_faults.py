@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import BadInputError, ReceiptError
-from storage_engine.lake.archive import receipt_commit
+from storage_engine.lake.archive import small_tables
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import tables
 from storage_engine.lake.catalog.catalog import Lake
@@ -140,7 +140,7 @@ def test_small_files_of_receipts_are_merged_and_the_chain_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lake = filled(0)
-    monkeypatch.setattr(receipt_commit, "MERGED_FILES", 3)
+    monkeypatch.setattr(small_tables, "MERGED_FILES", 3)
     for lineage in range(4):
         archive_all(lake, make_jobs(lake, segments[0], lineage=lineage))
     history = receipt_history(lake, "store-1")

@@ -1,1 +1,1 @@
-"""A node beside its running cluster: what the cluster says, asked by confluent-kafka and never changed."""
+"""A node beside its running cluster, which is asked, held and told by confluent-kafka what to delete."""

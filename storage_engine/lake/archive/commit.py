@@ -34,7 +34,7 @@ from storage_engine.lake.archive.commit_steps import (
     overtaken,
     pause_seconds,
 )
-from storage_engine.lake.archive.receipt_commit import begin, prepare_receipts
+from storage_engine.lake.archive.small_tables import begin, prepare_receipts
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker
 from storage_engine.lake.catalog.placed_table import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.writing import UNLOCKED_PROOF_MS, ready_to_write

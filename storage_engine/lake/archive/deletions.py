@@ -10,7 +10,7 @@ from pyiceberg.table import Table, Transaction
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
-from storage_engine.lake.archive.receipt_commit import as_table, prepare_rows
+from storage_engine.lake.archive.small_tables import as_table, prepare_rows
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.writing import (
     committing,

@@ -3,7 +3,8 @@
 Nothing is garbage because nobody names it; only because something live provably holds the same. So a data
 file goes if each segment in it is held by a live file as well, and a file of receipts if each of its rows is
 in the table. Metadata goes if all that it names is needed, goes too, or is gone. What can't be read is kept,
-and so is whatever only it could name. Everything that is kept and that the table doesn't need is an orphan.
+and so is whatever only it could name. A young file stays: ``garbage.py`` says how long. Everything that is
+kept and that the table doesn't need is an orphan.
 """
 
 from __future__ import annotations

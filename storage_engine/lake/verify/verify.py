@@ -4,7 +4,8 @@ log.
 Metadata is checked whole, every time: it costs no data. Data files are looked at in turns, the one that
 was seen longest ago first, as far as a budget goes; what was seen is remembered, so that the next call goes
 on from there. Nothing in the lake is changed. What is wrong with one segment is a result, never an exception:
-the others are looked at all the same.
+the others are looked at all the same. The proof of a copy before its commit is made in
+``lake/archive/archive.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Our own settings, beyond what the broker's config says, and how each is described once.
 
-Limits above which a step runs as a Spark job. Pure. A Spark application costs processor time before its first
-task: smaller work the task itself has done by then.
+Among them are limits above which a step runs as a Spark job: a Spark application costs processor time before
+its first task, and a task of Airflow has done smaller work by then.
 """
 
 from __future__ import annotations

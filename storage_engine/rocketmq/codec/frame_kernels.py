@@ -1,9 +1,7 @@
-"""Compiled walk over a commitlog segment, with checks of each frame: is it whole, are its CRCs right.
+"""Compiled parser of commitlog frames: where they lie in a segment, whether each is whole, and its CRCs.
 
-Nothing is read outside the segment, whatever its bytes say.
-
-Compiled walk over a commitlog segment: where its frames lie, and what is no frame. Must never read outside
-the buffer, whatever its bytes say, and never look at a byte more than a few times: segments may be hostile.
+Must never read outside the buffer, whatever its bytes say, and never look at a byte more than a few times:
+segments may be hostile.
 Python calls these through ``commitlog.py``.
 """
 

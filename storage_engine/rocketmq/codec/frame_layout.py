@@ -1,7 +1,8 @@
 """Layout of a commitlog frame: constants only, so that importing it costs nothing.
 
 All integers are big-endian. With IPv4 hosts the fields lie at the offsets below; a host that the
-system flag marks as IPv6 takes 12 bytes more and moves what is behind it.
+system flag marks as IPv6 takes 12 bytes more and moves what is behind it. Frames are read and checked in
+``frame_kernels.py``, which is called through ``commitlog.py``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.engine.recovering import check_nothing_cut
+from storage_engine.rocketmq.engine.recover_on_demand import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import EngineSession, ask_who_serves, positions_of
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread

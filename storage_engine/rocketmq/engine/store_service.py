@@ -23,7 +23,7 @@ from storage_engine.model.plan import PlanRequest, Reason, Release, Trigger, Urg
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.recovering import check_nothing_cut
+from storage_engine.rocketmq.engine.recover_on_demand import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.rules import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq.engine.recovering import recover_store
+from storage_engine.rocketmq.engine.recover_on_demand import recover_store
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.index_file import open_index

@@ -26,7 +26,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.archive.archive import SegmentJob, archive_all, archive_segment
 from storage_engine.lake.archive.commit import commit_segments, missing_data, prepare_data
-from storage_engine.lake.archive.receipt_commit import prepare_receipts
+from storage_engine.lake.archive.small_tables import prepare_receipts
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.placed_table import PlacedTable, relative_name

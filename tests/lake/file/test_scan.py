@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 
 from storage_engine.core.clock import DAY_MS, clock_ms
-from storage_engine.lake.archive import receipt_commit
+from storage_engine.lake.archive import small_tables
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.spans import receipt_spans
@@ -49,8 +49,8 @@ def check(lake: Lake) -> None:
             live = live_data_files(lake.messages(), store, (base, base))
             assert sorted(file.location for file in live) == sorted(it.file_path for it in there)
         files = _paths(lake, "segments", EqualTo("store_id", store))
-        small = [it.file_path for it in files if it.record_count < receipt_commit.FULL_FILE_ROWS]
-        merged = receipt_commit._files(lake.segments(), store)
+        small = [it.file_path for it in files if it.record_count < small_tables.FULL_FILE_ROWS]
+        merged = small_tables._files(lake.segments(), store)
         assert sorted(task.file.file_path for task in merged) == sorted(small)
         assert count_rows(lake.segments(), store) == len(rows)
         head = check_links(lake.segments(), store, whole=True)
@@ -79,8 +79,8 @@ def test_readers_that_skip_manifests_find_what_a_whole_scan_does(
     seed: int,
 ) -> None:
     random, older, here = Random(seed), list[bytes](), [lake]
-    monkeypatch.setattr(receipt_commit, "FULL_FILE_ROWS", random.choice([3, 4, 6]))
-    monkeypatch.setattr(receipt_commit, "MERGED_FILES", 2)
+    monkeypatch.setattr(small_tables, "FULL_FILE_ROWS", random.choice([3, 4, 6]))
+    monkeypatch.setattr(small_tables, "MERGED_FILES", 2)
 
     def archive() -> None:
         paths = random.sample(segments, random.choice([1, 1, 2, 3]))

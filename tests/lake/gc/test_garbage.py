@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
-from storage_engine.lake.archive import receipt_commit
+from storage_engine.lake.archive import small_tables
 from storage_engine.lake.archive.archive import archive_all, archive_segment
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import COPY_OF_PROPERTY
@@ -187,7 +187,7 @@ def test_a_file_that_was_superseded_goes_once_no_snapshot_needs_it(
 def test_receipts_that_were_merged_into_another_file_go_and_one_whose_row_is_nowhere_else_stays(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receipt_commit, "MERGED_FILES", 2)
+    monkeypatch.setattr(small_tables, "MERGED_FILES", 2)
     for path in segments[1:]:
         archive_all(lake, make_jobs(lake, path))
     merged = set((root_of(lake.segments()) / "data/store_id=store-1").iterdir())

@@ -17,7 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 from benchmarks.growth import add_history, clean_one, make_store
 from storage_engine.core.clock import DAY_MS
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.archive import receipt_commit
+from storage_engine.lake.archive import small_tables
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -43,7 +43,7 @@ FEW = LakePolicy(snapshot_age_ms=0, least_snapshots=1, most_snapshots=2)
 
 _ROLL_BACK = """
 import sys
-from storage_engine.lake.archive import receipt_commit
+from storage_engine.lake.archive import small_tables
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 table = open_lake(LakeConfig.local(sys.argv[1])).messages()
@@ -244,7 +244,7 @@ def test_other_partitions_hide_nothing_and_nothing_is_put_into_them(
 
 @pytest.mark.again
 def test_plans_archives_and_looks_open_no_manifest_of_older_receipts(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(receipt_commit, "FULL_FILE_ROWS", 4)
+    monkeypatch.setattr(small_tables, "FULL_FILE_ROWS", 4)
     store = make_store(tmp_path, first_offset=2000 << 20, segments=7, segment_bytes=1 << 20)
     clean_one(store, "first")
     add_history(store, 2000, 10, 500)

@@ -9,7 +9,7 @@ import pytest
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.engine.recovering import recover_store
+from storage_engine.rocketmq.engine.recover_on_demand import recover_store
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from tests.rocketmq.engine.scenarios import contents
 

@@ -11,7 +11,7 @@ import pytest
 from storage_engine.rocketmq.engine.append.append import NewMessage
 from storage_engine.rocketmq.engine.dispatch.index_writer import UnsureIndex, find_unsure
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.engine.recovering import rebuild_queues, recover_store
+from storage_engine.rocketmq.engine.recover_on_demand import rebuild_queues, recover_store
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import IndexHeader, open_index
 from storage_engine.rocketmq.format.layout import resolve_layout

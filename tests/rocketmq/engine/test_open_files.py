@@ -11,7 +11,7 @@ import pytest
 from storage_engine.exceptions import BadInputError
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.engine.recovering import recover_store
+from storage_engine.rocketmq.engine.recover_on_demand import recover_store
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from tests.rocketmq.engine.scenarios import write_conf
 

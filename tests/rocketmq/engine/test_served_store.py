@@ -27,7 +27,7 @@ from storage_engine.retention.store.brokers import open_store as open_managed
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.recovering import rebuild_queues
+from storage_engine.rocketmq.engine.recover_on_demand import rebuild_queues
 from storage_engine.rocketmq.engine.served_store import ServedStore, open_served
 from storage_engine.rocketmq.engine.serving import ask_who_serves, serving
 from storage_engine.rocketmq.engine.store_service import serve_store

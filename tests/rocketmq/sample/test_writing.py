@@ -15,7 +15,7 @@ from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.broker.kind import SampleRequest, SampleStore
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.engine.engine_settings import settings_for
-from storage_engine.rocketmq.engine.recovering import preview_recovery
+from storage_engine.rocketmq.engine.recover_on_demand import preview_recovery
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout

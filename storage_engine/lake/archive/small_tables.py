@@ -1,4 +1,4 @@
-"""Changes to small tables: append rows without filling them with tiny files, whatever their snapshots."""
+"""Rows appended to the lake's small tables, receipts and deletions, without filling them with tiny files."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import CorruptFrameError
-from storage_engine.rocketmq.engine.recovering import rebuild_queues, recover_store
+from storage_engine.rocketmq.engine.recover_on_demand import rebuild_queues, recover_store
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.index_file import open_index
