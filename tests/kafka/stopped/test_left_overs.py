@@ -107,7 +107,7 @@ def test_a_word_is_for_its_topic_and_for_what_no_lake_has_alone(store: ManagedSt
 
 def test_a_word_for_a_topic_that_is_there_is_refused_before_anything_goes(store: ManagedStore) -> None:
     with pytest.raises(
-        BadInputError, match=r"topic a: expected a topic that was deleted, found that the clu"
+        BadInputError, match=r"topic a: expected a deleted topic, found that the clu"
     ):
         run(store, words={"a": "a trial", **TRIAL})
     assert (first(store) / GONE).exists()
@@ -125,7 +125,7 @@ def test_a_topic_that_was_made_again_may_have_left_something(store: ManagedStore
     assert run(store, words={"b": "a trial"})["deleteLogs"].removed_files == 4
     # The run that goes on finds it gone, and another one has no use for the word.
     assert check_topic_words(store, "tasks", {"b": "a trial"}) == ()
-    with pytest.raises(BadInputError, match="topic b: expected a topic that was deleted"):
+    with pytest.raises(BadInputError, match="topic b: expected a deleted topic"):
         check_topic_words(store, "another", {"b": "a trial"})
 
 

@@ -162,7 +162,7 @@ def test_compiled_code_is_bound_to_every_module_that_is_compiled_into_it() -> No
         if "import" in path.read_text() and "inlined" in path.read_text()
     }
     assert {"offset_kernels.py", "dispatch_kernels.py", "frame_kernels.py"} <= using
-    assert using | {"frame.py"} <= names
+    assert using | {"frame_layout.py"} <= names
     stamp = native._sources_stamp(Path(__file__).parent.parent)
     assert names <= {name for name, _, _ in stamp}
     assert stamp in _crc32._cache._cache_file._source_stamp
