@@ -106,9 +106,7 @@ def test_a_word_is_for_its_topic_and_for_what_no_lake_has_alone(store: ManagedSt
 
 
 def test_a_word_for_a_topic_that_is_there_is_refused_before_anything_goes(store: ManagedStore) -> None:
-    with pytest.raises(
-        BadInputError, match=r"topic a: expected a deleted topic, found that the clu"
-    ):
+    with pytest.raises(BadInputError, match=r"topic a: expected a deleted topic, found that the clu"):
         run(store, words={"a": "a trial", **TRIAL})
     assert (first(store) / GONE).exists()
     assert set(DELETED) <= set(files_of(first(store) / "a-0"))
