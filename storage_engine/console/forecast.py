@@ -15,8 +15,8 @@ The method, which is the same for each figure:
 - Where a broker's offsets count no bytes, the net rate is what the fullest disk filled up by, whoever did.
 - Messages live as long as lately, or as long as the disk has room for what comes, whichever is shorter.
 
-A store's course under other settings: computed by the broker's own rules, beside today's. It starts from what
-the monitor recorded last, and from the ingest that the samples tell. Nothing is stored. One answer takes much
+The course under other settings is computed by the broker's own rules, beside today's. It starts from what the
+monitor recorded last, and from the ingest that the samples tell. Nothing is stored. One answer takes much
 of a second of processor time: whoever serves it lets one at a time in.
 """
 

@@ -3,7 +3,7 @@
 One difference holds everywhere: where the broker takes a disk that it can't measure for one at -1 %, and then
 cleans because of it, here such a disk is unknown. It triggers nothing, and a notice says so.
 
-The deleteWhen window: the hours of the day in which the broker cleans by age. Pure.
+The deleteWhen window is the hours of the day in which the broker cleans by age.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def measures() -> list[Measure]:
     lines = sum(source.count("\n") for source in sources.values())
     return [
         Measure("files", len(paths), 521, 520),
-        Measure("lines", lines, 137_992, 105_000),
+        Measure("lines", lines, 137_990, 105_000),
         Measure("files in the largest folder", files, 18, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
         Measure("modules with one importer, in their own folder", len(only_here), 32, 50),

@@ -6,17 +6,14 @@ log by itself. A log whose leader, replicas or topic aren't known stays as it is
 
 The files go later, when each node's broker comes round to it. What is below its leader's start is deleted.
 
-Have leaders begin behind what goes of their logs, by Kafka's own call, and find out what came of it. A
-time-out tells nothing: the leader's start does.
+The call is made once it is remembered that we are about to. A time-out tells nothing: the leader's start
+does. The call names no epoch: whoever leads at that moment carries it out. So the leaders' epochs are looked
+at right before and after. One that has changed in between has to show that it has the proven records.
 
-Have leaders begin behind what goes of their logs, once it is remembered that we are about to. Kafka's call
-names no epoch: whoever leads at that moment does it. So the leaders' epochs are looked at right before and
-after. One that has changed in between has to show that it has the records which were proven.
-
-Whether a log's leader has the very records that a node's files have: one batch tells, by offset and epoch. A
-leader numbers its batches with its epoch, and each replica takes them in order from one leader at a time. So
-two logs with a batch of one epoch at one offset are the same up to there. Leaders without those records, as
-after an unclean election, have another epoch there, or nothing.
+One batch tells, by offset and epoch, whether a log's leader has the very records of a node's files. A leader
+numbers its batches with its epoch, and each replica takes them in order from one leader at a time. So two
+logs with a batch of one epoch at one offset are the same up to there. Leaders without those records, as after
+an unclean election, have another epoch there, or nothing.
 """
 
 from __future__ import annotations

@@ -271,10 +271,10 @@ def open_context(
         opening.callback(broker.close)
         check_manageable(broker)
         data_paths = checked_data_paths(store, broker, any_place=only_gives_back)
-        if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
+        journal = None if missing_sqlite_file(store.journal_url) else Journal(store.journal_url)
+        if journal is None and store.policy.archive is ArchiveMode.REQUIRED:
             # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
             check_any_catalog_file(store.lakes)
-        journal = None if missing_sqlite_file(store.journal_url) else Journal(store.journal_url)
         if not only_gives_back:
             _check_lakes_of_new(store, journal)
         # Only now a new one is made.
@@ -295,9 +295,10 @@ def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
     """
     if not store.archives:
         return
-    with suppress(StorageEngineError):
-        if journal is not None and is_known(store, journal):
-            return
+    if journal is not None:
+        with suppress(StorageEngineError):
+            if is_known(store, journal):
+                return
     # The lake's libraries, which a store that is known needs for nothing here.
     from storage_engine.lake.catalog.catalog import check_broker, open_lake
 
