@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--call", metavar="STORE", help="diagnose this store, as the measured process does")
     arguments = parser.parse_args()
     if arguments.call is not None:
-        from storage_engine.cli import main as command_line
+        from storage_engine.cli.main import main as command_line
 
         command_line(["doctor", arguments.call])
     benches = run(arguments.segments, arguments.queues, arguments.directory)

@@ -56,7 +56,7 @@ def plan_seconds(properties: Path) -> float:
     command = [
         sys.executable,
         "-c",
-        "from storage_engine.cli import main; main()",
+        "from storage_engine.cli.main import main; main()",
         "plan",
         str(properties),
         "--json",

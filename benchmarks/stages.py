@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from benchmarks.archive import jobs_of
 from benchmarks.generate import Shape, write_store
 from storage_engine.core.durable import NewFile
-from storage_engine.lake.archive import archive
+from storage_engine.lake.archive import archive, proving
 from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file import data_file, source_file
@@ -110,9 +110,9 @@ def _watched(watch: Watch, stack: ExitStack) -> None:
         (pq.ParquetFile, "read_row_group", "read back"),
         (RocketMQCodec, "encode", "encode"),
         (data_file, "check_tiled", "check tiles"),
-        (archive.RowCounter, "add", "count"),
-        (archive, "_compare", "compare"),
-        (archive, "sha256_of_file", "hash data file"),
+        (proving.RowCounter, "add", "count"),
+        (proving, "_compare", "compare"),
+        (proving, "sha256_of_file", "hash data file"),
         (restoring, "_write_chunk", "write file"),
         (NewFile, "sha256", "sync and hash file"),
         (restoring, "queues_of_segment", "config"),

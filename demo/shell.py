@@ -16,7 +16,7 @@ from demo.dag_run import Say
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import StorageEngineError
 
-MAIN = "import sys; from storage_engine.cli import main; sys.exit(main(sys.argv[1:]))"
+MAIN = "import sys; from storage_engine.cli.main import main; sys.exit(main(sys.argv[1:]))"
 _MOST_ALIKE = 2
 """Of the lines of a paragraph that are alike so many are shown, and the last one."""
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|[0-9]+")

@@ -11,8 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course import Course, CourseRecord
 from storage_engine.model.plan import Cause
+from storage_engine.model.simulation import Course, CourseRecord
 from storage_engine.pages.course_chart import ChartCourse, course_svg
 from storage_engine.rocketmq import BROKER
 from tests.courses import PassCourse, Scenario, kept_courses, scenario, simulated

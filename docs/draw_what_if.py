@@ -11,7 +11,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.course import CourseStart, Ingest, SegmentRun
+from storage_engine.model.simulation import CourseStart, Ingest, SegmentRun
 from storage_engine.pages.course_chart import ChartCourse, course_svg
 from storage_engine.rocketmq import BROKER
 

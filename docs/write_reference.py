@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli import COMMANDS, cli
+from storage_engine.cli.main import COMMANDS, cli
 from storage_engine.cli.options.store_argument import LIVE_OPTIONS, SHARED_STORE_OPTIONS
 from storage_engine.get_provider_info import get_provider_info
 from storage_engine.model.settings.policy import Policy, settings_of

@@ -14,7 +14,7 @@ from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.keep.acts import decide_archive, policy_of
-from storage_engine.model.keep.rules import ArchiveRule, Hold, Scope
+from storage_engine.model.keep.keep_rules import ArchiveRule, Hold, Scope
 from storage_engine.retention.housekeeping.keeping import record_archive_rules
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.course import Course, CourseRecord, CourseStart, Ingest, SegmentRun
 from storage_engine.model.plan import Cause
-from storage_engine.rocketmq.course import config_of, course
+from storage_engine.model.simulation import Course, CourseRecord, CourseStart, Ingest, SegmentRun
+from storage_engine.rocketmq.simulation import config_of, course
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures" / "courses"
 KEPT = FIXTURES / "courses.jsonl.gz"

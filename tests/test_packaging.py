@@ -139,7 +139,7 @@ def test_no_command_and_no_job_of_the_shell_imports_an_extra_before_it_is_needed
     needed = {_name(one) for one in CODE["dependencies"]}
     early = {one: way for one, way in ways.items() if _third_party(one) and _distribution(one) not in needed}
     assert early == {}
-    assert {"pyiceberg.catalog", "storage_engine.quality.rules"} <= set(ways)
+    assert {"pyiceberg.catalog", "storage_engine.quality.expectation_rules"} <= set(ways)
     assert "great_expectations" in _reached(["storage_engine.quality.engine"])
 
 

@@ -24,7 +24,7 @@ from storage_engine.core.extras import CHARTS
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.course import LONGEST_HORIZON_MS, Advice, Course
+from storage_engine.model.simulation import LONGEST_HORIZON_MS, Advice, Course
 
 if TYPE_CHECKING:
     from storage_engine.pages.course_chart import ChartCourse

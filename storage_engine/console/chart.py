@@ -15,7 +15,7 @@ from statistics import median
 
 from sqlalchemy import Connection
 
-from storage_engine.console.rules import Rules, Spans, rules_at, rules_of, window_spans
+from storage_engine.console.recorded_rules import Rules, Spans, rules_at, rules_of, window_spans
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled
 from storage_engine.journal.reading.answers import DriftRow

@@ -33,7 +33,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection
 
 from storage_engine.brokers import find_broker
-from storage_engine.console.rules import RecordedLevels, Rules, rules_of
+from storage_engine.console.recorded_rules import RecordedLevels, Rules, rules_of
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.jsonable import filled, from_jsonable
 from storage_engine.exceptions import BadInputError
@@ -46,7 +46,8 @@ from storage_engine.journal.reading.queries import (
     last_used_bytes,
 )
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
-from storage_engine.model.course import (
+from storage_engine.model.disk import fills_in_ms, room_below
+from storage_engine.model.simulation import (
     Advice,
     BrokerRules,
     Course,
@@ -55,7 +56,6 @@ from storage_engine.model.course import (
     SettingType,
     ingest_from,
 )
-from storage_engine.model.disk import fills_in_ms, room_below
 
 L = TypeVar("L", Moment, "Filled")
 SPAN_DAYS = 14

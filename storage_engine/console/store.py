@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from storage_engine.brokers import find_broker
 from storage_engine.console.forecast import store_forecast
-from storage_engine.console.rules import Rules, rules_of
+from storage_engine.console.recorded_rules import Rules, rules_of
 from storage_engine.console.stores import (
     FindingLine,
     RunLine,

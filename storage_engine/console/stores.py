@@ -14,7 +14,7 @@ from typing import Any
 
 from storage_engine.commands import commands_in
 from storage_engine.console.forecast import Forecast
-from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
+from storage_engine.console.recorded_rules import LevelState, Rules, level_state, rules_of
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.jsonable import filled, from_jsonable
 from storage_engine.core.wording import duration_text, unexpected

@@ -32,7 +32,7 @@ from storage_engine.kafka.metadata.log_faults import (
     topic_fault,
 )
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
-from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.kafka.stopped.cleaner import cleaner_findings
 from storage_engine.kafka.stopped.store_lock import lock_holder
 from storage_engine.kafka.store.absent_logs import ADVICE, missing_logs, missing_text

@@ -15,7 +15,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.extras import CHARTS
 from storage_engine.core.wording import bytes_text, duration_text, shortened
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.course import Course, RuleLevels
+from storage_engine.model.simulation import Course, RuleLevels
 from storage_engine.pages.environment import template
 
 _WIDTH, _HEIGHT = 720, 500

@@ -29,7 +29,7 @@ from jinja2.bccache import Bucket
 from storage_engine.core.durable import make_dirs, settle_modes, write_file
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.report.validation import CheckResult, Status
-from storage_engine.quality.rules import (
+from storage_engine.quality.expectation_rules import (
     EXAMPLES,
     EXPECTATIONS,
     SUBJECT,

@@ -54,7 +54,7 @@ from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.report.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.store import Lineages, by_log, is_unique
-from storage_engine.quality.rules import FactTable
+from storage_engine.quality.expectation_rules import FactTable
 from storage_engine.retention.proof.history import compared_receipts, releases
 from storage_engine.retention.proof.proofs import reachable_lakes, without_older
 from storage_engine.retention.proof.shielding import shielded_spans

@@ -14,7 +14,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.lake.catalog.nesting import refuse_inside_store
 from storage_engine.model.report.validation import CheckResult, ValidationResult
 from storage_engine.pages.report import render_page
-from storage_engine.quality import rules
+from storage_engine.quality import expectation_rules
 from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.resources import project_path
 from storage_engine.retention.report.report import build_report
@@ -118,7 +118,7 @@ def _judge(facts: Facts, output_dir: Path) -> tuple[tuple[CheckResult, ...], tup
     if docs.exists():
         # Of an earlier validation: these would say other than the page beside them.
         shutil.rmtree(docs)
-    return rules.run_suites(facts.tables, suites), (rules.NOTE,)
+    return expectation_rules.run_suites(facts.tables, suites), (expectation_rules.NOTE,)
 
 
 def validation_directory(store: ManagedStore, run_key: str | None) -> Path:

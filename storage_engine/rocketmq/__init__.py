@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
     from storage_engine.model.broker.kind import LagJob, LagRequest, SampleRequest, SampleStore
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
-    from storage_engine.model.course import BrokerRules
     from storage_engine.model.hold import HoldMemory
     from storage_engine.model.plan import Release
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.diagnosis import BrokerDiagnosis
     from storage_engine.model.report.facts import FactsScope, StoreFacts
     from storage_engine.model.report.inspection import Inspection, KeyLookup, StoreRecovery
+    from storage_engine.model.simulation import BrokerRules
     from storage_engine.model.store import StoreSnapshot
     from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
 
@@ -251,7 +251,7 @@ class RocketMQ(Broker):
 
     @property
     def rules(self) -> BrokerRules:
-        from storage_engine.rocketmq.course import RULES
+        from storage_engine.rocketmq.simulation import RULES
 
         return RULES
 

@@ -32,6 +32,7 @@ from storage_engine.model.report.facts import (
     StoreFacts,
 )
 from storage_engine.model.store import FileFacts
+from storage_engine.rocketmq.cleanup_rules import DEFAULT_INTERVAL_MS
 from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.commitlog import FrameKind, FrameTable, scan_segment
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
@@ -52,7 +53,6 @@ from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, Ent
 from storage_engine.rocketmq.format.stored_files import Patience, open_stored, read_or_tell, refuse_link
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.rules import DEFAULT_INTERVAL_MS
 from storage_engine.rocketmq.store.store import find_active
 
 if TYPE_CHECKING:

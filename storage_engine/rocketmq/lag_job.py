@@ -14,13 +14,13 @@ from storage_engine.model.broker.kind import LagRequest, Place
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag import LagSource, Unread
 from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
+from storage_engine.rocketmq.cleanup_rules import time_zone
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.lag.consumer_offsets import Consumers, consumers_in_files, group_positions
 from storage_engine.rocketmq.lag.lag import LagContext, lag_context, place_positions, unread_messages
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.live.live_store import consumers_written_down, live_consumers
-from storage_engine.rocketmq.rules import time_zone
 from storage_engine.rocketmq.store.store import RocketMQStore
 
 

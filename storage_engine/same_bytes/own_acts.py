@@ -19,18 +19,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from storage_engine.core import durable
-from storage_engine.core.durable import DIRECTORY, lock, locked, opened, own_directory
+from storage_engine.core.durable import DIRECTORY, lock, locked, own_directory
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED, read_file
-from storage_engine.exceptions import BadInputError, ChangedUnderUsError
-from storage_engine.model.broker.broker_store import Remove
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.store import FileFacts
 
 NAME: Final = "own-acts.json"
 _LOCK: Final = "own-acts.lock"
@@ -211,62 +210,3 @@ def _read(directory: int) -> OwnActs:
         return from_jsonable(OwnActs, json.loads(content), NAME)
     except (OSError, BadInputError, *MALFORMED):
         return OwnActs()
-
-
-def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
-    """Remove a segment's files and flush its directory, if nobody else touched one since they were looked at.
-
-    The directory is flushed before the next, younger segment goes: a power loss must never leave a hole.
-
-    :param remove: the function that removes a file.
-    :raises ChangedUnderUsError: somebody else did; nothing was done.
-    """
-    with _directory_of(segment) as directory:
-        for facts in segment.files:
-            found = _look(facts.path)
-            if not _is_same(found, facts, root):
-                raise ChangedUnderUsError(
-                    f"{facts.path}: expected it as it was a moment ago, {facts}, found {found or 'no file'}: "
-                    "another program changes the store while we hold it. It was not deleted, older ones "
-                    "of the plan "
-                    "may be. Stop the program that does it.",
-                    path=facts.path,
-                )
-        for facts in segment.files:
-            remove(Path(facts.path), directory)
-            # A companion must never go before its segment's own file has.
-            os.fsync(directory)
-
-
-def remove_rest(segment: Segment, root: Path, remove: Remove) -> tuple[str, ...]:
-    """Remove the companions that are left of a segment whose own file is gone already, and flush.
-
-    :return: paths of those that stay, since another process touched them.
-    """
-    stay = []
-    with _directory_of(segment) as directory:
-        for facts in segment.companions:
-            found = _look(facts.path)
-            if _is_same(found, facts, root):
-                remove(Path(facts.path), directory)
-            elif found is not None:
-                stay.append(facts.path)
-        os.fsync(directory)
-    return tuple(stay)
-
-
-def _look(path: str) -> FileFacts | None:
-    try:
-        return FileFacts.of(path)
-    except FileNotFoundError:
-        return None
-
-
-def _is_same(found: FileFacts | None, known: FileFacts, root: Path) -> bool:
-    # Our own acts are read only where there is something to explain.
-    return found == known or (found is not None and read_own_acts(root).same_file(found, known))
-
-
-def _directory_of(segment: Segment) -> AbstractContextManager[int]:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    return opened(Path(segment.facts.path).parent, flags)

@@ -33,7 +33,7 @@ from storage_engine.retention.lag.lag_table import (
     queue_shares,
     write_share,
 )
-from storage_engine.retention.lag.unread import (
+from storage_engine.retention.lag.unread_losses import (
     error_text,
     shielded_runs,
     shielded_text,

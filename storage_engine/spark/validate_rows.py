@@ -148,10 +148,10 @@ def validate_rows(spark: SparkSession, request: ValidateRowsRequest) -> Validate
         from storage_engine.quality.engine import run_suites
 
         return ValidateRowsResult(run_suites(tables, suites, directory, run_name=request.run_name), notes)
-    from storage_engine.quality import rules
+    from storage_engine.quality import expectation_rules
 
     frames = {name: table.toPandas() for name, table in tables.items()}
-    return ValidateRowsResult(rules.run_suites(frames, suites), (*notes, rules.NOTE))
+    return ValidateRowsResult(expectation_rules.run_suites(frames, suites), (*notes, expectation_rules.NOTE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def test_a_connection_that_airflow_itself_keeps_is_found(
     monkeypatch.delenv("AIRFLOW_CONN_KEPT")
     with create_session() as session:
         session.add(Connection("kept", "storage_engine", extra=json.dumps(fields)))
-    shell = [sys.executable, "-c", "from storage_engine.cli import main; main()"]
+    shell = [sys.executable, "-c", "from storage_engine.cli.main import main; main()"]
     command = [*shell, "lake", "info", "--conn-id", "kept", "--json"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 
-from storage_engine.cli import main
+from storage_engine.cli.main import main
 
 
 def command(words: list[str]) -> dict[str, object]:

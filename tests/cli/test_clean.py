@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.quality.rules import NOTE
+from storage_engine.quality.expectation_rules import NOTE
 from tests.rounds import later
 from tests.services import toy
 from tests.services.lock_holder import lock_held
@@ -61,7 +61,7 @@ def test_a_store_in_use_is_refused_also_where_nothing_has_expired(cli, store_cop
 @pytest.mark.again
 @pytest.mark.slow
 def test_a_run_killed_after_its_deletions_is_finished_by_its_key(cli, store, lake, plainly) -> None:
-    main = "from storage_engine.cli import main; main()"
+    main = "from storage_engine.cli.main import main; main()"
     words = ("clean", store, "--lake", lake, "--manual", "--max-segments", "1", "--run-key", "night")
     command = [sys.executable, "-c", main, *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:

@@ -104,7 +104,7 @@ ANN, BOB = 64001, 64002
 
 
 def as_account(uid: int, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", "from storage_engine.cli import main; main()", *map(str, words)]
+    program = [sys.executable, "-c", "from storage_engine.cli.main import main; main()", *map(str, words)]
     command = [*SETPRIV, "--reuid", str(uid), *program] if uid else program
     told = {**os.environ, **environment}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=told)

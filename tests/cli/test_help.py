@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from storage_engine.cli import cli as program
 from storage_engine.cli.help import PROGRAM, SHELLS, VARIABLE
+from storage_engine.cli.main import cli as program
 from tests.cli.every_command import EVERY
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))

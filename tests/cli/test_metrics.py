@@ -62,7 +62,7 @@ def listening(*words: object) -> Iterator[str]:
     """Run the command, and give its address; it ends well by SIGTERM."""
     process = subprocess.Popen(
         [
-            sys.executable, "-u", "-c", "from storage_engine.cli import main; main()",
+            sys.executable, "-u", "-c", "from storage_engine.cli.main import main; main()",
             "metrics", *map(str, words), "--listen", "127.0.0.1:0",
         ],
         stdout=subprocess.PIPE,

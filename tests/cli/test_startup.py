@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.kafka_groups import write_offsets
 from benchmarks.kafka_plan import write_node
-from storage_engine.cli import COMMANDS
+from storage_engine.cli.main import COMMANDS
 from storage_engine.core.clock import clock_ms
 from tests.cli.every_command import EVERY
 
@@ -24,7 +24,7 @@ MOST_MODULES_OF_A_COMMAND = 258
 
 _EACH_ALONE = """
 import json, os, sys
-from storage_engine.cli import main
+from storage_engine.cli.main import main
 for words in json.loads(sys.argv[1]):
     reader, writer = os.pipe()
     if not os.fork():
@@ -43,7 +43,7 @@ for words in json.loads(sys.argv[1]):
 
 def _imported_by(*commands: list[str]) -> set[str]:
     code = (
-        "import sys\nfrom storage_engine.cli import main\n"
+        "import sys\nfrom storage_engine.cli.main import main\n"
         f"for words in {commands!r}:\n"
         "    try:\n        main(words)\n"
         "    except SystemExit as stopped:\n        assert stopped.code == 0, stopped.code\n"
@@ -106,7 +106,7 @@ def test_neither_looking_at_all_stores_nor_verifying_a_lake_imports_pandas(archi
 
 _LOOKED = """
 import atexit, gc, json, sys
-from storage_engine.cli import main
+from storage_engine.cli.main import main
 atexit.register(lambda: print("|" + json.dumps(gc.get_freeze_count())))
 try:
     main(["info", "--lake", sys.argv[1]])
@@ -134,7 +134,7 @@ import sys
 from importlib.machinery import PathFinder
 find, missing = PathFinder.find_spec, ("pandas", "great_expectations", "pyspark", "airflow")
 PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] in missing else find(name, *rest)
-from storage_engine.cli import main
+from storage_engine.cli.main import main
 main(sys.argv[1:])
 """
 

@@ -176,7 +176,7 @@ def test_inspect_says_that_a_lower_bound_is_one(cli, store) -> None:
 def test_a_queue_directory_whose_name_is_no_text_is_shown(store) -> None:
     """In a process of its own: only a real stream has an encoding."""
     (store / "consumequeue" / os.fsdecode(b"\xff\xfe") / "0").mkdir(parents=True)
-    program = "from storage_engine.cli import main; main()"
+    program = "from storage_engine.cli.main import main; main()"
     command = [sys.executable, "-c", program, "inspect", str(store), "--queues"]
     shown = subprocess.run(command, capture_output=True, check=False)
     assert (shown.returncode, shown.stderr) == (0, b"")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.core.extras import QUALITY
-from storage_engine.quality.rules import NOTE
+from storage_engine.quality.expectation_rules import NOTE
 from storage_engine.retention.store.managed_store import DATA_DOCS
 from tests.extras import take_away
 

@@ -20,7 +20,7 @@ from storage_engine.console.chart import (
     read_columns,
     refused_spans,
 )
-from storage_engine.console.rules import RecordedLevels, Rules, Spans
+from storage_engine.console.recorded_rules import RecordedLevels, Rules, Spans
 from storage_engine.journal.journal import Journal, put_levels
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.records import Phase, Step

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.console.forecast import Forecast, RateBand, Room, TimeBand, forecast_of, store_forecast
-from storage_engine.console.rules import RecordedLevels
+from storage_engine.console.recorded_rules import RecordedLevels
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.journal.journal import Extent, Journal
 from storage_engine.journal.reading.queries import JournalReader, Moment

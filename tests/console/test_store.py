@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.console.forecast import Forecast, TimeToLevel, store_forecast
-from storage_engine.console.rules import RecordedLevels, Windows
+from storage_engine.console.recorded_rules import RecordedLevels, Windows
 from storage_engine.console.store import MOST_LOGS, one_store, runs_page
 from storage_engine.console.stores import Filling, StoreLine, with_forecast
 from storage_engine.core.jsonable import to_jsonable

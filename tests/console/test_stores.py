@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from storage_engine.console.rules import LevelState
+from storage_engine.console.recorded_rules import LevelState
 from storage_engine.console.stores import (
     Filling,
     FindingLine,

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from storage_engine.cli import cli, main
+from storage_engine.cli.main import cli, main
 from storage_engine.project.up import unpack_sample_store
 from tests.kafka_fixture import unpack as unpack_kafka_node
 

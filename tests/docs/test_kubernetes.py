@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from storage_engine.cli import cli
+from storage_engine.cli.main import cli
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "kubernetes"

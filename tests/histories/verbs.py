@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage_engine.cli import main as command_line
+from storage_engine.cli.main import main as command_line
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake, connect, open_lake
 from storage_engine.lake.catalog.config import LakeConfig

@@ -30,7 +30,7 @@ SEGMENTS, ENOUGH = 22, 36
 
 
 SECONDS = 180
-WATCH = "from storage_engine.cli import main; main()"
+WATCH = "from storage_engine.cli.main import main; main()"
 
 
 @dataclass

@@ -26,7 +26,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq.codec.frame_layout import FILLER_TOPIC
 from storage_engine.rocketmq.store.store import RocketMQStore

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.cli import main
+from storage_engine.cli.main import main
 from storage_engine.hooks.check import check_store
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")
 FENCED = 11
 A_PASS = 10
 SECONDS = 120
-WATCH = "from storage_engine.cli import main; main()"
+WATCH = "from storage_engine.cli.main import main; main()"
 
 
 @pytest.fixture(scope="module")

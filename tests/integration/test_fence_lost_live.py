@@ -38,7 +38,7 @@ IN_ADVANCE = 3
 SECONDS = 180
 RIVALS_SECONDS = 4
 GRACE_MS = 250
-WATCH = "from storage_engine.cli import main; main()"
+WATCH = "from storage_engine.cli.main import main; main()"
 WAYS = (
     "removed",
     "touched",

@@ -24,7 +24,7 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.scan import read_rows
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from tests.archive_rules import record_rule_in
 from tests.docs.code_blocks import ROOT, blocks_of, commands_of
 from tests.integration.kafka_broker import (

@@ -22,7 +22,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.gc.segment_expiry import finish_acts, remove_expired
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_rule
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.proof.receipt import Receipt
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.kafka_broker import SECONDS, any_segment_bytes, make_topics, running_kafka

@@ -25,7 +25,7 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.small_files import replace_small_file
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.retention.housekeeping.lake_expiry import expire_lake
 from tests.fixture_stores import unpack

@@ -28,8 +28,8 @@ from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.report.validation import CheckResult, Status, VerifyLevel
+from storage_engine.quality.expectation_rules import run_suites
 from storage_engine.quality.facts import collect_facts
-from storage_engine.quality.rules import run_suites
 from storage_engine.quality.validate import validate_store
 from storage_engine.resources import project_path
 from storage_engine.retention import steps

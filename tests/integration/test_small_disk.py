@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.course import Course, CourseStart, Ingest
 from storage_engine.model.disk import percent_rounded_up
-from storage_engine.rocketmq.course import RULES
+from storage_engine.model.simulation import Course, CourseStart, Ingest
+from storage_engine.rocketmq.simulation import RULES
 from tests.full_disks import small_disk
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker
 from tests.integration.load import Load, running_load

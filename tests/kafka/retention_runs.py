@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage_engine.kafka.rules import LogFacts, RetentionSettings, SegmentFacts, delete_old_segments
+from storage_engine.kafka.retention_rules import (
+    LogFacts,
+    RetentionSettings,
+    SegmentFacts,
+    delete_old_segments,
+)
 
 KEPT = Path(__file__).resolve().parents[1] / "fixtures" / "kafka" / "retention-runs.jsonl.xz"
 VERSIONS = ("3.9.2", "4.3.1")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.format.log_end import log_end, segment_facts
-from storage_engine.kafka.rules import LogFacts, RetentionSettings, retention_pass
+from storage_engine.kafka.retention_rules import LogFacts, RetentionSettings, retention_pass
 from storage_engine.kafka.store.plan import SeenLog, log_facts
 from storage_engine.kafka.store.store import log_snapshot
 from storage_engine.model.plan import Plan

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from storage_engine.kafka.rules import Rule, delete_old_segments
+from storage_engine.kafka.retention_rules import Rule, delete_old_segments
 from tests.kafka.retention_runs import COUNT, VERSIONS, RetentionRun, check, kept_runs
 
 

@@ -28,8 +28,8 @@ from storage_engine.kafka.store.store import open_store
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.report.validation import Status, VerifyLevel, Where, worst
+from storage_engine.quality.expectation_rules import run_suites
 from storage_engine.quality.facts import Facts, collect_facts
-from storage_engine.quality.rules import run_suites
 from storage_engine.resources import project_path
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag

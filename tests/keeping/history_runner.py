@@ -26,7 +26,7 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.model.keep.acts import ActKind, RecordedAct
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from tests.histories import children
 from tests.histories.verbs import storage_engine
 from tests.keeping.world import KEEP_DAYS, SYSTEM, World, rows_by_topic

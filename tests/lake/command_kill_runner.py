@@ -33,7 +33,7 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.report.validation import Status, VerifyLevel
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.lake.lake_acts import held, old_release, tree

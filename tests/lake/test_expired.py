@@ -30,7 +30,7 @@ from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.lake.verify.verify import VerifyLevel, verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.retention.housekeeping.keeping import read_streams
 from tests.lake.committed import live_files

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS, HOUR_MS
-from storage_engine.model.course import Inflow, Ingest, ingest_from, most_bytes_within
+from storage_engine.model.simulation import Inflow, Ingest, ingest_from, most_bytes_within
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 MIDNIGHT = int(datetime(2026, 3, 27, tzinfo=SHANGHAI).timestamp() * 1000)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.console.forecast import Room, forecast_of
-from storage_engine.console.rules import RecordedLevels, Rules
+from storage_engine.console.recorded_rules import RecordedLevels, Rules
 from storage_engine.console.stores import _time_to_full
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.journal.reading.queries import Moment

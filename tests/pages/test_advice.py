@@ -25,14 +25,14 @@ from storage_engine.pages.advice import (
     reason_words,
 )
 from storage_engine.pages.figures import STEPS
-from storage_engine.quality import rules
+from storage_engine.quality import expectation_rules
 
 ERROR_CLASSES = {
     name
     for name, item in vars(exceptions).items()
     if inspect.isclass(item) and issubclass(item, exceptions.StorageEngineError)
 }
-EXPECTATIONS = {expectation.name for expectation in rules.EXPECTATIONS.values()}
+EXPECTATIONS = {expectation.name for expectation in expectation_rules.EXPECTATIONS.values()}
 
 
 def test_each_error_that_a_run_can_end_with_has_advice_and_nothing_else_has() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.core.extras import CHARTS
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.course import Course, CourseDeletion, CourseSummary, RuleLevels
+from storage_engine.model.simulation import Course, CourseDeletion, CourseSummary, RuleLevels
 from storage_engine.pages.course_chart import ChartCourse, course_svg, png_of
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

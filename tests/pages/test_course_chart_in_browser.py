@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from storage_engine.model.course import RuleLevels
+from storage_engine.model.simulation import RuleLevels
 from storage_engine.pages.course_chart import course_svg
 from tests.pages.test_course_chart import chart
 

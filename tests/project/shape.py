@@ -50,8 +50,8 @@ def measures() -> list[Measure]:
     only_here = with_one_importer_beside(graph)
     lines = sum(source.count("\n") for source in sources.values())
     return [
-        Measure("files", len(paths), 521, 520),
-        Measure("lines", lines, 137_990, 105_000),
+        Measure("files", len(paths), 524, 520),
+        Measure("lines", lines, 138_043, 105_000),
         Measure("files in the largest folder", files, 18, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
         Measure("modules with one importer, in their own folder", len(only_here), 32, 50),

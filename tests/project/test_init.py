@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine import resources
-from storage_engine.cli import main
+from storage_engine.cli.main import main
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import form_fields
 from storage_engine.project.init import init_project, next_steps

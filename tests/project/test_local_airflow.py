@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 def start(command: str, directory: Path) -> subprocess.Popen[str]:
     """Run ``storage-engine COMMAND DIRECTORY`` as a shell does, in an environment with another Airflow."""
-    return _start("-c", "from storage_engine.cli import main; main()", command, str(directory))
+    return _start("-c", "from storage_engine.cli.main import main; main()", command, str(directory))
 
 
 def start_demo(demo: str, directory: Path) -> subprocess.Popen[str]:

@@ -25,7 +25,7 @@ Run = Callable[..., Any]
 COMMANDS = """
 import contextlib, io, json, sys
 import storage_engine
-from storage_engine.cli import main
+from storage_engine.cli.main import main
 
 assert storage_engine.__file__.startswith(sys.prefix), storage_engine.__file__
 for line in sys.stdin:

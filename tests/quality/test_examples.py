@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_engine.quality.rules import example_text
+from storage_engine.quality.expectation_rules import example_text
 
 
 def test_a_row_is_said_in_words_and_never_by_what_stands_for_nothing() -> None:

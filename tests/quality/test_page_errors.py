@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from storage_engine.quality.engine import files_written
-from storage_engine.quality.rules import SUITES, FactTable
+from storage_engine.quality.expectation_rules import SUITES, FactTable
 from storage_engine.resources import project_path
 
 LOGGER = logging.getLogger("great_expectations.render")

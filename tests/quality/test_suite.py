@@ -12,8 +12,8 @@ import pytest
 
 from storage_engine.exceptions import BadInputError, MissingExtraError
 from storage_engine.model.report.validation import CheckResult, Status
-from storage_engine.quality import rules
-from storage_engine.quality.rules import EXPECTATIONS, SUITES, FactTable, read_suite
+from storage_engine.quality import expectation_rules
+from storage_engine.quality.expectation_rules import EXPECTATIONS, SUITES, FactTable, read_suite
 from storage_engine.resources import project_path
 
 NAMES = sorted(path.stem for path in project_path("expectations").glob("*.json"))
@@ -83,7 +83,9 @@ def judge(suites: Path, **frames: object) -> CheckResult:
     """Judge one row of frames by the rules alone; no other table has any."""
     row = FactTable(({"subject": "a segment", "accepted_damaged_bytes": 0, "damaged_bytes": 7, **frames},))
     tables = {name: row if name == "store_frames" else FactTable(()) for name in SUITES}
-    (found,) = (check for check in rules.run_suites(tables, suites) if check.suite == "store_frames")
+    (found,) = (
+        check for check in expectation_rules.run_suites(tables, suites) if check.suite == "store_frames"
+    )
     return found
 
 

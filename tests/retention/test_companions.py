@@ -36,7 +36,7 @@ from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.ranges.drift import spans_in_unasked_lakes
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.same_bytes.own_acts import remove_rest, remove_unchanged
+from storage_engine.same_bytes.removing import remove_rest, remove_unchanged
 from tests.lakes import make_lakes, path_of
 from tests.services import toy
 from tests.services.restoring import restore

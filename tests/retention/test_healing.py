@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from storage_engine.cli import cli
+from storage_engine.cli.main import cli
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake

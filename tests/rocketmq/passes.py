@@ -6,12 +6,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course import CourseRecord, CourseStart, Inflow
 from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.plan import PlanRequest, Reason
+from storage_engine.model.simulation import CourseRecord, CourseStart, Inflow
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.rocketmq.cleanup_rules import age_reason, plan
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.rules import age_reason, plan
 
 
 class Kept(CourseRecord):

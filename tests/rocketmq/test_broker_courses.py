@@ -13,9 +13,9 @@ import pytest
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError, BrokerConfigError
-from storage_engine.model.course import Course
 from storage_engine.model.disk import percent_rounded_up
-from storage_engine.rocketmq.course import RULES
+from storage_engine.model.simulation import Course
+from storage_engine.rocketmq.simulation import RULES
 from tests.courses import PassCourse, kept_courses, scenario, scenarios, simulated
 
 PARTED = {"unknown-disk", "unreadable-hour", "empty-last-file"}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.model.plan import DELETING, Plan, PlanRequest, Reason
 from storage_engine.model.store import SegmentState, StoreSnapshot
+from storage_engine.rocketmq.cleanup_rules import archivable, plan
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.rules import archivable, plan
 from tests.rocketmq.plans import NOON, SIZE, UTC, config, disk, store
 
 levels = st.none() | st.integers(0, 100)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.course import in_hours
-from storage_engine.rocketmq.rules import next_window_ms, time_zone
+from storage_engine.model.simulation import in_hours
+from storage_engine.rocketmq.cleanup_rules import next_window_ms, time_zone
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 NEW_YORK = ZoneInfo("America/New_York")

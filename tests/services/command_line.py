@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.cli import main
+from storage_engine.cli.main import main
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from unittest import mock
 from storage_engine.journal import journal as journal_module
 from storage_engine.journal import stores as stores_module
 from storage_engine.journal.tables import rows as rows_module
-from storage_engine.rocketmq.course import RULES
+from storage_engine.rocketmq.simulation import RULES
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -32,13 +32,13 @@ from storage_engine.journal.journal import (
 )
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import samples
-from storage_engine.model.course import CourseStart, Ingest, SegmentRun
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.lag import ArchiveLag, GroupLag
 from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.report.validation import Status
+from storage_engine.model.simulation import CourseStart, Ingest, SegmentRun
 from storage_engine.model.store import FileFacts, Segment, SegmentState, TopicDay
 from storage_engine.retention.ranges.deleted_ranges import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place

@@ -77,7 +77,7 @@ def run_failing(library: Path, commands: Iterable[Failing]) -> list[Failed]:
 
 
 def _run(library: ctypes.CDLL, words: Sequence[str], below: str, fault: Fault) -> Failed:
-    from storage_engine.cli import main
+    from storage_engine.cli.main import main
 
     reader, writer = os.pipe()
     counts, counter = os.pipe()

@@ -56,7 +56,7 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.kind import LagRequest
-from storage_engine.model.keep.rules import ArchiveRule, Scope
+from storage_engine.model.keep.keep_rules import ArchiveRule, Scope
 from storage_engine.model.lag import QueueLag
 from storage_engine.model.proof.receipt import PARTIAL
 from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState

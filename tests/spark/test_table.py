@@ -32,7 +32,7 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.source_file import LocalFiles
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.keep.rules import ArchiveRule, Scope
+from storage_engine.model.keep.keep_rules import ArchiveRule, Scope
 from storage_engine.model.report.validation import Where
 from storage_engine.model.store import Lineages, Segment, SegmentState
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -34,7 +34,7 @@ from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.report.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
-from storage_engine.same_bytes.own_acts import remove_unchanged
+from storage_engine.same_bytes.removing import remove_unchanged
 
 MARKER, SUFFIX = "toy.store", ".txt"
 

@@ -35,7 +35,7 @@ from storage_engine.model.keep.acts import (
     decide_rule,
 )
 from storage_engine.model.keep.expiry import KeepForecast, TopicForecast
-from storage_engine.model.keep.rules import FOREVER, ArchiveRule, Scope, keep_days
+from storage_engine.model.keep.keep_rules import FOREVER, ArchiveRule, Scope, keep_days
 
 _DEFAULT = "default"
 """Typed for a rule that is to go."""

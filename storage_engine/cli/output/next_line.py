@@ -54,7 +54,7 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
     :param asked: the cleanup that was requested already, and deleted nothing.
     """
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.lag.unread import unread_lines
+    from storage_engine.retention.lag.unread_losses import unread_lines
     from storage_engine.retention.plan.preview import preview
     from storage_engine.retention.store.brokers import assumes_defaults, may_clean_now
 

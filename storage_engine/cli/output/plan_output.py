@@ -52,7 +52,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
 
     :param asked: as of :func:`by_hand`.
     """
-    from storage_engine.retention.lag.unread import unread_lines
+    from storage_engine.retention.lag.unread_losses import unread_lines
     from storage_engine.retention.plan.preview import places_lines
     from storage_engine.retention.store.brokers import assumes_defaults
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from storage_engine.core.wording import reason_text
 from storage_engine.kafka.format.batch_headers import BLOCK_BYTES, BatchHead, batch_heads, open_file, opened
 from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, SegmentFiles
-from storage_engine.kafka.rules import SegmentFacts
+from storage_engine.kafka.retention_rules import SegmentFacts
 
 _INDEX_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")

@@ -10,7 +10,7 @@ from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError, BrokerConfigError, CorruptFileError
 from storage_engine.kafka.format.file_names import read_stored
 from storage_engine.kafka.format.meta_properties import parse_properties
-from storage_engine.kafka.rules import LIKE_RETENTION, UNLIMITED, RetentionSettings
+from storage_engine.kafka.retention_rules import LIKE_RETENTION, UNLIMITED, RetentionSettings
 
 _MAX_BYTES = 1 << 20
 _DIRECTORIES = ("log.dirs", "log.dir")

@@ -20,7 +20,7 @@ from storage_engine.kafka.hold.drift import FoundLogs
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, Written, with_first_settings
 from storage_engine.kafka.hold.needed_retention import looks_at, needed_by_others
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.rules import LogFacts, RetentionSettings, SegmentFacts
+from storage_engine.kafka.retention_rules import LogFacts, RetentionSettings, SegmentFacts
 from storage_engine.kafka.store.plan import SeenLog, SeenNode, log_facts
 from storage_engine.model.broker.broker_store import UnheldSegments
 from storage_engine.model.hold import Drift, DriftKind

@@ -14,7 +14,7 @@ from storage_engine.kafka.format.layout import LiveFacts, LivePartition, LogDire
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.format.server_properties import retention_settings
-from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.model.plan import LogPlan, Reason
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import FileFacts, Segment

@@ -53,7 +53,7 @@ from storage_engine.kafka.live.topic_state import (
     observe,
     read_settings,
 )
-from storage_engine.kafka.rules import SegmentFacts
+from storage_engine.kafka.retention_rules import SegmentFacts
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.broker.broker_store import UnheldSegments
 from storage_engine.model.hold import Drift, DueRange, HoldMemory, HoldStatus

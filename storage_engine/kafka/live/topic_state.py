@@ -25,7 +25,7 @@ from storage_engine.kafka.hold.needed_retention import LogAge, TopicAge, bearabl
 from storage_engine.kafka.live.observe import NOT_SERVED, node_id_of, offline_directories
 from storage_engine.kafka.live.observe import observe as observe_cluster
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog, SeenNode
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.report.diagnosis import reason_of

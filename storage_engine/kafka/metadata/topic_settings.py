@@ -11,7 +11,7 @@ from storage_engine.exceptions import BrokerConfigError, StorageEngineError
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.format.server_properties import retention_settings
 from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata, read_cluster_metadata
-from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.model.report.diagnosis import reason_of
 
 _UNREAD = "the cluster's metadata weren't read for them"

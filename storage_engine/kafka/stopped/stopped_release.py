@@ -31,7 +31,7 @@ from storage_engine.model.broker.broker_store import Remove
 from storage_engine.model.plan import DependentFile, LogPlan, Reason
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.same_bytes.own_acts import remove_unchanged
+from storage_engine.same_bytes.removing import remove_unchanged
 
 if TYPE_CHECKING:
     from storage_engine.kafka.stopped.store_lock import LockedDirectories

@@ -14,7 +14,7 @@ from storage_engine.kafka.lag import (
     SegmentOfLag,
 )
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog, SeenNode, deletes_at_ms, log_facts, logs_of
 from storage_engine.model.store import SegmentId, StoreSnapshot
 

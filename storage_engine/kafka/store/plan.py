@@ -12,7 +12,7 @@ from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog,
 from storage_engine.kafka.format.log_end import LogEnd, segment_facts
 from storage_engine.kafka.metadata.log_faults import epochs_fault, holes, link_fault, start_fault, topic_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
-from storage_engine.kafka.rules import (
+from storage_engine.kafka.retention_rules import (
     Halt,
     LogFacts,
     RetentionPass,

@@ -28,7 +28,7 @@ from storage_engine.kafka.format.layout import (
 from storage_engine.kafka.format.log_end import LogEnd, first_batch_ms, known_end
 from storage_engine.kafka.metadata.log_faults import own_ends
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
-from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.kafka.stopped.observed_tasks import remove as remove_left_over
 from storage_engine.kafka.stopped.observed_tasks import tasks_of, words_for_nothing
 from storage_engine.kafka.stopped.stopped_release import (

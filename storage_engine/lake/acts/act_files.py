@@ -53,7 +53,7 @@ from storage_engine.model.keep.acts import (
     policy_of,
     sha256_of_act,
 )
-from storage_engine.model.keep.rules import Hold
+from storage_engine.model.keep.keep_rules import Hold
 from storage_engine.model.proof.receipt import Receipt
 
 Acts = tuple[RecordedAct, ...]

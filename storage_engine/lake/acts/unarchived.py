@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.keep.acts import not_archived_text
-from storage_engine.model.keep.rules import ArchiveRule, Hold, Stream, archive_rule_for, matches
+from storage_engine.model.keep.keep_rules import ArchiveRule, Hold, Stream, archive_rule_for, matches
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.store import Segment

@@ -6,20 +6,16 @@ proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_se
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
@@ -35,31 +31,18 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.acts.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.lake.archive.commit import SharedFileError, SharedWithOthersError, commit_segments
+from storage_engine.lake.archive.proving import ReadSegment, prove_rows, reading_back
 from storage_engine.lake.archive.threads import threads_for, threads_here
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.placed_table import data_file_of
-from storage_engine.lake.catalog.tables import LEAF_KEY, has_trees
+from storage_engine.lake.catalog.tables import has_trees
 from storage_engine.lake.catalog.writing import settle_broker
-from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
+from storage_engine.lake.durable_io import local_path, new_data_file
 from storage_engine.lake.file.data_file import (
-    DataFileStats,
-    LastGroup,
-    LeftOut,
-    RowCounter,
-    SegmentPart,
-    SegmentRows,
-    check_disjoint,
-    check_tiled,
-    decoded_ranges,
-    encode_rows,
     file_schema,
     lake_groups,
-    open_rows,
-    push_rows,
-    segment_bytes,
     segments_in,
     together,
-    window_memory,
     write_data_file,
     write_groups,
 )
@@ -76,34 +59,26 @@ from storage_engine.lake.file.jobs import (
     split_data_file_name,
 )
 from storage_engine.lake.file.scan import LiveFile, live_data_files, offsets_of
-from storage_engine.lake.file.segment_tree import NOTHING_GONE, SegmentTree, new_leaf_keys, tree_of_file
 from storage_engine.lake.file.source_file import (
-    Source,
     companions_of_proven,
     facts_of_proven,
     read_companions_of,
     read_source,
 )
 from storage_engine.lake.file.staging import discard, staged_location
-from storage_engine.lake.file.table_entries import packed_facts
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader
-from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.broker.codec import Damage, SegmentCodec
-from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.proof.receipt import (
-    PARTIAL,
     Receipt,
     SegmentIdentity,
     check_size,
     companions_text,
-    proof_version_of,
     read_row_groups,
     row_groups_text,
-    rules_text,
-    settled_with,
 )
 from storage_engine.model.store import Segment, SegmentContext, SegmentId
 
@@ -451,7 +426,7 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
 
 
 def _archive_segment(job: SegmentJob) -> ProvenSegment:
-    codec, read = find_broker(job.broker).codec, _Read(job, read_source(job), read_companions_of(job))
+    codec, read = find_broker(job.broker).codec, ReadSegment(job, read_source(job), read_companions_of(job))
     source = read.source
     data_file = job.data_file(source.sha256)
     file_io = load_file_io(job.lake.file_io_properties, data_file)
@@ -472,9 +447,9 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
                 source.release()
         with (
             _syncing(staged, data_file),
-            _reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as stored,
+            reading_back(codec, data_file, staged, file_io, job.bytes_per_second) as stored,
         ):
-            proven = _prove_rows(read, stored)
+            proven = prove_rows(read, stored)
         return _with_source(proven, read)
     except ProofError:
         if exists:
@@ -494,19 +469,6 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
     except BaseException:
         _remove_staged(staged, data_file)
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A segment as it was read.
-
-    :param groups: row groups that have its rows in a data file that others share; None: the file is its own.
-    """
-
-    job: SegmentJob
-    source: Source
-    companions: tuple[Source, ...]
-    groups: range | None = None
 
 
 def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[ProvenSegment]:
@@ -533,17 +495,17 @@ def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[Prov
                 read = _write_shared(jobs, codec, sink)
             with (
                 _syncing(staged, data_file),
-                _reading_back(codec, data_file, staged, file_io, first.bytes_per_second) as stored,
+                reading_back(codec, data_file, staged, file_io, first.bytes_per_second) as stored,
             ):
-                proven = [_prove_rows(it, stored) for it in read]
+                proven = [prove_rows(it, stored) for it in read]
             return [_with_source(segment, it) for segment, it in zip(proven, read, strict=True)]
     except BaseException:
         _remove_staged(staged, data_file)
         raise
 
 
-def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) -> list[_Read]:
-    read: list[_Read] = []
+def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) -> list[ReadSegment]:
+    read: list[ReadSegment] = []
     schema = file_schema(codec.schema, trees=jobs[0].trees)
 
     def groups() -> Iterator[pa.Table]:
@@ -557,7 +519,7 @@ def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) ->
             if waiting and (len(own) > 1 or waiting_bytes + len(source.data) > SHARED_GROUP_BYTES):
                 yield together(waiting)
                 waiting, waiting_bytes, number = [], 0, number + 1
-            read.append(_Read(job, source, read_companions_of(job), range(number, number + len(own))))
+            read.append(ReadSegment(job, source, read_companions_of(job), range(number, number + len(own))))
             if len(own) > 1:
                 yield from own
                 number += len(own)
@@ -571,7 +533,7 @@ def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) ->
     return read
 
 
-def _with_source(proven: ProvenSegment, read: _Read) -> ProvenSegment:
+def _with_source(proven: ProvenSegment, read: ReadSegment) -> ProvenSegment:
     """Return a proven segment with the facts of the file that it was made of, which hasn't changed.
 
     :raises ProofError: it has.
@@ -613,219 +575,14 @@ def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegme
     """
     codec, proven = find_broker(jobs[0].broker).codec, list[ProvenSegment]()
     file_io = load_file_io(jobs[0].lake.file_io_properties, data_file)
-    with _reading_back(codec, data_file, data_file, file_io, None) as stored:
+    with reading_back(codec, data_file, data_file, file_io, None) as stored:
         for job in jobs:
             with suppress(FileGoneError), SharedLock([Path(job.path).parent]):
                 assert job.found_in is not None
                 groups = read_row_groups(job.found_in[1])
-                read = _Read(job, read_source(job), read_companions_of(job), groups)
-                proven.append(_with_source(_prove_rows(read, stored), read))
+                read = ReadSegment(job, read_source(job), read_companions_of(job), groups)
+                proven.append(_with_source(prove_rows(read, stored), read))
     return proven
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A data file as it is read back.
-
-    :param staged: where it lies until it has its name.
-    :param groups: for those of several segments.
-    """
-
-    codec: SegmentCodec
-    data_file: str
-    staged: str
-    parquet: pq.ParquetFile
-    groups: LastGroup
-    size_bytes: int
-    sha256: str
-    manifest: bytes
-
-    def rows_of(self, read: _Read) -> SegmentRows:
-        """Return the rows of a segment.
-
-        :raises ProofError: the file hasn't its row groups.
-        """
-        if read.groups is None:
-            return self.parquet
-        return SegmentPart(self.groups, read.job.slot, read.groups, self.data_file)
-
-
-@contextmanager
-def _reading_back(
-    codec: SegmentCodec, data_file: str, staged: str, file_io: FileIO, bytes_per_second: int | None
-) -> Iterator[_Stored]:
-    with (
-        parquet_errors(data_file),
-        open_data_file(file_io, staged) as file,
-        pace_at(bytes_per_second).reading(file) as stored,
-        open_rows(stored, _kept_as_codes(codec)) as parquet,
-    ):
-        sha256, manifest = sha256_of_file(stored), packed_facts(parquet.metadata, codec)
-        yield _Stored(codec, data_file, staged, parquet, LastGroup(parquet), stored.size(), sha256, manifest)
-
-
-def _prove_rows(read: _Read, stored: _Stored) -> ProvenSegment:
-    job, source, codec, data_file = read.job, read.source, stored.codec, stored.data_file
-    parquet = stored.rows_of(read)
-    counter, memory, origin = RowCounter(codec.columns), window_memory(), codec.origin(job.base_offset)
-    leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
-    left_out, size_bytes = _LeftOutStreams(), len(source.data)
-    if job.permits is not None and leaves is not None and _row_bytes(parquet) < size_bytes:
-        left_out = _prove_others(read, job.permits, codec, data_file, parquet, counter, leaves)
-    else:
-        chunks = segment_bytes(parquet, codec, origin, size_bytes, data_file, counter, memory, leaves)
-        for position, found in chunks:
-            for part in source.parts(position - origin, len(found)):
-                _compare(job, data_file, position, part, found[: len(part)])
-                position, found = position + len(part), found[len(part) :]
-    memory.forget()
-    tree = (
-        None if leaves is None else leaves.tree(job.base_offset, size_bytes, source.sha256, left_out.streams)
-    )
-    stats = left_out.widened(counter.stats())
-    return ProvenSegment(
-        store_id=job.store_id,
-        lineage=job.lineage,
-        log=job.log,
-        base_offset=job.base_offset,
-        size_bytes=size_bytes,
-        sha256=source.sha256,
-        broker=job.broker,
-        store_root=job.store_root,
-        **asdict(stats),
-        source_path=job.path,
-        source_device=job.facts.device,
-        source_inode=job.facts.inode,
-        source_mtime_ns=job.facts.mtime_ns,
-        source_ctime_ns=job.facts.ctime_ns,
-        data_file=data_file,
-        data_file_bytes=stored.size_bytes,
-        data_file_sha256=stored.sha256,
-        proof_version=proof_version_of(None if tree is None else tree.root),
-        proven_at_ms=time.time_ns() // 1_000_000,
-        staged_file=stored.staged,
-        manifest_facts=stored.manifest,
-        row_groups=None if read.groups is None else row_groups_text(read.groups),
-        store_name=job.store_name,
-        store_host=job.store_host,
-        log_id=job.context.log_id,
-        evidence=settled_with(job.context.evidence),
-        end_offset=job.end_offset,
-        root=None if tree is None else tree.root,
-        streams=None if tree is None else tree.streams,
-        state=PARTIAL if left_out.streams else None,
-        act=rules_text(left_out.rules) if left_out.streams else None,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _LeftOutStreams:
-    """Streams of a segment that stay out of the lake.
-
-    :param streams: by name, as receipts have those that are gone.
-    :param rules: by which they do, by the SHA-256 of their acts.
-    """
-
-    streams: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING_GONE)
-    rules: tuple[str, ...] = ()
-
-    def widened(self, stats: DataFileStats) -> DataFileStats:
-        """Return a segment's facts by its file's rows, with the times of records that are not among them."""
-        firsts = [stats.first_store_timestamp_ms, *(it["first_ms"] for it in self.streams.values())]
-        lasts = [stats.last_store_timestamp_ms, *(it["last_ms"] for it in self.streams.values())]
-        return replace(
-            stats,
-            first_store_timestamp_ms=min((it for it in firsts if it is not None), default=None),
-            last_store_timestamp_ms=max((it for it in lasts if it is not None), default=None),
-        )
-
-
-def _row_bytes(parquet: SegmentRows) -> int:
-    sizes = parquet.read_row_groups(list(range(parquet.num_row_groups)), columns=["size"])["size"]
-    return pc.sum(sizes).as_py() or 0
-
-
-def _prove_others(
-    read: _Read,
-    permits: ArchivePermits,
-    codec: SegmentCodec,
-    data_file: str,
-    parquet: SegmentRows,
-    counter: RowCounter,
-    leaves: SegmentTree,
-) -> _LeftOutStreams:
-    """Prove a data file without the rows that archive rules leave out.
-
-    Each row that is there has the bytes of the segment, and so has each row that stays out, turned back from
-    what was decoded; together they are all of it.
-
-    :param leaves: is given all leaves of the file.
-    :raises ProofError: they aren't.
-    """
-    job, source, origin = read.job, read.source, codec.origin(read.job.base_offset)
-    end = origin + len(source.data)
-    starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-
-    def compare(
-        first: int, found: memoryview, of_rows: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
-    ) -> None:
-        # One where a row has the byte, zero elsewhere, where nothing was written; then the source's bytes.
-        marks = np.zeros(len(found) + 1, np.uint8)
-        marks[of_rows - first] += 1
-        marks[of_rows - first + lengths] -= 1
-        expected = np.add.accumulate(marks, out=marks)[:-1]
-        at = 0
-        for part in source.parts(first - origin, len(found)):
-            expected[at : at + len(part)] *= np.frombuffer(part, np.uint8)
-            at += len(part)
-        _compare(job, data_file, first, expected.data, found)
-        starts.append(of_rows)
-        sizes.append(lengths)
-
-    push_rows(
-        parquet, codec, origin, end - origin, data_file, leaves, lambda _, rows: counter.add(rows), compare
-    )
-    left_out, tree = LeftOut(permits, job.log, codec.columns), SegmentTree(codec.columns, data_file)
-    ranges = decoded_ranges(job, codec, source.data, source.loader())
-    for rows in left_out.split(ranges, left_out=True):
-        at, lengths = rows["physical_offset"].to_numpy(), rows["size"].to_numpy().astype(np.int64)
-        order = check_disjoint(at, lengths, origin, end, job.path)
-        first = int(at.min())
-        size_bytes = int((at + lengths).max()) - first
-        out = window_memory().take(size_bytes)
-        np.frombuffer(out, np.uint8).fill(0)
-        encode_rows(codec, rows, out, first, job.path)
-        compare(first, out, at[order], lengths[order])
-        tree.add(rows.append_column(LEAF_KEY, new_leaf_keys(rows, codec.columns)))
-        tree.push(order, at, lengths, out, first)
-        del rows
-    every_start = np.concatenate(starts)
-    check_tiled(every_start, every_start + np.concatenate(sizes), origin, end, data_file)
-    rules = {name: left_out.rule_of(name) for name in tree.streams()}
-    rule_ids = {name: rule.rule_id for name, rule in rules.items() if rule is not None}
-    streams = {
-        name: {**stream, "gone": rule_ids[name][:SHOWN_CHARACTERS]} for name, stream in tree.streams().items()
-    }
-    return _LeftOutStreams(streams, tuple(rule_ids.values()))
-
-
-def _kept_as_codes(codec: SegmentCodec) -> list[str]:
-    """Return the columns of a data file whose texts nobody needs one by one to prove it."""
-    names = (name for name in codec.columns.dictionary if name not in codec.encoded_columns)
-    schema = codec.schema
-    return [name for name in names if name in schema.names and pa.types.is_string(schema.field(name).type)]
-
-
-def _compare(job: SegmentJob, data_file: str, position: int, source: memoryview, found: memoryview) -> None:
-    if pa.py_buffer(source).equals(pa.py_buffer(found)):
-        return
-    expected, actual = np.frombuffer(source, dtype=np.uint8), np.frombuffer(found, dtype=np.uint8)
-    at = int(np.flatnonzero(expected != actual)[0])
-    raise ProofError(
-        f"{data_file}: expected the bytes of {job.path}; at physical offset {position + at} the file "
-        f"has 0x{expected[at]:02x}, the lake 0x{actual[at]:02x}. Nothing was committed or deleted. This is a "
-        "damaged disk or a fault of the codec: keep the segment and report it."
-    )
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from storage_engine.lake.file.segment_tree import SegmentTree, new_leaf_keys, tr
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.lake.storage.small_files import FileMemory
 from storage_engine.model.broker.codec import Columns, Damage, LoadBytes, SegmentCodec
-from storage_engine.model.keep.rules import ArchiveRule
+from storage_engine.model.keep.keep_rules import ArchiveRule
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 MIN_CHUNK_BYTES = 32 << 20

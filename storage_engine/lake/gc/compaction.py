@@ -75,7 +75,7 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.keep.acts import expired_files, policy_of
-from storage_engine.model.keep.rules import KeepPolicy, Stream, age_begins_ms, rule_for
+from storage_engine.model.keep.keep_rules import KeepPolicy, Stream, age_begins_ms, rule_for
 from storage_engine.model.proof.receipt import (
     Receipt,
     SegmentIdentity,

@@ -44,7 +44,7 @@ from storage_engine.lake.move.moving import all_receipts, own_location, placed_t
 from storage_engine.lake.restore.restore_span import runs
 from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.model.keep.acts import policy_of
-from storage_engine.model.keep.rules import ArchiveRule
+from storage_engine.model.keep.keep_rules import ArchiveRule
 from storage_engine.model.proof.receipt import ChainHead, Receipt, ended, whole
 
 

@@ -16,7 +16,6 @@ from storage_engine.core import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.course import CourseStart
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import (
     BrokerProgress,
@@ -29,6 +28,7 @@ from storage_engine.model.hold import (
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.simulation import CourseStart
 from storage_engine.model.store import (
     Absence,
     Archivable,

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import Watch
     from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
     from storage_engine.model.broker.live import LiveBroker, RunningBroker
-    from storage_engine.model.course import BrokerRules
     from storage_engine.model.hold import HoldMemory
     from storage_engine.model.plan import Release
     from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.facts import FactsScope, StoreFacts
     from storage_engine.model.report.inspection import Inspection, KeyLookup, StoreRecovery
+    from storage_engine.model.simulation import BrokerRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.keep.rules import (
+from storage_engine.model.keep.keep_rules import (
     NO_POLICY,
     ArchiveRule,
     Hold,

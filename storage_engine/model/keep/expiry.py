@@ -17,7 +17,7 @@ from itertools import groupby, pairwise
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import time_text
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.keep.rules import (
+from storage_engine.model.keep.keep_rules import (
     FOREVER,
     GRACE_MS,
     ArchiveRule,

@@ -19,7 +19,7 @@ from storage_engine.lake.catalog.place import own_directory
 from storage_engine.lake.move.describing import LakeInfo, describe
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.keep.rules import ArchiveRule, matches
+from storage_engine.model.keep.keep_rules import ArchiveRule, matches
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import Finding
 from storage_engine.model.store import Segment

@@ -21,10 +21,10 @@ from storage_engine.exceptions import StoreIdentityError
 from storage_engine.journal.records import Phase, Step
 from storage_engine.lake.catalog.config import CATALOG_FILE
 from storage_engine.model.broker.broker_store import BrokerStore, course_of
-from storage_engine.model.course import SettingType
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 from storage_engine.model.report.usage import DeletionHours, RetentionReport, hour_advice
+from storage_engine.model.simulation import SettingType
 from storage_engine.model.store import Segment
 from storage_engine.retention.hold.hold_text import hold_end_text
 from storage_engine.retention.proof.refusing import LOGS_SHOWN, REFUSED, RefusedLog

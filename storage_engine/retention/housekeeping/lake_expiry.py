@@ -50,7 +50,7 @@ from storage_engine.model.keep.expiry import (
     StoreContent,
     judge_segments,
 )
-from storage_engine.model.keep.rules import NO_POLICY, Hold, KeepPolicy, Stream, age_begins_ms
+from storage_engine.model.keep.keep_rules import NO_POLICY, Hold, KeepPolicy, Stream, age_begins_ms
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile, with_rows
 from storage_engine.retention.housekeeping.keeping import forecast_lake
 from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast

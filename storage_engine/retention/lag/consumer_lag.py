@@ -19,7 +19,7 @@ from storage_engine.model.plan import Plan
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.lag.lag_policy import apply_lag_policy, lag_doubt
-from storage_engine.retention.lag.unread import (
+from storage_engine.retention.lag.unread_losses import (
     find_unread,
     find_unread_by_log,
     has_loss,

@@ -19,11 +19,11 @@ from storage_engine.core.wording import count_text, reason_text, time_text, unex
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.journal import drift_since_renewal
 from storage_engine.model.broker.broker_store import course_of
-from storage_engine.model.course import CourseStart, RuleLevels
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import ArchiveLag, GroupLag
 from storage_engine.model.report.diagnosis import Finding, named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
+from storage_engine.model.simulation import CourseStart, RuleLevels
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.doctor.doctor import findings_of

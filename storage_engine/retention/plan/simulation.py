@@ -14,7 +14,7 @@ from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.core.wording import meant
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import course_of
-from storage_engine.model.course import (
+from storage_engine.model.simulation import (
     Advice,
     BrokerRules,
     Course,

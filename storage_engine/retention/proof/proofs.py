@@ -39,7 +39,7 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth, chain_faults, reasons
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.keep.acts import not_archived_text, policies_of, policy_of
-from storage_engine.model.keep.rules import holds_since
+from storage_engine.model.keep.keep_rules import holds_since
 from storage_engine.model.plan import Decision
 from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity

@@ -25,7 +25,7 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.keep.rules import Hold
+from storage_engine.model.keep.keep_rules import Hold
 from storage_engine.model.plan import Cause, PlanRequest
 from storage_engine.retention.proof.history import releases, still_proves
 from storage_engine.retention.proof.proofs import read_proofs

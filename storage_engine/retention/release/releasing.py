@@ -92,7 +92,7 @@ from storage_engine.retention.store.context import (
     refuse_dry_run,
 )
 from storage_engine.retention.store.known_heads import KnownHeads, known_heads
-from storage_engine.same_bytes.own_acts import remove_rest
+from storage_engine.same_bytes.removing import remove_rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from storage_engine.retention.archive.archiving import HASHED_AGAIN, TOOK, again
 from storage_engine.retention.archive.sealed import recorded_archive_lag
 from storage_engine.retention.hold.holding import alarms_of, recorded_hold
 from storage_engine.retention.lag.consumer_lag import planned_unread, recorded_lag, released_unread
-from storage_engine.retention.lag.unread import lake_directory, unread_lines
+from storage_engine.retention.lag.unread_losses import lake_directory, unread_lines
 from storage_engine.retention.proof.approvals import told_of
 from storage_engine.retention.proof.history import SegmentRelease, releases, segment_subject
 from storage_engine.retention.proof.proofs import none_reachable, read_proofs

@@ -28,7 +28,7 @@ from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of, mark_
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.storage.small_files import read_small_file
 from storage_engine.model.keep.acts import policy_of
-from storage_engine.model.keep.rules import Hold
+from storage_engine.model.keep.keep_rules import Hold
 from storage_engine.model.proof.receipt import EMPTY_CHAIN, ChainHead, LakeHead
 from storage_engine.retention.store.stamp import read_stamp
 

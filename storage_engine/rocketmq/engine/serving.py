@@ -31,7 +31,7 @@ from storage_engine.model.store import FileFacts, Segment
 from storage_engine.rocketmq.engine.append.mapped_file_queue import WritableFile
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
-from storage_engine.same_bytes.own_acts import remove_unchanged
+from storage_engine.same_bytes.removing import remove_unchanged
 
 _TIMEOUT_SECONDS = 600
 """A flush, or a deletion whose file somebody reads, takes long at most."""

@@ -21,12 +21,7 @@ from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import PlanRequest, Reason, Release, Trigger, Urgency
 from storage_engine.model.store import StoreSnapshot
-from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
-from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.recover_on_demand import check_nothing_cut
-from storage_engine.rocketmq.engine.serving import serving
-from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules import (
+from storage_engine.rocketmq.cleanup_rules import (
     FIRST_PASS_MS,
     MANUAL_PASSES,
     accepts_writes_by,
@@ -37,6 +32,11 @@ from storage_engine.rocketmq.rules import (
     time_zone,
     triggers,
 )
+from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
+from storage_engine.rocketmq.engine.recover_on_demand import check_nothing_cut
+from storage_engine.rocketmq.engine.serving import serving
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.store.store import BROKER, dependents_bytes
 
 _log = logging.getLogger(__name__)

@@ -36,6 +36,7 @@ from storage_engine.model.broker.kind import check_plan
 from storage_engine.model.lag import LagSource, Unread, UnreadMessages
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.rocketmq.cleanup_rules import delete_hours, expires_at_ms, next_window_ms
 from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, file_of, store_timestamps
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
@@ -44,7 +45,6 @@ from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_em
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Position
 from storage_engine.rocketmq.format.stored_files import reread
 from storage_engine.rocketmq.lag.consumer_offsets import queue_directories
-from storage_engine.rocketmq.rules import delete_hours, expires_at_ms, next_window_ms
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -24,6 +24,7 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.broker.broker_store import LockedStore
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
+from storage_engine.rocketmq.cleanup_rules import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.rocketmq.format.broker_config import RELEASE
 from storage_engine.rocketmq.hold import fence, local_hold, marker
 from storage_engine.rocketmq.hold.fence import (
@@ -58,7 +59,6 @@ from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_f
 from storage_engine.rocketmq.live.observe import below_the_first_file, find_replicas, observe
 from storage_engine.rocketmq.live.status import drift_of, notices, weaknesses
 from storage_engine.rocketmq.remoting.masters import Replicas
-from storage_engine.rocketmq.rules import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.observe import LiveParts

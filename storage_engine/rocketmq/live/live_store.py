@@ -49,8 +49,16 @@ from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldMemo
 from storage_engine.model.lag import LagSource, PositionsFrom, Unread
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentId, StoreSnapshot
+from storage_engine.rocketmq.cleanup_rules import (
+    Patience,
+    dependents_patience_seconds,
+    interval_ms,
+    keep_all,
+    log_disks,
+    time_zone,
+    until_first_pass_seconds,
+)
 from storage_engine.rocketmq.codec.stored_messages import file_of, newest_message_ms, sealed_at_ms
-from storage_engine.rocketmq.course import unheld_segments
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
@@ -91,15 +99,7 @@ from storage_engine.rocketmq.live.observe import LiveParts, Session, observe
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rules import (
-    Patience,
-    dependents_patience_seconds,
-    interval_ms,
-    keep_all,
-    log_disks,
-    time_zone,
-    until_first_pass_seconds,
-)
+from storage_engine.rocketmq.simulation import unheld_segments
 from storage_engine.rocketmq.store import store_lock
 from storage_engine.rocketmq.store.broker import (
     FileCauses,

@@ -31,6 +31,13 @@ from storage_engine.exceptions import (
 )
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import FileFacts, Segment
+from storage_engine.rocketmq.cleanup_rules import (
+    MANUAL_PASSES,
+    Patience,
+    interval_ms,
+    segment_patience_seconds,
+    until_first_pass_seconds,
+)
 from storage_engine.rocketmq.format.broker_config import RELEASE
 from storage_engine.rocketmq.format.mapped_files import NAME_DIGITS
 from storage_engine.rocketmq.hold import marker
@@ -40,13 +47,6 @@ from storage_engine.rocketmq.hold.state import HoldState, load_state, save_state
 from storage_engine.rocketmq.live import hold
 from storage_engine.rocketmq.live.status import untried_text
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rules import (
-    MANUAL_PASSES,
-    Patience,
-    interval_ms,
-    segment_patience_seconds,
-    until_first_pass_seconds,
-)
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 if TYPE_CHECKING:

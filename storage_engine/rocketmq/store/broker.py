@@ -37,12 +37,12 @@ from storage_engine.model.broker.broker_store import (
     StoreShield,
     Watch,
 )
-from storage_engine.model.course import CourseStart
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldMemory, ShieldNeed
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.simulation import CourseStart
 from storage_engine.model.store import (
     NAMED,
     Archivable,
@@ -53,20 +53,8 @@ from storage_engine.model.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.rocketmq import rules
-from storage_engine.rocketmq.codec.commitlog import last_message, near_logical_end
-from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sealed_at_ms
-from storage_engine.rocketmq.course import course_start
-from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.format.checkpoint import read_known_values
-from storage_engine.rocketmq.format.layout import IDENTITY, LOG, StoreLayout, has_controller
-from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files, mapped
-from storage_engine.rocketmq.format.stored_files import open_stored, read_stored, reread
-from storage_engine.rocketmq.hold.fence import with_original_times
-from storage_engine.rocketmq.hold.marker import read_marker
-from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE, known_replicas
-from storage_engine.rocketmq.pending import pending
-from storage_engine.rocketmq.rules import (
+from storage_engine.rocketmq import cleanup_rules
+from storage_engine.rocketmq.cleanup_rules import (
     archivable,
     delete_hours,
     keep_all,
@@ -76,11 +64,23 @@ from storage_engine.rocketmq.rules import (
     plan,
     triggers,
 )
-from storage_engine.rocketmq.rules import time_zone as zone_of
+from storage_engine.rocketmq.cleanup_rules import time_zone as zone_of
+from storage_engine.rocketmq.codec.commitlog import last_message, near_logical_end
+from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sealed_at_ms
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.format.checkpoint import read_known_values
+from storage_engine.rocketmq.format.layout import IDENTITY, LOG, StoreLayout, has_controller
+from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files, mapped
+from storage_engine.rocketmq.format.stored_files import open_stored, read_stored, reread
+from storage_engine.rocketmq.hold.fence import with_original_times
+from storage_engine.rocketmq.hold.marker import read_marker
+from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE, known_replicas
+from storage_engine.rocketmq.pending import pending
+from storage_engine.rocketmq.simulation import course_start
 from storage_engine.rocketmq.store import dependents
 from storage_engine.rocketmq.store.store import BROKER, RocketMQStore
 from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_us, lock
-from storage_engine.same_bytes.own_acts import remove_unchanged
+from storage_engine.same_bytes.removing import remove_unchanged
 
 _BEFORE, _LAST = "message_before", "last_message"
 """In a receipt's evidence: SHA-256 of the last message of the segment before, and of the segment itself."""
@@ -260,7 +260,7 @@ class FileCourse(StoreCourse):
         return sealed_at_ms(snapshot)
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        return rules.age_deletions_ms(snapshot, self.config, now_ms, self.zone)
+        return cleanup_rules.age_deletions_ms(snapshot, self.config, now_ms, self.zone)
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
         return oldest_message_ms(snapshot)
@@ -289,7 +289,7 @@ class FileCauses(StoreCauses):
     def triggers(
         self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
     ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        return rules.triggers(snapshot, self.config, now_ms, self.zone, request)
+        return cleanup_rules.triggers(snapshot, self.config, now_ms, self.zone, request)
 
     def watch(self, now_ms: int) -> Watch:
         return watch(self.layout, self.config, now_ms, self.zone)

@@ -17,7 +17,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.keep.acts import decide_hold, decide_lift
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.retention.housekeeping import lake_expiry
 from storage_engine.retention.store import known_heads

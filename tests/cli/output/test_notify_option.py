@@ -75,7 +75,7 @@ def test_a_watch_tells_of_a_store_that_is_not_mounted(store: Path, lake: Path) -
     with webhook() as posted:
         words = ["watch", str(store), "--lake", str(lake), "--notify", posted.url]
         process = subprocess.Popen(
-            [sys.executable, "-c", "from storage_engine.cli import main; main()", *words]
+            [sys.executable, "-c", "from storage_engine.cli.main import main; main()", *words]
         )
         with process:
             _until(lambda: len(posted.bodies) == 1)

@@ -17,7 +17,7 @@ from pyiceberg.exceptions import ServerError
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from storage_engine import cli as command_line
+from storage_engine.cli import main as command_line
 from storage_engine.cli.shell.command import storage_failure
 from storage_engine.commands import Arguments
 from tests.cli.bad_input import check_error

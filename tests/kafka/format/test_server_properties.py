@@ -14,7 +14,7 @@ from storage_engine.kafka.format.server_properties import (
     read_server_properties,
     retention_settings,
 )
-from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.model.broker.broker_store import StoreSettings
 
 WEEK_MS = 7 * 24 * 3_600_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage_engine.kafka.hold.due_logs import expiry, growth, kept_span_ms, written
 from storage_engine.kafka.hold.hold_state import KnownLog, Written
-from storage_engine.kafka.rules import LogFacts, RetentionSettings, SegmentFacts, retention_pass
+from storage_engine.kafka.retention_rules import LogFacts, RetentionSettings, SegmentFacts, retention_pass
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000

@@ -25,12 +25,7 @@ from storage_engine.kafka.hold.needed_retention import (
     protects,
     raised,
 )
-from storage_engine.kafka.rules import (
-    LogFacts,
-    RetentionSettings,
-    SegmentFacts,
-    retention_pass,
-)
+from storage_engine.kafka.retention_rules import LogFacts, RetentionSettings, SegmentFacts, retention_pass
 
 NOW_MS = 1_800_000_000_000
 KEPT_MS = 86_400_000

@@ -15,7 +15,7 @@ from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.hold.hold_state import with_live
 from storage_engine.kafka.live.observe import live_findings
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.retention_rules import RetentionSettings
 
 LOG = "retslow-0"
 SETTINGS = {"cleanup.policy": "delete", "retention.ms": "5", "retention.bytes": "-1"}

@@ -13,7 +13,7 @@ from storage_engine.kafka.hold.due_logs import DueLog, DueLogs, HoldLook, expiry
 from storage_engine.kafka.hold.hold_state import HoldState
 from storage_engine.kafka.live import hold
 from storage_engine.kafka.live.hold import look_for_unheld
-from storage_engine.kafka.rules import LogFacts, RetentionSettings, SegmentFacts, retention_pass
+from storage_engine.kafka.retention_rules import LogFacts, RetentionSettings, SegmentFacts, retention_pass
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.kafka.live.shared_cluster import (
     DAY_MS,

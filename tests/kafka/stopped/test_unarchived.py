@@ -23,7 +23,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.keep.acts import decide_hold, decide_lift
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import NOT_ARCHIVED
 from storage_engine.model.report.validation import Status, VerifyLevel, Where

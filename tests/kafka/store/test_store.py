@@ -30,7 +30,7 @@ from storage_engine.kafka.format.meta_properties import read_meta_properties
 from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.kafka.metadata.cluster_metadata import read_cluster_metadata
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.kafka.rules import LogFacts, Rule, retention_pass
+from storage_engine.kafka.retention_rules import LogFacts, Rule, retention_pass
 from storage_engine.kafka.stopped.store_lock import lock_holder
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings

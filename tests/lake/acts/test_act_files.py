@@ -26,7 +26,7 @@ from storage_engine.lake.move.moving import relocate
 from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import ActKind, KeepDecision, policies_of, sha256_of_act
-from storage_engine.model.keep.rules import KeepRule, Scope
+from storage_engine.model.keep.keep_rules import KeepRule, Scope
 from storage_engine.model.report.validation import Status, VerifyLevel
 from tests.lake.conftest import MakeJobs
 from tests.lake.lake_acts import at

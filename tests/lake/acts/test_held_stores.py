@@ -14,7 +14,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.gc.garbage import Collection, collect
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.keep.acts import decide_hold, decide_lift
-from storage_engine.model.keep.rules import Hold, Scope
+from storage_engine.model.keep.keep_rules import Hold, Scope
 from tests.lake.garbage_helpers import root_of, second_copy
 
 GC = partial(collect, grace_ms=0, trash_ms=0)

@@ -21,7 +21,7 @@ from storage_engine.model.keep.acts import (
     decide_rule,
     policy_of,
 )
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.retention.housekeeping.keeping import record_archive_rules
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.services.forks import in_child

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.lake.acts.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits, permitting_rule
-from storage_engine.model.keep.rules import ArchiveRule, Scope, Stream, archive_rule_for
+from storage_engine.model.keep.keep_rules import ArchiveRule, Scope, Stream, archive_rule_for
 
 NOW_MS = 100 * DAY_MS
 NAMES = st.sampled_from(["a", "ab", "b", "c-0"])

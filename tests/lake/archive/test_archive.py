@@ -175,13 +175,13 @@ def test_a_part_that_changes_between_two_readings_is_refused(
     monkeypatch.setattr(source_file, "WHOLE_BYTES", 0)
     monkeypatch.setattr(source_file, "times_are_trusted", lambda *_: True)
     (job,) = make_jobs(lake, segments[0])
-    prove = archive._prove_rows
+    prove = archive.prove_rows
 
     def written_to(*arguments: Any) -> Any:
         write_a_byte(segments[0])
         return prove(*arguments)
 
-    monkeypatch.setattr(archive, "_prove_rows", written_to)
+    monkeypatch.setattr(archive, "prove_rows", written_to)
     with pytest.raises(ProofError, match="expected at 0 the 1048576 bytes that were read before"):
         archive_segment(job)
     assert list(_data_directory(lake).iterdir()) == []
@@ -403,14 +403,14 @@ def test_an_attempt_whose_staged_file_another_one_swept_away_proves_the_others(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job,) = make_jobs(lake, segments[0])
-    read_back = archive._reading_back
+    read_back = archive.reading_back
 
     def overtaken(*arguments: Any) -> object:
-        monkeypatch.setattr(archive, "_reading_back", read_back)
+        monkeypatch.setattr(archive, "reading_back", read_back)
         archive_all(lake, [job])
         return read_back(*arguments)
 
-    monkeypatch.setattr(archive, "_reading_back", overtaken)
+    monkeypatch.setattr(archive, "reading_back", overtaken)
     proven = archive_segment(job)
     (receipt,) = receipts(lake, "store-1")
     assert proven.staged_file == proven.data_file == data_file_of(lake.messages(), receipt)

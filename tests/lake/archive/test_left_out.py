@@ -43,7 +43,7 @@ from storage_engine.lake.soundness.soundness_reader import broken_receipts, move
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_archive, policy_of
-from storage_engine.model.keep.rules import ArchiveRule, Hold, Scope
+from storage_engine.model.keep.keep_rules import ArchiveRule, Hold, Scope
 from storage_engine.model.plan import Decision, Reason
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, PARTIAL, Receipt
 from storage_engine.model.report.validation import Status, VerifyLevel

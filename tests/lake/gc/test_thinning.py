@@ -46,7 +46,7 @@ from storage_engine.model.keep.acts import (
     decide_rule,
     policy_of,
 )
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, VerifyLevel, Where
 from tests.lake.conftest import MakeJobs

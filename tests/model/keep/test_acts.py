@@ -22,7 +22,7 @@ from storage_engine.model.keep.acts import (
     policies_of,
     sha256_of_act,
 )
-from storage_engine.model.keep.rules import KeepRule, Scope
+from storage_engine.model.keep.keep_rules import KeepRule, Scope
 
 KEEP = KeepDecision(ActKind.KEEP, rules=(KeepRule(Scope(topic="a*"), "30 days"),))
 HOLD = KeepDecision(ActKind.HOLD, scope=Scope(topic="orders"), reason="case 7")

@@ -30,7 +30,7 @@ from storage_engine.model.keep.expiry import (
     StoreContent,
     judge_segments,
 )
-from storage_engine.model.keep.rules import Hold, KeepPolicy, KeepRule, Scope, Stream
+from storage_engine.model.keep.keep_rules import Hold, KeepPolicy, KeepRule, Scope, Stream
 from storage_engine.model.proof.receipt import SegmentIdentity, StoredFile
 from tests.model.keep.test_acts import HOLD, KEEP, chain
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS
 from storage_engine.model.keep.expiry import ArchivedStream, GoingBytes, forecast_topics
-from storage_engine.model.keep.rules import Hold, KeepPolicy, KeepRule, Scope, Stream, goes_at_ms
+from storage_engine.model.keep.keep_rules import Hold, KeepPolicy, KeepRule, Scope, Stream, goes_at_ms
 
 NOW_MS = 20_000 * DAY_MS + 3_600_000
 LONG_AGO = NOW_MS - 100 * DAY_MS

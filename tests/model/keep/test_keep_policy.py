@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.keep.rules import (
+from storage_engine.model.keep.keep_rules import (
     GRACE_MS,
     Hold,
     KeepPolicy,

@@ -8,7 +8,7 @@ from zoneinfo import available_timezones
 
 import click
 
-from storage_engine.cli import cli
+from storage_engine.cli.main import cli
 from storage_engine.get_provider_info import get_provider_info
 from storage_engine.model.settings.policy import Policy, settings_of
 from storage_engine.model.settings.store_settings import (

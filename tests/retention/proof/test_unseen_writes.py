@@ -32,7 +32,8 @@ from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes import own_acts as own_acts_module
 from storage_engine.same_bytes import trusted_times
-from storage_engine.same_bytes.own_acts import OwnActs, own_acts, remove_unchanged
+from storage_engine.same_bytes.own_acts import OwnActs, own_acts
+from storage_engine.same_bytes.removing import remove_unchanged
 from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.lakes import make_lakes
 from tests.rounds import ALL, later
@@ -290,7 +291,7 @@ def test_what_another_process_may_write_to_by_another_name_is_compared(
 def test_a_proof_by_a_release_that_did_not_settle_is_compared(
     planned: ManagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage_engine.lake.archive.archive.settled_with", lambda evidence: None)
+    monkeypatch.setattr("storage_engine.lake.archive.proving.settled_with", lambda evidence: None)
     archive(planned)
     (release,) = steps.release(planned, "r").deleted
     assert release.passage is Passage.PROVEN

@@ -24,7 +24,7 @@ from storage_engine.lake.move.describing import describe
 from storage_engine.lake.restore.export import Selection, export_messages
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.model.keep.acts import decide_hold
-from storage_engine.model.keep.rules import Scope
+from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, PARTIAL, Receipt
 from storage_engine.model.report.validation import Status, VerifyLevel, Where

@@ -10,11 +10,11 @@ import pytest
 
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.lag import Unread, UnreadMessages
+from storage_engine.rocketmq.cleanup_rules import time_zone
 from storage_engine.rocketmq.format.queue_files import EntryFormat
 from storage_engine.rocketmq.lag import lag
 from storage_engine.rocketmq.lag.consumer_offsets import consumers_in_files, group_positions
 from storage_engine.rocketmq.lag.lag import lag_context
-from storage_engine.rocketmq.rules import time_zone
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
 from tests.services.lag import queue_lags
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from storage_engine.rocketmq import rules as schedule
+from storage_engine.rocketmq import cleanup_rules as schedule
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 
 

@@ -18,12 +18,12 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.rocketmq import rules
+from storage_engine.rocketmq import cleanup_rules
+from storage_engine.rocketmq.cleanup_rules import Patience
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.state import FORCIBLY, ChangedSetting, HoldState, Observed
 from storage_engine.rocketmq.live import live_store, release
-from storage_engine.rocketmq.rules import Patience
 from tests.rocketmq.live.held_files import SIZE, held_store, path_of
 
 ADDRESS = "10.0.0.1:10911"
@@ -160,7 +160,7 @@ def prefix(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> relea
     """The first segment, which the broker is to be told to delete."""
     monkeypatch.setattr(release, "_LOCK_SECONDS", 0.01)
     monkeypatch.setattr(release, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(rules, "MEANWHILE_SECONDS", 0.0)
+    monkeypatch.setattr(cleanup_rules, "MEANWHILE_SECONDS", 0.0)
     facts = FileFacts.of(path_of(tmp_path, 0))
     return release._prefix(store, [Segment("commitlog", 0, facts, SegmentState.SEALED)])
 

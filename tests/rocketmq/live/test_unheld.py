@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.model.course import CourseStart, Ingest
 from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.simulation import CourseStart, Ingest
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
-from storage_engine.rocketmq.course import unheld_segments
+from storage_engine.rocketmq.cleanup_rules import plan
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules import plan
+from storage_engine.rocketmq.simulation import unheld_segments
 from tests.rounds import rounds
 
 UTC = ZoneInfo("UTC")

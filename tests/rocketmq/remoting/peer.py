@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +40,13 @@ class Peer:
         self._listener.close()
         for thread in self._threads:
             thread.join()
+
+    def asked(self, count: int) -> list[RemotingCommand]:
+        """Return the requests as soon as there are so many: who gave up on one may be ahead of this thread."""
+        gives_up = time.monotonic() + 60
+        while len(self.requests) < count and time.monotonic() < gives_up:
+            time.sleep(0.01)
+        return self.requests
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -120,7 +120,7 @@ def test_no_answer_is_unavailable_in_bounded_time(behaviour: Behaviour, found: s
             connection.read(READ)
         check(peer, raised.value, READ)
         assert not raised.value.may_have_acted
-        assert len(peer.requests) == 1
+        assert len(peer.asked(1)) == 1
 
 
 @pytest.mark.parametrize(("behaviour", "found"), NO_PROTOCOL.values(), ids=NO_PROTOCOL)
@@ -143,7 +143,7 @@ def test_change_is_asked_for_once_and_may_have_been_made(behaviour: Behaviour) -
         with bounded(), pytest.raises(BrokerError) as raised:
             connection.act(ACT)
         assert raised.value.may_have_acted
-        assert [request.code for request in peer.requests] == [READ, ACT]
+        assert [request.code for request in peer.asked(2)] == [READ, ACT]
 
 
 @pytest.mark.parametrize("behaviour", [close, reset])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.kafka.rules import (
+from storage_engine.kafka.retention_rules import (
     Halt,
     LogFacts,
     RetentionSettings,

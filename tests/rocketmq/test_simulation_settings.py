@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.rocketmq.course import RULES
 from storage_engine.rocketmq.format.broker_config import KNOWN_SETTINGS
+from storage_engine.rocketmq.simulation import RULES
 
 
 def test_each_setting_is_one_that_the_broker_has_and_has_a_default() -> None:

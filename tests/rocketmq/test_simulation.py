@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BadInputError, SimulationTooLongError
-from storage_engine.model.course import Course, CourseDeletion, CourseStart, Ingest, SegmentRun
-from storage_engine.rocketmq.course import RULES, config_of, course
+from storage_engine.model.simulation import Course, CourseDeletion, CourseStart, Ingest, SegmentRun
+from storage_engine.rocketmq.simulation import RULES, config_of, course
 from tests.rocketmq.passes import Kept, pass_by_pass
 from tests.rounds import rounds
 
@@ -274,7 +274,7 @@ def test_the_simulation_imports_nothing_that_a_web_server_should_not_have() -> N
     heavy = {"numpy", "pandas", "pyarrow", "numba", "psutil", "sqlalchemy", "pyiceberg", "airflow"}
     code = f"""
 import sys
-from storage_engine.model.course import CourseStart, Ingest, SegmentRun
+from storage_engine.model.simulation import CourseStart, Ingest, SegmentRun
 from storage_engine.rocketmq import BROKER
 runs = (SegmentRun(500, 10**6, -10**8, -1),)
 start = CourseStart(0, 10**9, 0, 10**6, runs, 5, -10**8, "UTC", Ingest(10**8))

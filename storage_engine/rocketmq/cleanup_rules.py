@@ -19,7 +19,6 @@ import tzlocal
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, BrokerConfigError
-from storage_engine.model.course import hour_changes_ms, in_hours
 from storage_engine.model.disk import DiskUsage, percent_rounded_up, smallest_and_fullest
 from storage_engine.model.plan import (
     Cause,
@@ -33,6 +32,7 @@ from storage_engine.model.plan import (
     check_limits,
     target_reached,
 )
+from storage_engine.model.simulation import hour_changes_ms, in_hours
 from storage_engine.model.store import (
     Archivable,
     LogSnapshot,

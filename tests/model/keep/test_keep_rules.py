@@ -7,7 +7,7 @@ import pytest
 from storage_engine.brokers import find_broker
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.keep.rules import Hold, KeepRule, Scope, Stream, keep_days, rule_for, with_rule
+from storage_engine.model.keep.keep_rules import Hold, KeepRule, Scope, Stream, keep_days, rule_for, with_rule
 
 
 def stream(

@@ -10,8 +10,8 @@ from storage_engine.exceptions import BrokerConfigError
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.plan import Cause, PlanRequest, Trigger, Urgency
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.rocketmq.cleanup_rules import age_deletions_ms, expires_at_ms, least_used, triggers
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.rules import age_deletions_ms, expires_at_ms, least_used, triggers
 
 UTC = ZoneInfo("UTC")
 NOON = 1_750_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS + 12 * HOUR_MS

@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.course import CourseStart, Ingest, SegmentRun, condensed
+from storage_engine.model.simulation import CourseStart, Ingest, SegmentRun, condensed
 
 GIB = 1 << 30
 START = CourseStart(
@@ -87,6 +87,6 @@ def test_segments_are_condensed_to_runs_of_one_size() -> None:
 
 def test_the_contract_imports_nothing_heavy() -> None:
     heavy = {"numpy", "pandas", "pyarrow", "numba", "psutil", "sqlalchemy", "pyiceberg"}
-    code = f"import sys; import storage_engine.model.course; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys; import storage_engine.model.simulation; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

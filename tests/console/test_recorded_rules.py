@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.console.rules import LevelState, RecordedLevels, Rules, Windows, level_state, window_spans
-from storage_engine.rocketmq.course import RULES
+from storage_engine.console.recorded_rules import (
+    LevelState,
+    RecordedLevels,
+    Rules,
+    Windows,
+    level_state,
+    window_spans,
+)
+from storage_engine.rocketmq.simulation import RULES
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.course import Advice, Course, CourseStart, Ingest, SegmentRun
-from storage_engine.rocketmq.course import RULES
+from storage_engine.model.simulation import Advice, Course, CourseStart, Ingest, SegmentRun
+from storage_engine.rocketmq.simulation import RULES
 
 GIB = 1 << 30
 NOW = 1_774_540_800_000

@@ -40,7 +40,9 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.core.clock import DAY_MS, HOUR_MS
 from storage_engine.exceptions import BadInputError, BrokerConfigError, SimulationTooLongError
-from storage_engine.model.course import (
+from storage_engine.model.disk import DiskUsage, percent_rounded_up
+from storage_engine.model.plan import PlanRequest, Reason, Urgency
+from storage_engine.model.simulation import (
     HOURS_A_DAY,
     LONGEST_HORIZON_MS,
     MOST_SECONDS,
@@ -61,19 +63,9 @@ from storage_engine.model.course import (
     ingest_from,
     most_bytes_within,
 )
-from storage_engine.model.disk import DiskUsage, percent_rounded_up
-from storage_engine.model.plan import PlanRequest, Reason, Urgency
 from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
-from storage_engine.rocketmq import rules
-from storage_engine.rocketmq.format.broker_config import (
-    CLEAN_FORCIBLY_PROPERTY,
-    MULTI_PATH_SPLITTER,
-    WARNING_LEVEL_PROPERTY,
-    BrokerConfig,
-    load_broker_config,
-)
-from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.rules import (
+from storage_engine.rocketmq import cleanup_rules
+from storage_engine.rocketmq.cleanup_rules import (
     DEFAULT_INTERVAL_MS,
     NOTICE_LEVEL_PERCENT,
     accepts_writes,
@@ -87,6 +79,14 @@ from storage_engine.rocketmq.rules import (
     mtime_ms,
     triggers,
 )
+from storage_engine.rocketmq.format.broker_config import (
+    CLEAN_FORCIBLY_PROPERTY,
+    MULTI_PATH_SPLITTER,
+    WARNING_LEVEL_PROPERTY,
+    BrokerConfig,
+    load_broker_config,
+)
+from storage_engine.rocketmq.format.layout import StoreLayout
 
 SHARE_UNIT = 1_000_000
 """Shares of the log are counted in parts of it."""
@@ -624,7 +624,7 @@ class RocketMQRules(BrokerRules):
         self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
     ) -> tuple[tuple[int, int], ...]:
         _check_horizon(end_ms - start_ms)
-        return hour_spans_ms(start_ms, end_ms, self.hours(values), rules.time_zone(time_zone))
+        return hour_spans_ms(start_ms, end_ms, self.hours(values), cleanup_rules.time_zone(time_zone))
 
     def course(
         self,
@@ -635,7 +635,9 @@ class RocketMQRules(BrokerRules):
         limit_seconds: float = MOST_SECONDS,
     ) -> Course:
         _check_horizon(horizon_ms)
-        return course(config_of(values), start, horizon_ms, rules.time_zone(start.time_zone), limit_seconds)
+        return course(
+            config_of(values), start, horizon_ms, cleanup_rules.time_zone(start.time_zone), limit_seconds
+        )
 
     def advice(
         self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None

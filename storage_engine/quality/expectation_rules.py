@@ -345,7 +345,7 @@ def not_a_suite(path: Path, error: Exception) -> BadInputError:
 
 
 _NOTHING = {"found_bytes": "none (no such file)", "found_sha256": "none (not read)"}
-"""By column, what it means that a fact table has nothing to say; see :mod:`storage_engine.quality.rules`."""
+"""By column, what it means that a fact table has nothing to say; see the module."""
 
 
 def example_text(subject: object, values: Iterable[tuple[str, object]]) -> str:

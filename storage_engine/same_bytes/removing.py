@@ -1,0 +1,72 @@
+"""Removal of a segment's files: only of those that nobody else touched since they were looked at."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from storage_engine.core.durable import opened
+from storage_engine.exceptions import ChangedUnderUsError
+from storage_engine.model.broker.broker_store import Remove
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.same_bytes.own_acts import read_own_acts
+
+
+def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
+    """Remove a segment's files and flush its directory, if nobody else touched one since they were looked at.
+
+    The directory is flushed before the next, younger segment goes: a power loss must never leave a hole.
+
+    :param remove: the function that removes a file.
+    :raises ChangedUnderUsError: somebody else did; nothing was done.
+    """
+    with _directory_of(segment) as directory:
+        for facts in segment.files:
+            found = _look(facts.path)
+            if not _is_same(found, facts, root):
+                raise ChangedUnderUsError(
+                    f"{facts.path}: expected it as it was a moment ago, {facts}, found {found or 'no file'}: "
+                    "another program changes the store while we hold it. It was not deleted, older ones "
+                    "of the plan "
+                    "may be. Stop the program that does it.",
+                    path=facts.path,
+                )
+        for facts in segment.files:
+            remove(Path(facts.path), directory)
+            # A companion must never go before its segment's own file has.
+            os.fsync(directory)
+
+
+def remove_rest(segment: Segment, root: Path, remove: Remove) -> tuple[str, ...]:
+    """Remove the companions that are left of a segment whose own file is gone already, and flush.
+
+    :return: paths of those that stay, since another process touched them.
+    """
+    stay = []
+    with _directory_of(segment) as directory:
+        for facts in segment.companions:
+            found = _look(facts.path)
+            if _is_same(found, facts, root):
+                remove(Path(facts.path), directory)
+            elif found is not None:
+                stay.append(facts.path)
+        os.fsync(directory)
+    return tuple(stay)
+
+
+def _look(path: str) -> FileFacts | None:
+    try:
+        return FileFacts.of(path)
+    except FileNotFoundError:
+        return None
+
+
+def _is_same(found: FileFacts | None, known: FileFacts, root: Path) -> bool:
+    # Our own acts are read only where there is something to explain.
+    return found == known or (found is not None and read_own_acts(root).same_file(found, known))
+
+
+def _directory_of(segment: Segment) -> AbstractContextManager[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return opened(Path(segment.facts.path).parent, flags)
