@@ -52,9 +52,9 @@ def measures() -> list[Measure]:
     return [
         Measure("files", len(paths), 524, 520),
         Measure("lines", lines, 138_043, 105_000),
-        Measure("files in the largest folder", files, 18, 20, largest),
+        Measure("files in the largest folder", files, 19, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
-        Measure("modules with one importer, in their own folder", len(only_here), 32, 50),
+        Measure("modules with one importer, in their own folder", len(only_here), 33, 50),
         Measure(
             "names of public classes with several meanings", len(several), 14, 25, ", ".join(several[:5])
         ),
