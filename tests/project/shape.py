@@ -18,6 +18,7 @@ import grimp
 PACKAGE = Path(__file__).resolve().parents[2] / "storage_engine"
 Trees = dict[Path, ast.Module]
 _FACE_NAMES = 20
+_FUNCTION_LINES = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ def measures() -> list[Measure]:
     homes = class_homes(trees)
     wide = [room for room, names in names_used_by_others(trees).items() if len(names) > _FACE_NAMES]
     several = [name for name, modules in homes.items() if len(modules) > 1]
+    long = long_functions(trees)
     graph = grimp.build_graph("storage_engine", cache_dir=None)
     circular = in_circles(graph)
     only_here = with_one_importer_beside(graph)
@@ -58,6 +60,7 @@ def measures() -> list[Measure]:
         Measure(
             "names of public classes with several meanings", len(several), 14, 25, ", ".join(several[:5])
         ),
+        Measure("functions over 80 lines", len(long), 5, 0, ", ".join(long[:3])),
         Measure("rooms of which others use over 20 names", len(wide), 36, 0, ", ".join(sorted(wide)[:3])),
     ]
 
@@ -70,6 +73,16 @@ def class_homes(trees: Trees) -> dict[str, list[Path]]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(path)
     return homes
+
+
+def long_functions(trees: Trees) -> list[str]:
+    """Return the functions of more lines than one can see at once, docstrings counted."""
+    return [
+        f"{path}: {node.name}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= _FUNCTION_LINES
+    ]
 
 
 def names_used_by_others(trees: Trees) -> dict[str, set[tuple[str, str]]]:

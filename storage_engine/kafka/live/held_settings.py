@@ -227,12 +227,7 @@ def put_back(
             if not any(one.has_set(found) for one in needing):
                 unsettled[held.topic] = f"the other store that needs it hasn't seen {held.key} as it is yet"
             continue
-        not_waited_for += (
-            f"topic {held.topic}: {held.key} was needed by another store of this journal, which was last "
-            f"looked at at {time_text(one.looked_at_ms)}. Its hold has ended by itself, so it isn't waited "
-            "for. Hold that store again, or unmanage it"
-            for one in ended
-        )
+        not_waited_for += (_not_waited_for(held, one.looked_at_ms) for one in ended)
         back.setdefault(held.topic, {})[held.key] = held.original.value if held.original.is_own else None
     if back:
         still_alone()
@@ -243,4 +238,12 @@ def put_back(
         kept += [one for one in wanted if one.key in back.get(one.topic, {}) and one.topic in refused]
     return SettingsPutBack(
         tuple(replace(one, is_left=True) for one in kept), unsettled, tuple(notices), tuple(not_waited_for)
+    )
+
+
+def _not_waited_for(held: HeldSetting, looked_at_ms: int) -> str:
+    return (
+        f"topic {held.topic}: {held.key} was needed by another store of this journal, which was last "
+        f"looked at at {time_text(looked_at_ms)}. Its hold has ended by itself, so it isn't waited for. "
+        "Hold that store again, or unmanage it"
     )

@@ -296,7 +296,7 @@ def _judge(
     expired |= {span.ended for span in replicas if span.ended}
     replicas = [span for span in replicas if not span.ended]
     valid = [r for r in current if r.identity not in broken]
-    faults += [(Status.FAILURE, f"{_name(r)}: {broken[r.identity]}") for r in current if r.identity in broken]
+    faults += _broken(current, broken)
     if len(local) > 1:
         faults.append((Status.FAILURE, "on disk more than once: " + ", ".join(s.name for s in local)))
     if len(current) > 1:
@@ -319,18 +319,8 @@ def _judge(
         stores = " and ".join(sorted({span.store_id for span in replicas}))
         where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
     elif expired:
-        by_rules = all(text.startswith(NOT_ARCHIVED) for text in expired)
-        where, place = Where.NOT_ARCHIVED if by_rules else Where.EXPIRED, "; ".join(sorted(expired))
-        by_run = any(not span.others for span in released)
-        lost = sorted({span.others for span in released if span.is_loss and not by_run})
-        if by_rules and lost:
-            where = Where.LOST
-            faults.append((Status.FAILURE, "; ".join((*lost, place))))
-        faults += [
-            (Status.FAILURE, f"{_name(r)}: {broken[r.identity]}")
-            for r in ended(counting)
-            if r.identity in broken
-        ]
+        where, place, lost = _how_ended(expired, released)
+        faults += [*lost, *_broken(ended(counting), broken)]
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif by_journal := sorted({span.unasked for span in released if span.unasked}):
         where, place = (
@@ -352,6 +342,28 @@ def _judge(
         detail = Text(place, "; ", detail)
     names = dict.fromkeys([*(s.name for s in (*local, *shielded, *unread)), *(_name(r) for r in counting)])
     return RangeStatus(log, *offsets, where, status, tuple(names), detail)
+
+
+def _broken(rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str]) -> list[tuple[Status, str]]:
+    return [
+        (Status.FAILURE, f"{_name(row)}: {broken[row.identity]}") for row in rows if row.identity in broken
+    ]
+
+
+def _how_ended(
+    expired: Collection[str], released: Sequence[ReleasedSpan]
+) -> tuple[Where, str, list[tuple[Status, str]]]:
+    """Return where a range is whose receipts have ended, the text that says why, and the faults of that.
+
+    A range that rules keep out of the lake is lost if other programs alone deleted it.
+    """
+    by_rules = all(text.startswith(NOT_ARCHIVED) for text in expired)
+    place = "; ".join(sorted(expired))
+    by_run = any(not span.others for span in released)
+    lost = sorted({span.others for span in released if span.is_loss and not by_run})
+    if by_rules and lost:
+        return Where.LOST, place, [(Status.FAILURE, "; ".join((*lost, place)))]
+    return Where.NOT_ARCHIVED if by_rules else Where.EXPIRED, place, []
 
 
 @dataclass(frozen=True, slots=True)

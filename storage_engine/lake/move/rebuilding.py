@@ -7,7 +7,7 @@ proven again from its data files and gets new receipts at the end of the chain. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -368,6 +368,12 @@ def _worth_of_rows(deletions: PlacedTable) -> int | None:
     return None
 
 
+def _likeliest_first(orphans: Iterable[Orphan], earlier: Iterable[Receipt]) -> list[Orphan]:
+    # Of two contents under one offset, that which had a receipt once is likelier to be what a broker had.
+    known = {(row.store_id, row.sha256[:16]) for row in earlier}
+    return sorted(orphans, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in known))
+
+
 def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     """Prove orphans and commit them with new receipts.
 
@@ -375,18 +381,13 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     """
     every_receipt = work.earlier_receipts()
     earlier = {row.identity: row for row in every_receipt}
-    known = {(row.store_id, row.sha256[:16]) for row in every_receipt}
     expired = {
         (row.store_id, slot_prefix(row.identity), row.sha256[:16]): row
         for row in current(every_receipt)
         if not row.has_rows
     }
-    # Of two contents under one offset, that which had a receipt once is likelier to be what a broker had.
-    found = sorted(
-        work.orphans.found, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in known)
-    )
-    brought: list[str] = []
-    refused: list[str] = []
+    found = _likeliest_first(work.orphans.found, every_receipt)
+    brought, refused = list[str](), list[str]()
     done: set[tuple[str, str, str]] = set()
     waiting: list[ProvenSegment] = []
     messages = rows_of(work.tables)

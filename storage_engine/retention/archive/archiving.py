@@ -441,12 +441,7 @@ def archive_planned(
                 *(refusal(log, why).said for log, why in failed.items() if log not in missing),
             )
             record_refused(context, run, Step.ARCHIVE, refused)
-            if failed and not approved_plan(run).new_min_offsets.keys() - failed.keys() - missing:
-                raise next(iter(failed.values()))
-            contradicted = [why for why in failed.values() if not isinstance(why, _WAIVABLE)]
-            if contradicted and context.journal.find_waiver(run.plan_digest or "") is not None:
-                # A waiver does without a proof, not against what the lake has.
-                raise contradicted[0]
+            _check_failed(context, run, failed, missing)
     except _WAIVABLE as error:
         waiver = context.journal.find_waiver(run.plan_digest or "")
         if waiver is None:
@@ -470,6 +465,20 @@ def archive_planned(
         refused=refused,
         kept_out=planned_kept_out(context, listed, planned.segments),
     )
+
+
+def _check_failed(
+    context: Context, run: Run, failed: Mapping[str, StorageEngineError], missing: frozenset[str]
+) -> None:
+    """Raise the error of a log where every log of the plan fails or lacks a file, or a waiver can't stand in.
+
+    A waiver replaces a proof that is missing. It never overrules what the lake has.
+    """
+    if failed and not approved_plan(run).new_min_offsets.keys() - failed.keys() - missing:
+        raise next(iter(failed.values()))
+    contradicted = [why for why in failed.values() if not isinstance(why, _WAIVABLE)]
+    if contradicted and context.journal.find_waiver(run.plan_digest or "") is not None:
+        raise contradicted[0]
 
 
 def _went(

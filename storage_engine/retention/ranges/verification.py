@@ -321,17 +321,9 @@ def verify_store(
         renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]
         rows = [receipts(lake, store_id, with_ended=True) for lake in lakes]
         ends = own_ends(broker, snapshot, _proven_ends(snapshot, record, rows))
-    released = (
-        *all_gone_spans(journal, record, unreachable),
-        *missing_spans(journal, record, absent),
-    )
+    released = (*all_gone_spans(journal, record, unreachable), *missing_spans(journal, record, absent))
     kept = shielded_spans(store.real_root, record.lineages)
-    memory: VerificationMemory | None = None
-    try:
-        memory = VerificationMemory(store.journal_url)
-    except JournalUnavailableError:
-        if max_bytes is not None:
-            raise
+    memory = _memory(store.journal_url, is_needed=max_bytes is not None)
     others = heads_unasked(known.heads, lakes, unreachable)
     witnesses = Witnesses(
         present,
@@ -366,18 +358,12 @@ def verify_store(
             )
             for result in found
         ]
-    missing = tuple(
-        Finding(
-            Status.WARNING,
-            f"lake {location}",
-            Text("could not be verified: ", why),
-            "Verify when it is back.",
-        )
-        for location, why in unreachable.items()
-    )
-    missing += tuple(
-        Finding(Status.WARNING, "restored store", f"{note}; no receipt proves these bytes", _ADOPT)
-        for note in filled_notes(store.real_root, _unproven(snapshot, results))
+    missing = (
+        *_unreachable_findings(unreachable),
+        *(
+            Finding(Status.WARNING, "restored store", f"{note}; no receipt proves these bytes", _ADOPT)
+            for note in filled_notes(store.real_root, _unproven(snapshot, results))
+        ),
     )
     return tuple(
         replace(
@@ -385,6 +371,21 @@ def verify_store(
         )
         for result in results
     )
+
+
+def _memory(journal_url: str, *, is_needed: bool) -> VerificationMemory | None:
+    try:
+        return VerificationMemory(journal_url)
+    except JournalUnavailableError:
+        if is_needed:
+            raise
+        return None
+
+
+def _unreachable_findings(unreachable: Mapping[str, str]) -> Iterator[Finding]:
+    for location, why in unreachable.items():
+        found = Text("could not be verified: ", why)
+        yield Finding(Status.WARNING, f"lake {location}", found, "Verify when it is back.")
 
 
 def _with_journal(

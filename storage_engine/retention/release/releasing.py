@@ -306,23 +306,21 @@ def release(
     return result
 
 
-def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResult:
+def _check_time(plan: Plan, now_ms: int) -> None:
     if now_ms < plan.decided_at_ms:
         raise GateRefusedError(
             f"{plan.store_root}: expected a time after the plan's, {plan.decided_at_ms} ms, found {now_ms} "
             "ms: the clock went back, so no age is certain. Nothing was deleted. Set it and plan again."
         )
+
+
+def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResult:
+    _check_time(plan, now_ms)
     kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
         left_over = finish_removals(context, plan, held, now_ms)
         known = known_heads(context.journal, context.record)
-        found = _judge(context, run, plan, held, known, now_ms)
-        for _ in range(LISTINGS):
-            if not _went(found.going, found.judged):
-                break
-            # What went while it was hashed is accounted for like what went before.
-            held = replace(held, snapshot=context.snapshot(now_ms))
-            found = _judge(context, run, plan, held, known, now_ms)
+        held, found = _judge_all(context, run, plan, held, known, now_ms)
         settled, judged, proofs = found.settled, found.judged, found.proofs
         settled.require_one(judged)
         # A queue or index file that broke since the plan is found while every segment is still there.
@@ -365,18 +363,20 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         aside = frees_nothing(quarantine_of(context.journal, run))
     names = {log.log for log in plan.logs}
     offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
-    accounted = account_for(
-        refusals,
-        plan.to_delete,
-        found.stay,
-        there={segment.id for log in left.logs for segment in log.segments},
-        gone={
-            *(release.segment.id for release in (*deleted.values(), *settled.others)),
-            *(SegmentId(one.log, one.base_offset) for one in settled.gone.segments),
-        },
-    )
+    gone = {
+        *(release.segment.id for release in (*deleted.values(), *settled.others)),
+        *(SegmentId(one.log, one.base_offset) for one in settled.gone.segments),
+    }
+    there = {segment.id for log in left.logs for segment in log.segments}
+    accounted = account_for(refusals, plan.to_delete, found.stay, there=there, gone=gone)
     unread = released_unread(context, run) or Unread()
     waiting_bytes = 0 if aside else bytes_that_wait([one.segment for one in deleted.values()])
+    rewritten = unseen_notices(unseen, (v.segment for v in judged.verdicts if v.receipt is not None))
+    notices = (
+        *(kept_held, held.notices, proofs.outages, left_over, unwitnessed, rewritten, shielded),
+        *(lag_notices(context, run), unread.notices, waiting_notices(waiting_bytes), unread_files),
+        settled.gone.notices,
+    )
     return ReleaseResult(
         run_key=run.run_key,
         digest=plan.digest,
@@ -385,24 +385,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         kept=tuple(Kept(*one.segment.id, one.reason, one.detail) for one in accounted.stay),
         freed_bytes=0 if aside else sum(one.segment.disk_bytes for one in deleted.values()) - waiting_bytes,
         new_min_offset=of_only_log(offsets),
-        notices=tuple(
-            dict.fromkeys(
-                (
-                    *kept_held,
-                    *held.notices,
-                    *proofs.outages,
-                    *left_over,
-                    *unwitnessed,
-                    *unseen_notices(unseen, (v.segment for v in judged.verdicts if v.receipt is not None)),
-                    *shielded,
-                    *lag_notices(context, run),
-                    *unread.notices,
-                    *waiting_notices(waiting_bytes),
-                    *unread_files,
-                    *settled.gone.notices,
-                )
-            )
-        ),
+        notices=tuple(dict.fromkeys(chain.from_iterable(notices))),
         unread=unread,
         new_min_offsets=offsets,
         refused=accounted.refused,
@@ -478,6 +461,24 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
     for path in flush_paths(context.broker, snapshot):
         if path.is_dir():
             durable.fsync_path(path)
+
+
+def _judge_all(
+    context: Context, run: Run, plan: Plan, held: Locked, known: KnownHeads, now_ms: int
+) -> tuple[Locked, _Found]:
+    """Judge a plan, and again as long as segments disappear while they are hashed.
+
+    Those that disappeared are accounted for like the ones that were gone before.
+
+    :return: the locked store with the snapshot that was judged last, and what was found.
+    """
+    found = _judge(context, run, plan, held, known, now_ms)
+    for _ in range(LISTINGS):
+        if not _went(found.going, found.judged):
+            break
+        held = replace(held, snapshot=context.snapshot(now_ms))
+        found = _judge(context, run, plan, held, known, now_ms)
+    return held, found
 
 
 def _dependents(

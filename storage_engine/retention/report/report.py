@@ -28,7 +28,7 @@ from storage_engine.retention.archive.sealed import recorded_archive_lag
 from storage_engine.retention.hold.holding import alarms_of, recorded_hold
 from storage_engine.retention.lag.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.lag.unread_losses import lake_directory, unread_lines
-from storage_engine.retention.proof.approvals import told_of
+from storage_engine.retention.proof.approvals import Told, told_of
 from storage_engine.retention.proof.history import SegmentRelease, releases, segment_subject
 from storage_engine.retention.proof.proofs import none_reachable, read_proofs
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refused_by_plan
@@ -379,35 +379,19 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = step_reports(events, unproven)
     validation = recorded_validation(context, run)
-    refused = (*(refused_by_plan(plan) if plan else ()), *(released.refused if released else ()))
-    left = {one.log for one in refused} | {release.log for release in gone.values()}
-    refused += tuple(one for one in _not_archived(events) if one.log not in left)
-    stay = {log.log for log in refused}
-    # What was waived went without a receipt: nobody waits for one any more, nor in a log that was refused.
-    done = {release.segment.id for release in gone.values()}
-    unarchived = {one for one in unproven if one not in done and one.log not in stay}
+    refused = _refused_logs(plan, released, events, gone)
+    unarchived = _unarchived(unproven, gone.values(), refused)
     lag = recorded_lag(context, run)
     archive_lag = recorded_archive_lag(context, run)
-    cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
     hold = recorded_hold(context, run)
-    planned = plan.notices if plan else ()
     quarantine = quarantine_of(context.journal, run)
-    undone = quarantine is not None and quarantine.state is QuarantineState.UNDONE
-    kept = quarantine is not None and (quarantine.there or quarantine.came_back)
-    freed = () if kept else gone.values()
-    freed_bytes = sum(release.segment.disk_bytes for release in freed)
-    if quarantine is None and released is not None:
-        # A running broker may remove files later.
-        freed_bytes = min(freed_bytes, released.freed_bytes)
     waiver = context.journal.find_waiver(plan.digest) if plan else None
     lost = released_unread(context, run)
     unread = planned_unread(context, run) if lost is None else lost
     told = told_of(context.journal, run)
     return Report(
-        outcome=Outcome.UNDONE
-        if undone
-        else _outcome(run, released, steps, validation, unarchived, refused, not_approved=told.is_refused),
+        outcome=_outcome(run, released, steps, validation, unarchived, refused, told, quarantine),
         store=context.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
@@ -430,13 +414,9 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         archived_ahead=len(_ahead(events, hashed_again=False)),
         hashed_again=len(_ahead(events, hashed_again=True)),
         archive_lag=archive_lag,
-        alarms=(
-            *(archive_lag.alarms(store.policy) if archive_lag else ()),
-            *(checkpoint.alarms if checkpoint else ()),
-            *_gone(context, hold),
-        ),
+        alarms=_alarms(context, archive_lag, checkpoint, hold),
         waiver=waiver,
-        freed_bytes=freed_bytes,
+        freed_bytes=_freed_bytes(quarantine, gone.values(), released),
         new_min_offset=released.new_min_offset if released else None,
         dependents=deleted_dependents(context, run),
         lag=lag.summary if lag else None,
@@ -448,11 +428,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         checkpoint=checkpoint,
         validation=validation,
         notices=(
-            *planned,
-            *again_notices(recorded_faults(events)),
-            *_while("segments were deleted", released, planned),
-            *_while("the files that pointed into them were deleted", cleaned, planned),
-            *(f"{subject} was deleted by another run meanwhile" for subject in others),
+            *_notices(plan, events, released, context.result(run, Step.DEPENDENTS, DependentsResult)),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),
         ),
@@ -470,6 +446,66 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         ran=ran_texts(events),
         approval=told.text,
     )
+
+
+def _refused_logs(
+    plan: Plan | None,
+    released: ReleaseResult | None,
+    events: Sequence[Event],
+    gone: Mapping[str, SegmentRelease],
+) -> tuple[RefusedLog, ...]:
+    refused = (*(refused_by_plan(plan) if plan else ()), *(released.refused if released else ()))
+    named = {one.log for one in refused} | {release.log for release in gone.values()}
+    return (*refused, *(one for one in _not_archived(events) if one.log not in named))
+
+
+def _unarchived(
+    unproven: Iterable[SegmentId], gone: Iterable[SegmentRelease], refused: Iterable[RefusedLog]
+) -> set[SegmentId]:
+    """Return the unproven segments that still wait for a receipt.
+
+    A waived segment was deleted without a receipt, and a refused log waits for the next run.
+    """
+    done, stay = {release.segment.id for release in gone}, {log.log for log in refused}
+    return {one for one in unproven if one not in done and one.log not in stay}
+
+
+def _alarms(
+    context: Context, lag: ArchiveLag | None, checkpoint: CheckpointResult | None, hold: HoldStatus | None
+) -> tuple[str, ...]:
+    return (
+        *(lag.alarms(context.store.policy) if lag else ()),
+        *(checkpoint.alarms if checkpoint else ()),
+        *_gone(context, hold),
+    )
+
+
+def _freed_bytes(
+    quarantine: Quarantine | None, gone: Iterable[SegmentRelease], released: ReleaseResult | None
+) -> int:
+    if quarantine is not None and (quarantine.there or quarantine.came_back):
+        return 0
+    freed_bytes = sum(release.segment.disk_bytes for release in gone)
+    if quarantine is None and released is not None:
+        # A running broker may remove files later.
+        return min(freed_bytes, released.freed_bytes)
+    return freed_bytes
+
+
+def _notices(
+    plan: Plan | None,
+    events: Iterable[Event],
+    released: ReleaseResult | None,
+    cleaned: DependentsResult | None,
+) -> Iterator[str]:
+    planned = plan.notices if plan else ()
+    yield from planned
+    yield from again_notices(recorded_faults(events))
+    yield from _while("segments were deleted", released, planned)
+    yield from _while("the files that pointed into them were deleted", cleaned, planned)
+    others = released.deleted_by_others if released else ()
+    for subject in dict.fromkeys(release.subject for release in others):
+        yield f"{subject} was deleted by another run meanwhile"
 
 
 def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
@@ -559,10 +595,12 @@ def _outcome(
     validation: ValidationResult | None,
     unproven: Collection[SegmentId],
     refused: Sequence[RefusedLog],
-    *,
-    not_approved: bool,
+    told: Told,
+    quarantine: Quarantine | None,
 ) -> Outcome:
     plan = run.plan
+    if quarantine is not None and quarantine.state is QuarantineState.UNDONE:
+        return Outcome.UNDONE
     archive_error = any(row.error for row in steps if row.step == Step.ARCHIVE)
     failed = any(row.error for row in steps if row.step != Step.ARCHIVE)
     if failed or (archive_error and (unproven or released is None)):
@@ -577,7 +615,7 @@ def _outcome(
         reasons = {decision.reason for decision in plan.decisions}
         crashed = Reason.STORE_CRASHED in reasons and bool(plan.triggers)
         return Outcome.BLOCKED if crashed or Reason.PENDING_BLOCKED in reasons else Outcome.NOTHING_TO_DO
-    if released is None and not_approved:
+    if released is None and told.is_refused:
         return Outcome.BLOCKED
     if released is None or not any(row.step == Step.DEPENDENTS and row.done for row in steps):
         return Outcome.UNFINISHED

@@ -184,12 +184,11 @@ def iterate_frames(
     array = as_array(data)
     _check_span(len(array), base_offset, start)
     limit = max(1, min(chunk_bytes, MAX_CHUNK_BYTES))
-    capacity = min(limit, len(array)) // frame.MIN_MESSAGE_BYTES + 16
     engine: CrcEngine = crc_engine()
     seed = np.uint64(secrets.randbits(64))
     state = np.zeros(frame_kernels.STATE_SIZE, np.int64)
     state[frame_kernels.POSITION] = state[frame_kernels.RUN_START] = start
-    room = _Rows.room_for(capacity)
+    room = _Rows.room_for(min(limit, len(array)) // frame.MIN_MESSAGE_BYTES + 16)
     queue_table = np.zeros(frame_kernels.QUEUE_TABLE_BYTES, np.uint8)
     slots = queue_table[: 4 * frame_kernels.QUEUE_SLOTS]
     run = (-1, b"")

@@ -42,7 +42,7 @@ class Peer:
             thread.join()
 
     def asked(self, count: int) -> list[RemotingCommand]:
-        """Return the requests as soon as there are so many: who gave up on one may be ahead of this thread."""
+        """Return the requests as soon as there are so many, or after 60 s."""
         gives_up = time.monotonic() + 60
         while len(self.requests) < count and time.monotonic() < gives_up:
             time.sleep(0.01)
