@@ -1,4 +1,4 @@
-"""Apache RocketMQ: its formats, rules and stores, and what the engine asks of them."""
+"""Apache RocketMQ: its formats, rules and stores, behind the contract that the engine uses."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ WORDS: Final = BrokerWords(
 
 
 def _store_files(settings: StoreSettings) -> RocketMQBrokerStore:
-    """Open what is read by the store's files alone.
+    """Open a store for code that reads nothing but its files.
 
     :raises BrokerError: the running broker can't be asked.
     """
@@ -178,8 +178,8 @@ class RocketMQInspection(Inspecting):
 
 class RocketMQTopics(Topics):
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own, as TopicValidator#isSystemTopic says, also in capital
-        letters, as newer ones are.
+        """Return whether a topic is the broker's own (TopicValidator#isSystemTopic). Capital letters count as
+        small ones: newer system topics have capitals.
         """
         from storage_engine.rocketmq.codec.frame_layout import SYSTEM_PREFIX, SYSTEM_TOPICS
 
@@ -213,7 +213,9 @@ class RocketMQSettings(SettingNames):
 
 
 class RocketMQ(Broker):
-    """Offline by a store's files, live by them and the running broker."""
+    """The RocketMQ kind of broker. An offline store is read from its files, a live one from its files and the
+    running broker.
+    """
 
     name = "rocketmq"
     words = WORDS
