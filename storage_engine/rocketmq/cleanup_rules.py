@@ -585,7 +585,9 @@ MEANWHILE_SECONDS: Final = 20.0
 
 
 def interval_ms(config: BrokerConfig) -> int:
-    """Return the time from one pass to the next (cleanResourceInterval, which a broker reads at its start)."""
+    """Return the time from one pass to the next (cleanResourceInterval, which a broker reads at its
+    start).
+    """
     return int(config.raw.get("cleanResourceInterval", DEFAULT_INTERVAL_MS))
 
 
@@ -608,7 +610,9 @@ def segment_patience_seconds(config: BrokerConfig) -> float:
 
 
 def dependents_patience_seconds(config: BrokerConfig) -> float:
-    """Return the longest time that a working broker takes from one deleted queue or index file to the next."""
+    """Return the longest time that a working broker takes from one deleted queue or index file to the
+    next.
+    """
     return (2 * interval_ms(config) + config.delete_consume_queue_files_interval_ms) / 1000 + SLACK_SECONDS
 
 

@@ -243,7 +243,7 @@ def older_rows(rows: pa.Table) -> pa.Table:
 
 
 def _exact_bytes(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Array[Any]:
-    """Return the bytes of messages as views, null of rows that aren't wanted."""
+    """Return the bytes of messages as views, and null for rows that aren't wanted."""
     # Nothing takes views out of a table.
     plain = [
         field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field

@@ -387,7 +387,9 @@ def crc_fault(at: int, size: int, crc_function: int, crc_table: int) -> int:
 
 @inlined
 def next_magic(address: int, position: int, stop: int, length: int) -> int:
-    """Return the first position in [position, stop) at which a frame's magic is; ``stop`` if there is none."""
+    """Return the first position in [position, stop) at which a frame's magic is; ``stop`` if there is
+    none.
+    """
     last = min(stop, length - BLANK_HEADER_BYTES + 1)
     while position < last:
         magic = load_be_u32(address + position + MAGIC_AT)
