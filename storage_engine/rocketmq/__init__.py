@@ -58,7 +58,8 @@ WORDS: Final = BrokerWords(
     },
     checks={
         "ExpectSegmentsToHaveTheConfiguredSize": (
-            "Check mappedFileSizeCommitLog in broker.conf: it has to be what the store was written with."
+            "Check mappedFileSizeCommitLog in broker.conf: it must be the size with which the store was "
+            "written."
         ),
         "ExpectOffsetsToBeContiguous": f"A consume queue has a hole. {_QUEUES}",
         "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A consume queue points at deleted segments. {_QUEUES}",
@@ -71,7 +72,7 @@ WORDS: Final = BrokerWords(
     dependents="Consume queues and index",
     files_only=(
         "Put the old store's config directory beside them before a broker starts: without it no topic is "
-        f"served, and what was delayed is delivered again. {SERVED_WITHOUT_QUEUES} Restored without "
+        f"served, and old delayed messages are delivered again. {SERVED_WITHOUT_QUEUES} Restored without "
         "--files-only, each of them serves all."
     ),
 )

@@ -138,7 +138,7 @@ def triggers(
         if request.forced and not forced:
             notices.append(
                 "a forced cleanup was asked for and is refused: cleanFileForciblyEnable is false, so only "
-                "what has expired may go. Set cleanFileForciblyEnable=true to ignore age"
+                "expired segments may be deleted. Set cleanFileForciblyEnable=true to ignore age"
             )
         detail = f"asked for by a person{f': {request.reason}' if request.reason else ''}"
         found.append(Trigger(Cause.MANUAL, Urgency.FORCED if forced else Urgency.ORDINARY, detail))
@@ -404,7 +404,7 @@ def archivable(snapshot: StoreSnapshot) -> Archivable:
 
 def unconfirmed_text(log: LogSnapshot) -> str:
     """Say why a segment isn't final although its broker no longer writes to it."""
-    cut = "may be cut off, and written again, when another becomes the master"
+    cut = "may be cut off and written again when another broker becomes the master"
     if not log.confirmed_offset:
         return (
             "a controller chooses the master, and only a running master says what all replicas in sync have: "
@@ -412,8 +412,8 @@ def unconfirmed_text(log: LogSnapshot) -> str:
             "stopped broker's store where its controller answers that it alone is in sync"
         )
     return (
-        f"all replicas in sync have the log up to {log.confirmed_offset}: what is behind it {cut}; until "
-        "they have it"
+        f"all replicas in sync have the log up to {log.confirmed_offset}. Until they have more, the rest "
+        f"{cut}"
     )
 
 
@@ -461,8 +461,8 @@ def _judge_each(
             return Decision(segment, Reason.NOT_REPLICATED, unconfirmed_text(log))
         if segment is last:
             detail = (
-                f"the last file with content (up to {log.max_offset}): the broker never deletes its last, "
-                "and drops empty ones behind it when it starts"
+                f"the last file with content (up to {log.max_offset}): the broker never deletes its last "
+                "file, and removes empty files behind it when it starts"
             )
             return Decision(segment, Reason.ACTIVE, detail)
         if snapshot.crashed:
@@ -476,7 +476,10 @@ def _judge_each(
         if not causes:
             return Decision(segment, Reason.NO_CAUSE, f"{no_cause}; {age}")
         if segment.end_offset > log.dispatched_offset:
-            detail = f"consume queues reach up to {log.dispatched_offset}: consumers would lose the rest"
+            detail = (
+                f"consume queues have entries up to offset {log.dispatched_offset}: consumers would lose the "
+                "messages behind it"
+            )
             return Decision(segment, Reason.NOT_DISPATCHED, detail)
         return Decision(
             segment, reason, f"age is ignored in a forced pass; {age}" if reason is Reason.FORCED else age
@@ -500,7 +503,7 @@ def _last_with_content(log: LogSnapshot) -> Segment | None:
 def _age_text(segment: Segment, config: BrokerConfig, now_ms: int, *, expired: bool) -> str:
     written = f"last written {time_text(mtime_ms(segment))}"
     if mtime_ms(segment) > now_ms:
-        return f"{written}, which is in the future: not expired, as no clock says how old it is"
+        return f"{written}, which is in the future: not expired, as its age is unknown"
     # Moments, no ages: the same plan a minute later has the same words, and is stored once.
     reserved = f"fileReservedTime {config.file_reserved_time_hours} h"
     when = f"{'expired' if expired else 'expires'} {time_text(expires_at_ms(segment, config))}"
@@ -511,8 +514,8 @@ def _no_cause(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
     opens_ms = next_window_ms(now_ms, delete_hours(config), zone)
     when = "never comes" if opens_ms is None else f"comes at {time_text(opens_ms, zone)}"
     return (
-        f"no cleanup is due: deleteWhen {config.delete_when} {when}, no disk level that is known "
-        "asks for one, and no person does"
+        f"no cleanup is due: deleteWhen {config.delete_when} {when}, no known disk level calls for one, and "
+        "no person asks for one"
     )
 
 

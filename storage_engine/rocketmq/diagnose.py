@@ -131,7 +131,7 @@ def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig,
     if not errors:
         usable = load_broker_config(here.broker_conf, here.overrides, root=here.root)
     if settings.broker_conf is None and settings.live is None:
-        what = "no broker.conf was named: settings count as the broker's defaults, or as options say"
+        what = "no broker.conf was named: settings have the broker's defaults, or the values of options"
         found.append(Finding(Severity.NOTE, "no-broker-conf", what, "name it: --broker-conf FILE"))
     return usable, found
 
@@ -201,8 +201,8 @@ def _state(layout: StoreLayout, running: _Running) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "running",
-            f"a broker runs on this store ({running.text}): it deletes by its own rules, and "
-            "files lag behind it",
+            f"a broker runs on this store ({running.text}): it deletes by its own rules, and its files are "
+            "behind its memory",
             f"give the broker as well: {running.option}",
         )
     elif layout.abort.exists():
@@ -533,8 +533,8 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
     )
     if ordinary >= forced and config.clean_file_forcibly_enable:
         yield _warning(
-            f"diskMaxUsedSpaceRatio {ordinary} is not below diskSpaceCleanForciblyRatio {forced}: a disk "
-            "that fills makes the broker delete whatever the age, before what has expired",
+            f"diskMaxUsedSpaceRatio {ordinary} is not below diskSpaceCleanForciblyRatio {forced}: on a full "
+            "disk the broker deletes segments whatever their age, before it deletes expired ones",
             f"set diskMaxUsedSpaceRatio below {forced}, such as {max(10, forced - 10)}",
         )
     if forced >= full:
@@ -549,9 +549,8 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "settings",
-            f"cleanFileForciblyEnable=false: above {forced} % only expired segments are deleted; if "
-            "nothing has, "
-            f"the broker refuses messages above {full} %",
+            f"cleanFileForciblyEnable=false: above {forced} % only expired segments are deleted; if none "
+            f"has expired, the broker refuses messages above {full} %",
             "keep an alarm on the disk's level",
         )
 

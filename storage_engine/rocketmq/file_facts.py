@@ -243,13 +243,15 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return notices about a store whose broker didn't stop cleanly, and where its log is torn."""
+    """Return notices on a store whose broker didn't stop cleanly, and on the position at which its log is
+    torn.
+    """
     if not layout.abort.exists():
         return ()
     crashed = (
-        f"the store crashed, or its broker runs: {layout.abort} exists. What fails behind offset "
-        f"{log.max_offset}, where the log's last whole frame ends, is mended by the broker's recovery: start "
-        "it, stop it cleanly, and validate again"
+        f"the store crashed, or its broker runs: {layout.abort} exists. Faults behind offset "
+        f"{log.max_offset}, where the log's last whole frame ends, are mended by the broker's recovery: "
+        "start the broker, stop it cleanly, and validate again"
     )
     file = log.named[log.active]
     position = log.max_offset - file.base_offset
@@ -626,8 +628,9 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
             return _collect(layout, scope, Patience.with_broker(_cleaning_ms(here)), partial(_log_end, admin))
         except FileNotFoundError as error:
             raise StoreBusyError(
-                f"{error.filename}: expected it to stay while it is looked at, found that the broker deletes "
-                "files each time. Hold the store, or try again when the broker doesn't clean it."
+                f"{error.filename}: expected the file to stay while the store is read, found that the broker "
+                "deletes files during each attempt. Hold the store, or try again when the broker doesn't "
+                "clean it."
             ) from error
 
 

@@ -43,8 +43,8 @@ class RocketMQLagJob:
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """Return None: the store's one log is measured. (): some consumers are unknown, so its lag is
-        unknown.
+        """Return the logs whose lag is measured. None: all, which is the store's one log. (): none, since
+        some consumers are unknown.
         """
         return () if self.unknown else None
 

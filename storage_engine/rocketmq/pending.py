@@ -215,8 +215,8 @@ all.
 """
 
 _WHEEL_STOPS = (
-    "asked for offset 0 once it is gone, the broker reads the first frame that is left, and the whole timer "
-    "wheel stops, restarts included, until timerSkipUnknownError=true"
+    "if the broker asks for offset 0 after its deletion, it reads the first frame that is left, and the "
+    "whole timer wheel stops, even after restarts, until timerSkipUnknownError=true"
 )
 
 
@@ -312,9 +312,9 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
         end = last[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES + last[1] + 1
     if queue_offset > end:
         raise CorruptFileError(
-            f"{queue}: expected entries up to queue offset {queue_offset}, which {position} says are worked "
-            f"off, found {end}: one of the two was lost or put back. Start the broker, which rebuilds its "
-            "queues and corrects its positions, and stop it cleanly."
+            f"{queue}: expected entries up to queue offset {queue_offset}, the position in {position}, found "
+            f"{end}: one of the two was lost or put back. Start the broker, which rebuilds its queues and "
+            "corrects its positions, and stop it cleanly."
         )
     parts = [np.empty(0, consume_queue.DTYPE)]
     first = queue_offset

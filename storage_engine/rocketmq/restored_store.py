@@ -215,19 +215,20 @@ _TOPICS_IN_FILES = RestoredSetting(
     "configManagerVersion",
     "v1",
     "lake",
-    "With v2 the broker reads no topic of those that were made here, and serves none of them.",
+    "With v2 the broker doesn't read the topics that were made here, and serves none of them.",
 )
 """Setting with which a broker reads the configuration files that are made here (ConfigManagerFactory)."""
 _MANY_TOPICS = (
-    "queues may have messages of several topics, of which some are gone, and those behind would get "
-    "other queue offsets"
+    "queues may have messages of several topics; if some of these are gone, the messages behind them would "
+    "get other queue offsets"
 )
 _NO_FILLER = {
-    "forceVerifyPropCRC": "it would cut its log off before the first, which has no such checksum",
+    "forceVerifyPropCRC": "it would cut its log off before the first filler message, which has no such "
+    "checksum",
     "enableLmq": _MANY_TOPICS,
     "enableMultiDispatch": _MANY_TOPICS,
 }
-_STILL_POSSIBLE = "Nothing was written. --files-only, without a broker's file, restores the segments alone."
+_STILL_POSSIBLE = "Nothing was written. --files-only, without a broker's file, restores only the segments."
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +257,8 @@ class RestoredStore(RestoredConfig):
         if (unhandled := unhandled_setting(config)) and not has_rocksdb_queues(config):
             kind, setting = unhandled
             raise RestoreError(
-                f"{self.conf}: {setting}: expected a broker with queues in files, which can be made, found "
-                f"one with a {kind}, for which they can't. {_STILL_POSSIBLE}"
+                f"{self.conf}: {setting}: expected a broker with queues in files, which can be made here, "
+                f"found one with a {kind}, for which no queues can be made. {_STILL_POSSIBLE}"
             )
         if deciding := deciding_setting(config):
             setting, means = deciding
@@ -293,8 +294,8 @@ class RestoredStore(RestoredConfig):
             raise RestoreError(
                 f"receipt of {row.log}/{row.base_offset:020d}: expected whole messages, found "
                 f"{row.damaged_bytes} damaged bytes, which were archived as they were: from there on no "
-                f"queues can be made. {_STILL_POSSIBLE} What lies before it is served: "
-                f"--to-offset {row.base_offset}; the part behind it: --from-offset {row.end}."
+                f"queues can be made. {_STILL_POSSIBLE} The part before it is served: --to-offset "
+                f"{row.base_offset}; the part behind it: --from-offset {row.end}."
             )
         is_slave, is_filled = (
             config.raw.get(ROLE, "").strip() == SLAVE,

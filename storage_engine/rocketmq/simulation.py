@@ -91,7 +91,7 @@ from storage_engine.rocketmq.format.broker_config import (
 from storage_engine.rocketmq.format.layout import StoreLayout
 
 SHARE_UNIT = 1_000_000
-"""Number of parts in which a share of the log's size is counted."""
+"""Number of parts of the log's size in which shares are counted."""
 _PATH = "the disk"
 _NEVER = 1 << 62
 _STEPS_A_LOOK = 2_048

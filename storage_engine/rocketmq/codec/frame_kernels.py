@@ -337,7 +337,7 @@ def classify(address: int, length: int, position: int, base_offset: int) -> int:
 
 @inlined
 def body_position(at: int) -> int:
-    """Return the position of the body in the frame at address ``at``. IPv6 hosts move it back."""
+    """Return the position of the body in the frame at address ``at``. IPv6 hosts move it towards the end."""
     sys_flag = load_be_i32(at + SYS_FLAG_AT)
     position = BODY_AT
     if sys_flag & BORN_HOST_IPV6:

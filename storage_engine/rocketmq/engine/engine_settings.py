@@ -96,9 +96,9 @@ def check_writable(config: BrokerConfig) -> None:
     role = read.text("brokerRole", "ASYNC_MASTER")
     if role == "SLAVE":
         raise BrokerConfigError(
-            f"{read.source}: brokerRole: expected a master's, found SLAVE: its log is its master's, byte for "
-            "byte, so that nothing else may be written to it. Nothing was changed. Write to the master's "
-            "store; of a slave's, recover and rebuild-queues make a crashed one clean."
+            f"{read.source}: brokerRole: expected a master's, found SLAVE: a slave's log is its master's, "
+            "byte for byte, so nothing else may be written to it. Nothing was changed. Write to the master's "
+            "store. If a slave's store has crashed, recover and rebuild-queues make it clean."
         )
     copies = read.number("inSyncReplicas", 1)
     if role == "SYNC_MASTER" and copies > 1:

@@ -62,9 +62,8 @@ def recover_store(
     if dry_run:
         if (holder := store_lock.lock_holder(layout)) is not None:
             raise StoreBusyError(
-                f"{layout.root}: expected no process that writes the store, found {holder}. What a "
-                "recovery would "
-                "do can't be told. Nothing was changed. Stop it first."
+                f"{layout.root}: expected no process that writes the store, found {holder}. Until it ends, "
+                "the result of a recovery can't be computed. Nothing was changed. Stop it first."
             )
         return preview_recovery(layout, settings, whole_index=whole_index)
     with store_lock.lock(layout):
@@ -90,8 +89,8 @@ def _check_nothing_lost(layout: StoreLayout, found: StoreRecovery) -> None:
     if found.cut_messages:
         raise CorruptFrameError(
             f"{layout.root}: expected nothing but unwritten room behind offset {found.log_end}, where a "
-            f"message is damaged, found {found.cut_messages} whole messages. A recovery would cut them "
-            "off, as a broker that starts would. Nothing was changed. Archive the segments first with "
+            f"message is damaged, found {found.cut_messages} whole messages. A recovery would cut them off, "
+            "and so would a broker that starts. Nothing was changed. Archive the segments first with "
             "--accept-damage, or put the file back from a replica; to lose them, run ",
             Command("recover"),
             " with --cut-messages.",

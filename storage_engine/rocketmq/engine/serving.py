@@ -300,8 +300,8 @@ def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
     """Delete a file of the log when no reader uses it. Has the form of a ``Remove``."""
     if not file.destroy(_FORCED_AFTER_MS, clock_ms()):
         raise BrokerError(
-            f"{path}: expected no reader, found one. It stays. Run again when that one is done; "
-            f"in {_FORCED_AFTER_MS // 1000} s a run deletes it whoever reads it.",
+            f"{path}: expected no reader, found one. The file stays. Run again when the reader is done; "
+            f"after {_FORCED_AFTER_MS // 1000} s a run deletes the file even if it is read.",
             may_have_acted=True,
         )
     return True

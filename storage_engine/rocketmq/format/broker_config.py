@@ -55,8 +55,8 @@ WITHOUT_DIRECTORIES: Final = "5.1"
 """First release that starts although a directory is among its segments (MappedFileQueue#load)."""
 
 SERVED_WITHOUT_QUEUES: Final = (
-    "Of the messages 4.9.7 and 5.3.3 then serve all, 5.0 to 5.2 none, 5.4 and 5.5 those of the last 10 "
-    "segments."
+    "Then 4.9.7 and 5.3.3 serve all messages, 5.0 to 5.2 serve none, and 5.4 and 5.5 serve those of the last "
+    "10 segments."
 )
 """Sentence on the messages that brokers serve of a store without queues. How many last segments a broker
 reads to make queues depends on its release (CommitLog#recoverNormally, commitLogRecoverMaxNum).

@@ -354,8 +354,7 @@ def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
         Text(
             " Archive its log all the same (",
             Command("archive"),
-            "), and leave deleting to its broker: what consumers have not read, and what is still pending, "
-            "can't be told from here.",
+            "), and leave deleting to its broker: unread and pending messages can't be counted from here.",
         )
         if kind in _LOG_AS_USUAL
         else ""

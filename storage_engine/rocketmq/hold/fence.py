@@ -100,14 +100,14 @@ def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
 
 
 def stands_until_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """Return the time until which a file counts as expired in no broker, for any later fileReservedTime from
-    0 on.
+    """Return the time before which no broker treats a file as expired, for any later fileReservedTime from 0
+    on.
     """
     return mtime_ns // _MS_NS + min(reserved_hours, 0) * HOUR_MS
 
 
 def expires_at_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """Return the time from which a file counts as expired in a broker
+    """Return the time from which a broker treats a file as expired
     (MappedFileQueue#deleteExpiredFileByTime).
     """
     return mtime_ns // _MS_NS + reserved_hours * HOUR_MS
@@ -179,9 +179,9 @@ def reserved_hours(found: Observed, root: str) -> int:
     if hours >= -LOWEST_HOURS:
         return hours
     raise GateRefusedError(
-        f"{root}: expected {RESERVED} of 0 hours or more, found {value!r} at broker {found.address}: no "
-        "time of a segment holds such a broker back, so nothing can be held. Nothing was changed. Set "
-        f"{RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
+        f"{root}: expected {RESERVED} of 0 hours or more, found {value!r} at broker {found.address}: with "
+        "this value no mtime keeps the broker from deleting a segment, so nothing can be held. Nothing was "
+        f"changed. Set {RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
     )
 
 
@@ -193,8 +193,8 @@ def deletes_by_force(found: Observed) -> bool:
 
 
 def with_force_ended(state: HoldState, found: str) -> HoldState:
-    """Return the hold's state with a change of the broker's deletion by force to false. When the hold ends,
-    the original value is restored.
+    """Return the hold's state, with the broker's deletion by force recorded as changed to false. When the
+    hold ends, the original value is restored.
 
     :param found: present value of the setting; it counts as the original one if the hold has recorded none.
     """
@@ -230,7 +230,7 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
     for disk in disks:
         if disk.used_percent is None:
             raise GateRefusedError(
-                f"{said}, and how full {disk.path} is isn't known ({disk.error}). {remedy}"
+                f"{said}, and the level of {disk.path} is unknown ({disk.error}). {remedy}"
             )
         if disk.used_percent >= limit:
             raise GateRefusedError(

@@ -130,8 +130,7 @@ class Watching:
         return Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, clock_ms())
 
     def _write_over(self, sign: bytes) -> None:
-        """
-        Write a heartbeat into the existing file.
+        """Write a heartbeat into the existing file.
 
         :raises FileNotFoundError: there is no file yet.
         :raises OSError: the file can't be written.

@@ -59,8 +59,8 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
     process.
 
     The lock is a file that only the store's owner and root can open. Earlier releases lock the directory
-    instead, which any user can who may read it. So such a lock counts only if it is the store's owner's or
-    root's.
+    instead, and any user who may read it can lock it. So such a lock counts only if the store's owner or root
+    has it.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.
@@ -83,7 +83,7 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
 def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Keep other processes from changing the hold while it is read and the change is written.
 
-    A process with the lock of :func:`alone` takes this lock as well, for each change anew: in between, a
+    A process with the lock of :func:`alone` takes this lock as well, again for each change: in between, a
     watch can mend. It lasts as long as a broker takes to answer.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
@@ -97,8 +97,7 @@ def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def _lock_errors(root: Path, name: str) -> Iterator[None]:
-    """
-    Translate the errors of taking a lock.
+    """Translate the errors of taking a lock.
 
     :raises StoreBusyError: in place of a TimeoutError.
     :raises GateRefusedError: in place of another OSError.
@@ -187,8 +186,8 @@ def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
         return
     raise GateRefusedError(
         f"{root / NAME}: expected no other manager, found that one on host {found.host} holds the store "
-        f"until {_moment(found.ends_at_ms)}, by another journal than ours. Nothing was "
-        "changed. Have it unmanage the store; if it is gone for good, wait until then or remove the file."
+        f"until {_moment(found.ends_at_ms)}, by another journal than ours. Nothing was changed. Run unmanage "
+        "for the store there. If that manager is gone for good, wait until then or remove the file."
     )
 
 

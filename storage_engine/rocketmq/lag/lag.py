@@ -381,7 +381,7 @@ def _told_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
 def _untold_text(groups_and_topics: list[tuple[str, str]]) -> str:
     (group, topic), *more = sorted(groups_and_topics)
     others = f"; likewise for {count_text(len(more), 'more group and topic')}" if more else ""
-    return f"queues of {topic} have lost their entries of what {group} had not read{others}"
+    return f"queues of {topic} have lost their entries of messages that {group} had not read{others}"
 
 
 def _gone_below(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:

@@ -1,5 +1,5 @@
-"""Compiled reading of a large table of consumer offsets. Numbers are put into arrays; for names, their
-positions are.
+"""Compiled reading of a large table of consumer offsets. Numbers and the positions of names are put into
+arrays.
 
 It knows only that part of fastjson's dialect that brokers write into these files. For anything else it only
 reports the position.

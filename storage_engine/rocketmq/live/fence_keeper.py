@@ -210,7 +210,7 @@ class FenceKeeper:
             )
 
     def _is_to_be_set(self, touched: Touched) -> bool:
-        """Return whether an mtime may be set now. Not if an attempt failed a moment ago."""
+        """Return whether an mtime may be set now, since no attempt failed a moment ago."""
         _, tries_again_at = self._unset.get(_key(touched), (0, 0.0))
         return time.monotonic() >= tries_again_at
 
@@ -271,7 +271,7 @@ class FenceKeeper:
         )
 
     def _try_to_extend(self, files: Sequence[SeenFile]) -> bool:
-        """Extend the fence to its full number of segments. Not while a run is changing the hold."""
+        """Extend the fence to its full number of segments, if no run is changing the hold just now."""
         self._extends_at = time.monotonic() + EXTEND_SECONDS
         with suppress(StoreBusyError), marker.changing(self._root, wait_seconds=0):
             self._extend(files)
@@ -279,8 +279,7 @@ class FenceKeeper:
         return False
 
     def _extend(self, files: Sequence[SeenFile]) -> None:
-        """
-        Extend the fence, under the hold's lock.
+        """Extend the fence, under the hold's lock.
 
         :param files: files of the log, by base offset.
         """

@@ -277,15 +277,15 @@ def check_goes_on(
                 raise RestoreError(
                     f"{where}: expected a log that begins before the last archived message, at physical "
                     f"offset {offset}, found that it begins at {min_offset}: a slave would wait for ever for "
-                    f"what the master no longer has. {_NOTHING_WRITTEN} Archive more of the master's log "
-                    "first."
+                    f"bytes that the master no longer has. {_NOTHING_WRITTEN} Archive more of the master's "
+                    "log first."
                 )
             if (theirs := frame_sha256(master, offset)) != sha256(message).hexdigest():
                 found = "another" if theirs else "none that begins there"
                 raise RestoreError(
                     f"{where}: expected the last archived message, at physical offset {offset}, found "
-                    f"{found}: its log goes on otherwise than the archived one, and a slave would differ "
-                    f"from it without a word. {_NOTHING_WRITTEN} Restore less (--to-offset "
+                    f"{found}: its log continues differently from the archived one, and a slave would differ "
+                    f"from it without any error. {_NOTHING_WRITTEN} Restore less (--to-offset "
                     f"{receipts[-1].base_offset}), or the lineage that the master has (--lineage)."
                 )
     except (BrokerError, NotOnBrokerError) as error:
@@ -293,19 +293,19 @@ def check_goes_on(
             advice = "Start the master first; or, for a store without one, set brokerRole to ASYNC_MASTER."
         else:
             advice = (
-                "Make it answer. It is asked without an access key and without TLS: where it or its name "
-                "server requires one (ACL, tls.server.mode=enforcing), let it take such requests of this "
+                "Make sure that it answers. It is asked without an access key and without TLS: if it or its "
+                "name server requires one (ACL, tls.server.mode=enforcing), allow such requests from this "
                 "host meanwhile."
             )
         raise RestoreError(
-            f"{slave.source}: brokerRole: expected for SLAVE a master that shows whether its log is the "
-            f"archived one, found that it can't be asked: {error} {_NOTHING_WRITTEN} {advice}"
+            f"{slave.source}: brokerRole: expected a master that can be asked whether its log continues the "
+            f"archived one, as the role is SLAVE, found that it can't be asked: {error} {_NOTHING_WRITTEN} "
+            f"{advice}"
         ) from error
 
 
 def _reach_master(slave: BrokerConfig) -> BrokerAdmin:
-    """
-    Connect to a restored slave's master.
+    """Connect to a restored slave's master.
 
     :raises RestoreError: the settings name no master.
     :raises BadInputError: the named broker is no master.

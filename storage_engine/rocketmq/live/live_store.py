@@ -640,8 +640,8 @@ def _who_knows(
         yield (
             master,
             (
-                f"groups' positions are those that master {master.address} says; what this slave has not got "
-                "yet counts in no lag",
+                f"groups' positions come from master {master.address}; messages that this slave has not "
+                "received yet count in no lag",
             ),
         )
 
@@ -669,7 +669,7 @@ def live_consumers(
         }
     filtered, unknown = read_filtered(layout, ATTEMPTS)
     if unasked := silent[ASKED_FOR_SUBSCRIPTIONS:]:
-        text = f"what {count_text(len(unasked), 'group')} without any offset subscribe to was not asked"
+        text = f"subscriptions of {count_text(len(unasked), 'group')} without any offset were not asked for"
         notices = (*notices, text)
     consumers = Consumers(committed, groups, filtered | subscribed, unknown)
     return consumers, LagSource(PositionsFrom.BROKER, None, (*notices, *_pop_notice(layout)))
@@ -700,6 +700,6 @@ def _pop_notice(layout: StoreLayout) -> tuple[str, ...]:
     if not any(queue.topic.startswith(REVIVE_TOPIC_PREFIX) for queue in iter_queues(layout.consumequeue)):
         return ()
     return (
-        "some group takes messages by pop: what it took and has not acknowledged lies below its position, "
-        "and is not looked at",
+        "a group takes messages by pop: messages that it took and has not acknowledged are below its "
+        "position, and are not counted",
     )

@@ -39,8 +39,8 @@ from storage_engine.same_bytes.trusted_times import mount_of
 def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Observed:
     """Return the present state of broker and log. The broker is asked before the files are listed.
 
-    :param state: state of a hold. If it shows that another broker is the master by now, no error is raised
-        because these files aren't that broker's: the drift tells more.
+    :param state: state of a hold. It may show that another broker is the master by now. Then these files need
+        not be that broker's, and no error is raised: the drift tells more.
     :raises BrokerError: the broker can't be asked.
     :raises BadInputError: the directory isn't this broker's store.
     """

@@ -137,8 +137,7 @@ def _changing(parts: LiveParts, wait_seconds: float = WAIT_SECONDS) -> Iterator[
 
 
 def _expose(parts: LiveParts, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
-    """
-    Expose the prefix, see :func:`hold.expose`.
+    """Expose the prefix, see :func:`hold.expose`.
 
     :raises GateRefusedError: see :func:`hold.expose`.
     :raises StoreBusyError: see :func:`_changing`.
@@ -174,8 +173,7 @@ def _check_release(parts: LiveParts, state: HoldState) -> None:
 
 
 def _prefix(parts: LiveParts, segments: Sequence[Segment]) -> Prefix:
-    """
-    Return the segments as a prefix, with the first file that stays.
+    """Return the segments as a prefix, with the first file that stays.
 
     :raises GateRefusedError: no file follows the last segment, so nothing would be left.
     """
@@ -197,11 +195,10 @@ def _identity(directory: Path) -> tuple[int, int]:
 
 
 def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None:
-    """
-    Make sure that the segments' files are as they were.
+    """Make sure that the segments' files are as they were.
 
-    :raises ChangedUnderUsError: another process touched a file, and no release of ours has begun.
-    :raises GateRefusedError: another process touched a file after a release of ours has begun, so that its
+    :raises ChangedUnderUsError: another process touched a file, and none of our releases has begun.
+    :raises GateRefusedError: another process touched a file after one of our releases has begun, so that its
         segments may still be deleted.
     """
     acts = read_own_acts(parts.root)
@@ -220,7 +217,8 @@ def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None
         )
         if state.releasing:
             raise GateRefusedError(
-                f"{text} What an earlier call exposed may still go. Stop the program that does it."
+                f"{text} Segments that an earlier call exposed may still be deleted. Stop the program that "
+                "does it."
             )
         raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop the program that does it.")
 
@@ -261,10 +259,9 @@ def _have_it_go(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Pa
             raise BrokerRefusedError(
                 f"{parts.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
                 f"broker says {info.commitlog_min_offset} and {len(left)} of {len(prefix.segments)} files "
-                f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. What "
-                "is behind them stays; they may be deleted any time. Look into the broker's store.log "
-                "for why it "
-                "doesn't delete, and run the same again, which goes on.",
+                f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. The "
+                "segments behind them stay; these may be deleted at any time. Look into the broker's "
+                "store.log for why it doesn't delete, and run the same again, which goes on.",
                 may_have_acted=True,
             )
         patience.pause(POLL_SECONDS)
@@ -284,11 +281,10 @@ def _is_exposed(state: HoldState) -> bool:
 
 def _kept_busy(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
     return StoreBusyError(
-        f"{parts.root}: expected to change the hold while the broker deletes, found that another process "
-        f"of this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
-        f"{len(prefix.segments)} segments are left, and may be deleted any time; what is behind them "
-        "stays. End the "
-        "process that hangs, such as a watch, and run the same again, which goes on."
+        f"{parts.root}: expected to change the hold while the broker deletes, found that another process of "
+        f"this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
+        f"{len(prefix.segments)} segments are left, and may be deleted at any time; the segments behind them "
+        "stay. End the process that hangs, such as a watch, and run the same again, which goes on."
     )
 
 
@@ -311,8 +307,7 @@ def _trigger(parts: LiveParts) -> HoldState:
 
 
 def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
-    """
-    Ask the broker for its state.
+    """Ask the broker for its state.
 
     :raises BrokerError: it doesn't answer for too long, or another process answers in its place.
     """
@@ -352,8 +347,7 @@ def _left(prefix: Prefix) -> list[Path]:
 
 
 def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> None:
-    """
-    Make sure that nothing behind the prefix was deleted.
+    """Make sure that nothing behind the prefix was deleted.
 
     :raises ReleasedTooMuchError: a segment behind the prefix is gone.
     """
@@ -365,8 +359,7 @@ def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> 
     else:
         found, behind = f"{prefix.stays} is gone", " on"
     raise ReleasedTooMuchError(
-        f"{parts.root}: expected the log to begin at {prefix.end_offset}, found that "
-        f"{found}: bytes from offset {prefix.end_offset}{behind} were deleted but not approved. Find "
-        "out who deletes or touches files there, and run verify, which tells what of it is in the lake and "
-        "what is lost."
+        f"{parts.root}: expected the log to begin at {prefix.end_offset}, found that {found}: bytes from "
+        f"offset {prefix.end_offset}{behind} were deleted but not approved. Find out who deletes or touches "
+        "files there, and run verify, which shows which of these bytes are in the lake, and which are lost."
     )

@@ -157,9 +157,9 @@ class BrokerAdmin:
         if unanswered is not None:
             raise unanswered
         raise BrokerRefusedError(
-            f"{self.address}, request {command.UPDATE_BROKER_CONFIG}: the broker said that it changed its "
-            f"config, and has {', '.join(wrong)}. Give values as the broker writes them, or change them in "
-            "broker.conf.",
+            f"{self.address}, request {command.UPDATE_BROKER_CONFIG}: the broker reported that it changed "
+            f"its config, but has {', '.join(wrong)}. Give values as the broker writes them, or change them "
+            "in broker.conf.",
             may_have_acted=True,
         )
 

@@ -235,7 +235,7 @@ def _object(body: bytes) -> dict[Any, Any]:
     except AnswerError:
         raise
     except ValueError as error:
-        raise AnswerError(f"expected an object in fastjson's dialect, found it broken {error}") from None
+        raise AnswerError(f"expected an object in fastjson's dialect, found a fault {error}") from None
     if not isinstance(found, dict):
         raise AnswerError(f"expected an object, found {str(found)[:40]!r}")
     return found

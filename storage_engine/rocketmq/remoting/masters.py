@@ -40,7 +40,7 @@ class NameServers:
     """Access to name servers. They are asked in their order, and the first answer counts.
 
     :param addresses: ``host:port``, several separated by ``;``, as in a broker's ``namesrvAddr``.
-    :raises BadInputError: there is no address, or a text is none.
+    :raises BadInputError: there is no address, or one is malformed.
     """
 
     def __init__(self, addresses: str, access: Access | None = None) -> None:
@@ -135,9 +135,9 @@ class Replicas:
             )
         if self.unknown and self.in_group:
             return (
-                "expected to know that this broker is the only master of its name, which others may have, "
-                f"too, found that this can't be asked: {'; '.join(self.unknown)}. Make them answer here, or "
-                f"name those that do ({NAME_SERVERS}, {CONTROLLERS} in broker.conf; of a running broker the "
+                "expected to know that this broker is the only master of its name, found that these can't be "
+                f"asked for another master: {'; '.join(self.unknown)}. Make sure that they answer here, or "
+                f"name others that do ({NAME_SERVERS}, {CONTROLLERS} in broker.conf; of a running broker the "
                 "connection's name servers), and run the same again"
             )
         return ""

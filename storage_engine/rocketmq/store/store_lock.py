@@ -274,7 +274,7 @@ def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
         count = sum(path.startswith(directories) and path.endswith(DELETED) for path in mapped_paths(pid))
         if count:
             return (
-                f" Process {pid} still maps {count_text(count, 'segment file')} that had gone before it "
+                f" Process {pid} still maps {count_text(count, 'segment file')} that were deleted before it "
                 "locked the store: it serves them from memory, and its min offset is too low. Restart it."
             )
     return ""

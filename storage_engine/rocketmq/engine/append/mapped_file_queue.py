@@ -32,7 +32,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def erase_behind(fd: int, position: int, size_bytes: int) -> None:
-    """Overwrite all bytes of a file from a position on with zeros, and flush them to disk.
+    """Overwrite all non-zero bytes of a file, from a position on, with zeros, and flush them to disk.
 
     :raises OSError: the disk refuses.
     """

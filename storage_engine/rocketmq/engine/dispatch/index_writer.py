@@ -192,7 +192,7 @@ class IndexWriter:
         self._file = self._path = None
 
     def delete_below(self, min_offset: int) -> int:
-        """Delete the oldest files whose messages are gone, never the last (#deleteExpiredFile)."""
+        """Delete the oldest files whose messages are gone, but never the last one (#deleteExpiredFile)."""
         deleted = 0
         while len(self.paths) > 1 and read_header(self.paths[0]).end_phy_offset < min_offset:
             durable.unlink(self.paths.pop(0))
