@@ -179,9 +179,9 @@ def reserved_hours(found: Observed, root: str) -> int:
     if hours >= -LOWEST_HOURS:
         return hours
     raise GateRefusedError(
-        f"{root}: expected {RESERVED} of 0 hours or more, found {value!r} at broker {found.address}: with "
-        "this value no mtime keeps the broker from deleting a segment, so nothing can be held. Nothing was "
-        f"changed. Set {RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
+        f"{root}: expected {RESERVED} of 0 hours or more, found {value!r} at broker {found.address}: no "
+        "time of a segment holds such a broker back, so nothing can be held. Nothing was changed. Set "
+        f"{RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
     )
 
 
@@ -230,7 +230,7 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
     for disk in disks:
         if disk.used_percent is None:
             raise GateRefusedError(
-                f"{said}, and the level of {disk.path} is unknown ({disk.error}). {remedy}"
+                f"{said}, and how full {disk.path} is isn't known ({disk.error}). {remedy}"
             )
         if disk.used_percent >= limit:
             raise GateRefusedError(

@@ -122,8 +122,8 @@ def set_mtime(acts: Acting, meant: Touched) -> Touched:
             return _set_mtime(meant)
     except FileNotFoundError as error:
         raise SegmentGoneError(
-            f"{meant.path}: expected the log's first segments to stay while the hold is set on them, found "
-            "that the broker is deleting them. Run it again when the broker is done."
+            f"{meant.path}: expected the log's first segments to stay while the hold is put there, found "
+            "that they are being deleted. Run it again when the broker is through with that."
         ) from error
     except OSError as error:
         raise _refused(meant, error) from error
@@ -169,8 +169,8 @@ def _set_mtime(meant: Touched) -> Touched:
             os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
             raise GateRefusedError(
                 f"{meant.path}: expected its file system to keep the mtime {meant.mtime_ns} ns, found "
-                f"{after.st_mtime_ns} ns: no hold is possible there, since a broker relies on mtimes. Move "
-                "the store to a local file system such as ext4 or XFS, or stop the broker and work offline."
+                f"{after.st_mtime_ns} ns: no hold is possible there, since a broker goes by mtimes. Move the "
+                "store to a local file system such as ext4 or XFS, or stop the broker and work offline."
             )
     return replace(meant, ctime_ns=after.st_ctime_ns)
 
@@ -229,8 +229,8 @@ def read_local(root: Path) -> HoldState | None:
         return None
     except CorruptFileError as error:
         raise GateRefusedError(
-            f"{path}: expected the record of the store's hold, found something else ({error}) Remove it: the "
-            "journal has the hold, and the next renewal writes it again."
+            f"{path}: expected the hold that lies with the store, found something else ({error}) Remove "
+            "it: the journal has the hold, and the next renewal writes it again."
         ) from error
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -339,7 +339,7 @@ class HoldMemories:
             write_local(self.root, known)
         except OSError as error:
             raise GateRefusedError(
-                f"{self.root / DIRECTORY}: expected to write the record of the store's hold, found "
+                f"{self.root / DIRECTORY}: expected to write down the hold beside the store, found "
                 f"{error.strerror}. The journal has it; no file was touched. Run as the broker's user, with "
                 "its file system mounted writable, and free some space if it is full."
             ) from error
@@ -402,6 +402,6 @@ def _sequence_of(data: bytes) -> int:
 
 def _unreadable(path: Path, why: object) -> GateRefusedError:
     return GateRefusedError(
-        f"{path}: expected the record of the store's hold, found one that can't be read ({why}). Nothing was "
+        f"{path}: expected the hold that lies with the store, found what can't be read ({why}). Nothing was "
         "changed. Run as the broker's user, with the release of Storage Engine that made the hold."
     )

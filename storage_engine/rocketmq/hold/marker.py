@@ -186,8 +186,8 @@ def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
         return
     raise GateRefusedError(
         f"{root / NAME}: expected no other manager, found that one on host {found.host} holds the store "
-        f"until {_moment(found.ends_at_ms)}, by another journal than ours. Nothing was changed. Run unmanage "
-        "for the store there. If that manager is gone for good, wait until then or remove the file."
+        f"until {_moment(found.ends_at_ms)}, by another journal than ours. Nothing was "
+        "changed. Have it unmanage the store; if it is gone for good, wait until then or remove the file."
     )
 
 

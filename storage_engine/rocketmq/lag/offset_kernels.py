@@ -152,7 +152,7 @@ def _queues(data: Bytes, at: int, queues: npt.NDArray[np.int32], offsets: Longs,
 
 @inlined
 def _skip_members(data: Bytes, at: int) -> int:
-    """Skip other values in these files: a string, a number, a list of these, or an object of these and such
+    """Skip another value in these files: a string, a number, a list of them, or an object with such values or
     lists.
     """
     at = _blank(data, at)

@@ -180,7 +180,7 @@ def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettin
 
 
 def running_broker(live: LiveBroker) -> RunningBroker:
-    """Ask a broker what it is.
+    """Ask a broker for its name, role, release, start time and offsets.
 
     :raises BrokerError: the broker can't be asked.
     """

@@ -298,9 +298,8 @@ def check_goes_on(
                 "host meanwhile."
             )
         raise RestoreError(
-            f"{slave.source}: brokerRole: expected a master that can be asked whether its log continues the "
-            f"archived one, as the role is SLAVE, found that it can't be asked: {error} {_NOTHING_WRITTEN} "
-            f"{advice}"
+            f"{slave.source}: brokerRole=SLAVE: expected an answer of the master, whose log must continue "
+            f"the archived one, found that it can't be asked: {error} {_NOTHING_WRITTEN} {advice}"
         ) from error
 
 

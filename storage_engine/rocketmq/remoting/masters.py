@@ -135,9 +135,9 @@ class Replicas:
             )
         if self.unknown and self.in_group:
             return (
-                "expected to know that this broker is the only master of its name, found that these can't be "
-                f"asked for another master: {'; '.join(self.unknown)}. Make sure that they answer here, or "
-                f"name others that do ({NAME_SERVERS}, {CONTROLLERS} in broker.conf; of a running broker the "
+                "expected to know that this broker is the only master of its name, which others may have, "
+                f"too, found that this can't be asked: {'; '.join(self.unknown)}. Make them answer here, or "
+                f"name those that do ({NAME_SERVERS}, {CONTROLLERS} in broker.conf; of a running broker the "
                 "connection's name servers), and run the same again"
             )
         return ""

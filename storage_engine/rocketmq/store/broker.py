@@ -489,8 +489,8 @@ class RocketMQBrokerStore(BrokerStore):
         return replace(seen, logs=tuple(map(self._as_confirmed, logs)))
 
     def _as_confirmed(self, log: LogSnapshot) -> LogSnapshot:
-        """Return the log as completely final if the controller can elect no other broker than this stopped
-        one.
+        """Return the log of a stopped broker as final up to its end, if the controller can elect no other
+        broker.
         """
         if log.confirmed_offset is None or self.opened_by.live is not None:
             return log

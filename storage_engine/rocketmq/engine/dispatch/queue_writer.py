@@ -357,8 +357,8 @@ class QueueWriter:
     def correct_min(self, min_offset: int) -> int | None:
         """Find the first entry whose message is in the log (ConsumeQueue#correctMinOffset).
 
-        :return: the tags code of that entry, or the address in its place; None: the first entry is the same
-            as before.
+        :return: if it is another entry than before, its tags code, or the address in place of the code;
+            otherwise None.
         """
         bases, end = self.files.written()
         if self._min_position >= end:
