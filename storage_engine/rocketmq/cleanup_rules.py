@@ -376,7 +376,7 @@ def plan(
     this rule, too.
 
     :param zone: time zone of deleteWhen.
-    :raises BadInputError: the request contradicts itself or asks for impossible values.
+    :raises BadInputError: the request has an impossible number of segments or an impossible level.
     :raises BrokerConfigError: the broker can't parse deleteWhen.
     """
     check_limits(request)

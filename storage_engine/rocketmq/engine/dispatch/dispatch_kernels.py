@@ -604,7 +604,8 @@ def _as_int(value: int) -> int:
 
 @inlined
 def has_property_crc(at: int, size: int, properties_at: int, length: int, function: int, table: int) -> bool:
-    """Return whether a frame's properties have a CRC that is right for all bytes before the CRC property.
+    """Return whether a frame's properties have a CRC that is right for the frame. It covers all bytes before
+    the room for the CRC property at the frame's end.
 
     The broker reads the last CRC property, accepts any value above 0, and adds up the digits as ints.
     """
