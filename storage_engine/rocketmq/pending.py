@@ -434,8 +434,8 @@ def _records(
         end = file.end_offset
     if end < position:
         raise CorruptFileError(
-            f"{timer_log}: expected records up to position {position}, to which the timers' checkpoint says "
-            f"it is written, found their end at {end}. {_RESTORE}"
+            f"{timer_log}: expected records up to position {position}, the end in the timers' checkpoint, "
+            f"found their end at {end}. {_RESTORE}"
         )
 
 

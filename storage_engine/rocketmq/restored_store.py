@@ -279,7 +279,7 @@ class RestoredStore(RestoredConfig):
             found = " and ".join(map(str, sizes))
             raise RestoreError(
                 f"{receipts[0].log}: expected segments of one size, found {found} bytes: no broker starts on "
-                f"both. {_STILL_POSSIBLE} Those of one size are served: choose them by --from-offset and "
+                f"both. {_STILL_POSSIBLE} Segments of one size are served: choose them by --from-offset and "
                 "--to-offset."
             )
         config, _ = self._config(_NOWHERE, ())

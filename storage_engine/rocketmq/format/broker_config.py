@@ -381,7 +381,7 @@ def container_hint(settings: Iterable[str]) -> str:
     :param settings: ``KEY=PATH``.
     """
     given = " ".join(f"--set {setting}" for setting in settings)
-    return f"Where broker.conf has the paths inside a container, say what they are here: {given}"
+    return f"If broker.conf has the paths inside a container, give the paths on this host: {given}"
 
 
 def _clamp(value: int, low: int, high: int) -> int:

@@ -90,8 +90,8 @@ def list_index_paths(layout: StoreLayout) -> tuple[Path, ...]:
             raise CorruptFileError(f"{path}: expected an ordinary file, found another kind. {_HINT}")
         if len(path.name) != NAME_DIGITS or not path.name.isdecimal():
             raise CorruptFileError(
-                f"{path}: expected a name of {NAME_DIGITS} digits, the time it was begun. "
-                "Move the file out of the store."
+                f"{path}: expected a name of {NAME_DIGITS} digits, the time at which it was begun. Move the "
+                "file out of the store."
             )
     if paths and sizes[paths[-1]] == 0:
         paths.pop()

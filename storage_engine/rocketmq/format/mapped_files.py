@@ -125,8 +125,8 @@ def _list_directory(directory: Path, *, refuse_links: bool = True) -> list[tuple
                     found.append((Path(entry.path), size))
             return found
     raise StoreBusyError(
-        f"{directory}: expected its files to stay while they are listed, found that they went away each "
-        "time. Find out who deletes them, and run again."
+        f"{directory}: expected its files to stay while they are listed, found that files vanished during "
+        "each attempt. Find out who deletes them, and run again."
     )
 
 

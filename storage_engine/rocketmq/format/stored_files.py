@@ -97,7 +97,8 @@ def symbolic_link(path: str | os.PathLike[str]) -> StoreLayoutError:
         target = ""
     return StoreLayoutError(
         f"{path}: expected a file or directory of the store's own, found a symbolic link{target}, which is "
-        "not followed below a store. Nothing was changed. Put there what it leads to, or mount it there."
+        "not followed below a store. Nothing was changed. Replace the link by its target, or mount the "
+        "target there."
     )
 
 

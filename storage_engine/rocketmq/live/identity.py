@@ -312,7 +312,7 @@ def _reach_master(slave: BrokerConfig) -> BrokerAdmin:
     name_servers, name = (slave.raw.get(key, "").strip() for key in (NAME_SERVERS, NAME))
     if not (name_servers and name):
         raise RestoreError(
-            f"{slave.source}: expected {NAME_SERVERS} and {NAME}, which tell the master of a slave "
+            f"{slave.source}: expected {NAME_SERVERS} and {NAME}, by which a slave's master is found "
             f"(brokerRole=SLAVE), found {NAME_SERVERS}={name_servers!r} and {NAME}={name!r}. "
             f"{_NOTHING_WRITTEN} Set both."
         )
@@ -335,6 +335,6 @@ def _last_message(
             at = offset - receipt.base_offset
             return offset, bytes(data[at : at + int(frames.size_bytes[row])])
     raise RestoreError(
-        f"{receipts[0].log}: expected a message in what a slave is to begin with, found none. "
+        f"{receipts[0].log}: expected a message in the segments with which a slave begins, found none. "
         f"{_NOTHING_WRITTEN} Restore more of the log."
     )

@@ -325,7 +325,8 @@ def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
         raise BrokerUnavailableError(
             f"{parts.admin.address}: expected the broker that was told to delete, started at "
             f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. The fence "
-            "still keeps what is to stay. Run the same again, which looks at the new one and goes on.",
+            "still protects the segments that stay. Run the same again, which looks at the new one and goes "
+            "on.",
             may_have_acted=True,
         )
     return info
