@@ -123,7 +123,8 @@ def merge_queues(queues: pa.Table) -> pa.Table:
 
 
 def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, bytes]:
-    """Return the content of the configuration files, by their path below the store's root.
+    """Return the content of the configuration files, by their path below the store's root. They are made from
+    a result of :func:`merge_queues`.
 
     :param into_rocksdb: the broker keeps its configuration in RocksDB, and reads it from these files.
     """

@@ -95,7 +95,7 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
     ``overrides`` must name them.
 
     :param config: the broker's settings, from ``BrokerAdmin.config``.
-    :param root: path at which the store's root is mounted here.
+    :param root: path at which storePathRootDir is mounted here.
     :param overrides: our values, which win: local paths, and disk levels of a broker's process that isn't
         visible here.
     :raises BadInputError: the broker's settings have no root.

@@ -112,9 +112,9 @@ class BrokerAdmin:
     def update_config(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Change settings and read them back (UPDATE_BROKER_CONFIG).
 
-        The broker rewrites its whole broker.conf. It reports success even for keys that it doesn't know and
-        for values that it ignores. It also does so if it can't write broker.conf; then the settings hold
-        until it restarts. A lost answer is no failure if the settings have the new values.
+        The broker rewrites its whole broker.conf. It reports success (code 0) even for keys that it doesn't
+        know and for values that it ignores. It also does so if it can't write broker.conf; then the settings
+        hold until it restarts. A lost answer is no failure if the settings have the new values.
 
         :param settings: values in the broker's form, such as ``true`` or ``48``.
         :return: all settings, read afterwards.
