@@ -1,4 +1,4 @@
-"""Apache RocketMQ: its formats, rules and stores, and what the engine asks of them."""
+"""Apache RocketMQ: its formats, rules and stores, behind the contract that the engine uses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ WORDS: Final = BrokerWords(
     },
     checks={
         "ExpectSegmentsToHaveTheConfiguredSize": (
-            "Check mappedFileSizeCommitLog in broker.conf: it has to be what the store was written with."
+            "Check mappedFileSizeCommitLog in broker.conf: it must be the size with which the store was "
+            "written."
         ),
         "ExpectOffsetsToBeContiguous": f"A consume queue has a hole. {_QUEUES}",
         "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A consume queue points at deleted segments. {_QUEUES}",
@@ -71,14 +72,14 @@ WORDS: Final = BrokerWords(
     dependents="Consume queues and index",
     files_only=(
         "Put the old store's config directory beside them before a broker starts: without it no topic is "
-        f"served, and what was delayed is delivered again. {SERVED_WITHOUT_QUEUES} Restored without "
+        f"served, and old delayed messages are delivered again. {SERVED_WITHOUT_QUEUES} Restored without "
         "--files-only, each of them serves all."
     ),
 )
 
 
 def _store_files(settings: StoreSettings) -> RocketMQBrokerStore:
-    """Open what is read by the store's files alone.
+    """Open a store for code that reads nothing but its files.
 
     :raises BrokerError: the running broker can't be asked.
     """
@@ -178,8 +179,8 @@ class RocketMQInspection(Inspecting):
 
 class RocketMQTopics(Topics):
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own, as TopicValidator#isSystemTopic says, also in capital
-        letters, as newer ones are.
+        """Return whether a topic is the broker's own (TopicValidator#isSystemTopic). Capital letters count as
+        small ones: newer system topics have capitals.
         """
         from storage_engine.rocketmq.codec.frame_layout import SYSTEM_PREFIX, SYSTEM_TOPICS
 
@@ -213,7 +214,9 @@ class RocketMQSettings(SettingNames):
 
 
 class RocketMQ(Broker):
-    """Offline by a store's files, live by them and the running broker."""
+    """The RocketMQ kind of broker. An offline store is read from its files, a live one from its files and the
+    running broker.
+    """
 
     name = "rocketmq"
     words = WORDS

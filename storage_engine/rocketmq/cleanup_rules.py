@@ -1,7 +1,7 @@
 """Causes for the broker to clean, their urgency and times: DefaultMessageStore.CleanCommitLogService. Pure.
 
-One difference holds everywhere: where the broker takes a disk that it can't measure for one at -1 %, and then
-cleans because of it, here such a disk is unknown. It triggers nothing, and a notice says so.
+One difference holds everywhere. The broker counts a disk that it can't measure as -1 % used, and then cleans
+because of it. Here the level of such a disk is unknown: it triggers nothing, and a notice says so.
 
 The deleteWhen window is the hours of the day in which the broker cleans by age.
 """
@@ -45,14 +45,16 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig, parse_del
 from storage_engine.rocketmq.format.layout import StoreLayout
 
 _SEARCH_MS = 8 * 24 * HOUR_MS
-"""An hour that a day leaves out (a change of the clock, a skipped date) comes again within days."""
+"""Days to look ahead. A day may lack an hour (a change of the clock, a skipped date), but the hour comes
+again within days.
+"""
 
 
 def time_zone(name: str | None) -> ZoneInfo:
-    """The zone that a store's deleteWhen is meant in.
+    """Return the time zone of a store's deleteWhen.
 
     :param name: IANA name; None: this machine's zone, with its rules for daylight saving time.
-    :raises BadInputError: no such zone, or this machine's can't be made out.
+    :raises BadInputError: the zone doesn't exist, or this machine's zone can't be found out.
     """
     try:
         return tzlocal.reload_localzone() if name is None else ZoneInfo(name)
@@ -65,11 +67,12 @@ def time_zone(name: str | None) -> ZoneInfo:
 
 
 def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
-    """Return when the window is next open: now if it is, else at the next beginning of one of its hours.
+    """Return the next moment at which the window is open: now, or the next start of one of its hours.
 
-    An hour that a change of the clock leaves out has no window that day, one that comes twice has two.
+    If a change of the clock skips an hour, that day has no window. If the hour comes twice, the day has two
+    windows.
 
-    :return: milliseconds since the epoch; None when no clock ever shows one of the hours.
+    :return: milliseconds since the epoch; None: no clock ever shows one of these hours.
     """
     if not any(0 <= hour <= 23 for hour in hours):
         return None
@@ -77,16 +80,16 @@ def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int |
 
 
 NOTICE_LEVEL_PERCENT = 70
-"""Above it a person is told; nothing else happens."""
+"""Level in percent. Above it a notice tells a person; nothing else happens."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """A level above one of the thresholds."""
+    """A disk level that is above one of the thresholds."""
 
     detail: str
     at_once: bool
-    """Above the level at which the broker cleans whatever the age, if it is allowed to."""
+    """Whether the level is above the one at which the broker ignores age, if its settings allow that."""
 
 
 def triggers(
@@ -96,15 +99,15 @@ def triggers(
     zone: ZoneInfo,
     request: PlanRequest,
 ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-    """Return the causes that hold now, each with its urgency, and notices that change nothing.
+    """Return the present causes of a cleanup, each with its urgency, and notices for a person.
 
     The rule is that of CleanCommitLogService#deleteExpiredFiles.
 
-    :param zone: in which deleteWhen is meant.
-    :param request: its ``manual`` and ``forced`` are a cause of their own. Forced without
-        cleanFileForciblyEnable becomes an ordinary manual pass, as in the broker, and a notice.
-    :raises BrokerConfigError: a deleteWhen that the broker can't parse. It would give up the whole pass,
-        space and manual included, in all hours that stand behind the bad one.
+    :param zone: time zone of deleteWhen.
+    :param request: ``manual`` and ``forced`` are causes, too. Without cleanFileForciblyEnable a forced
+        request becomes an ordinary manual one, as in the broker, and adds a notice.
+    :raises BrokerConfigError: the broker can't parse deleteWhen. In every hour listed after the bad one it
+        would give up the whole pass, even one for space or by hand.
     """
     found: list[Trigger] = []
     notices: list[str] = []
@@ -135,7 +138,7 @@ def triggers(
         if request.forced and not forced:
             notices.append(
                 "a forced cleanup was asked for and is refused: cleanFileForciblyEnable is false, so only "
-                "what has expired may go. Set cleanFileForciblyEnable=true to ignore age"
+                "expired segments may be deleted. Set cleanFileForciblyEnable=true to ignore age"
             )
         detail = f"asked for by a person{f': {request.reason}' if request.reason else ''}"
         found.append(Trigger(Cause.MANUAL, Urgency.FORCED if forced else Urgency.ORDINARY, detail))
@@ -147,10 +150,10 @@ def space_findings(
 ) -> tuple[tuple[_Finding, ...], tuple[str, ...]]:
     """Compare the disks with the water levels (CleanCommitLogService#isSpaceToDelete).
 
-    The least used commitlog disk decides for the log, since the broker can still write there; the consume
-    queue's disk decides as well. With replicasPerDiskPartition > 1 the ordinary threshold is held against
-    the store's own size as a share of its part of the disk instead, which a level of its own (80 %) forces.
-    A level has to be above a threshold, not at it.
+    The least used commitlog disk decides for the log, since the broker can still write there. The consume
+    queue's disk decides as well. With replicasPerDiskPartition > 1 the store has a share of the disk, and the
+    ordinary threshold is compared with the used part of that share. Above 80 % of the share the pass is
+    forced. A level counts only above a threshold, not at it.
     """
     findings: list[_Finding] = []
     notices = _disk_notices(snapshot, config)
@@ -175,7 +178,7 @@ def space_findings(
 
 
 def least_used(disks: Sequence[DiskUsage]) -> DiskUsage | None:
-    """The least used disk; None unless every level is known, since an unknown one may be lower."""
+    """Return the least used disk. None: a level is unknown, and may be the lowest."""
     known = [disk for disk in disks if disk.used_percent is not None]
     if not known or len(known) < len(disks):
         return None
@@ -183,9 +186,9 @@ def least_used(disks: Sequence[DiskUsage]) -> DiskUsage | None:
 
 
 def delete_hours(config: BrokerConfig) -> tuple[int, ...]:
-    """The hours of deleteWhen.
+    """Return the hours of deleteWhen.
 
-    :raises BrokerConfigError: it can't be parsed.
+    :raises BrokerConfigError: the setting can't be parsed.
     """
     try:
         return parse_delete_when(config.delete_when)
@@ -197,19 +200,21 @@ def delete_hours(config: BrokerConfig) -> tuple[int, ...]:
 
 
 def expires_at_ms(segment: Segment, config: BrokerConfig) -> int:
-    """Return when a segment's mtime is fileReservedTime ago (MappedFileQueue#deleteExpiredFileByTime)."""
+    """Return the time at which a segment expires: its mtime + fileReservedTime
+    (MappedFileQueue#deleteExpiredFileByTime).
+    """
     return expires_ms(mtime_ms(segment), config)
 
 
 def expires_ms(written_ms: int, config: BrokerConfig) -> int:
-    """Return when what was last written to then has expired."""
+    """Return the time at which a file expires that was last written at ``written_ms``."""
     return written_ms + config.file_reserved_time_hours * HOUR_MS
 
 
 def age_reason(written_ms: int, now_ms: int, config: BrokerConfig, *, forced: bool) -> Reason:
-    """Return why a sealed segment is deleted in a pass, or that it has not expired.
+    """Return the reason for which a pass deletes a sealed segment, or NOT_EXPIRED.
 
-    One that was written to in the future has not: no clock says how old it is.
+    A segment with a write time in the future has not expired: its age is unknown.
     """
     if written_ms <= now_ms and now_ms >= expires_ms(written_ms, config):
         return Reason.EXPIRED
@@ -219,10 +224,10 @@ def age_reason(written_ms: int, now_ms: int, config: BrokerConfig, *, forced: bo
 def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> bool:
     """Return whether the broker accepts writes after a pass (CleanCommitLogService#isSpaceToDelete).
 
-    Between the level of forced cleaning and the warning level a pass leaves it as it was.
+    Between the level of forced cleaning and the warning level, the answer stays as it was before the pass.
 
-    :param used_percent: as the pass found it.
-    :param accepted: before the pass.
+    :param used_percent: the level that the pass found.
+    :param accepted: whether the broker accepted writes before the pass.
     """
     if used_percent > config.disk_space_warning_level_percent:
         return False
@@ -232,10 +237,10 @@ def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> b
 def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerConfig) -> bool:
     """Return whether the broker accepts writes after a pass, by the disks of its log and its consume queues.
 
-    A log's disk above the level of forced cleaning leaves the other one unasked. A level that isn't known
-    changes nothing.
+    If the log's disk is above the level of forced cleaning, the consume queues' disk isn't checked. An
+    unknown level changes nothing.
 
-    :param accepted: before the pass.
+    :param accepted: whether the broker accepted writes before the pass.
     """
     for disk in (least_used(snapshot.log_disks), snapshot.dependents_disk):
         if disk is None or disk.used_percent is None:
@@ -247,7 +252,9 @@ def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerCon
 
 
 def full_log_disks(snapshot: StoreSnapshot, config: BrokerConfig) -> tuple[str, ...]:
-    """Return where the broker makes no new file of its log (CommitLog#setFullStorePaths)."""
+    """Return the log directories in which the broker creates no new file, as their disks are too full
+    (CommitLog#setFullStorePaths).
+    """
     level = config.disk_space_clean_forcibly_percent
     return tuple(disk.path for disk in snapshot.log_disks if (disk.used_percent or 0) > level)
 
@@ -255,9 +262,9 @@ def full_log_disks(snapshot: StoreSnapshot, config: BrokerConfig) -> tuple[str, 
 def age_deletions_ms(
     snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo
 ) -> dict[SegmentId, int | None]:
-    """Return the first moment, from now on, at which each sealed segment may go by age alone.
+    """Return the first moment, from now on, at which age alone allows the deletion of each sealed segment.
 
-    One goes only after all that are older, and the last with content never does.
+    A segment is deleted only after all older ones. The last segment with content is never deleted.
     """
     found: dict[SegmentId, int | None] = {}
     hours, windows = delete_hours(config), dict[int, int | None]()
@@ -273,12 +280,12 @@ def age_deletions_ms(
 
 
 def mtime_ms(segment: Segment) -> int:
-    """A segment's mtime in whole milliseconds, as Java's File#lastModified gives it."""
+    """Return a segment's mtime in whole milliseconds, as Java's File#lastModified does."""
     return segment.mtime_ns // 1_000_000
 
 
 def _above(percent: int, what: str, config: BrokerConfig, ordinary: bool) -> list[_Finding]:
-    """The highest threshold that a disk is above, if any."""
+    """Return the highest threshold that a disk's level exceeds; nothing if it exceeds none."""
     if percent > config.disk_space_warning_level_percent:
         level = (
             f"above the warning level {config.disk_space_warning_level_percent} %: the broker refuses writes"
@@ -296,10 +303,10 @@ def _above(percent: int, what: str, config: BrokerConfig, ordinary: bool) -> lis
 def _share_finding(
     snapshot: StoreSnapshot, config: BrokerConfig, log_disk: DiskUsage | None
 ) -> tuple[list[_Finding], list[str]]:
-    """The store's own size against its share of the disk (replicasPerDiskPartition > 1).
+    """Compare the store's own size with its share of the disk (replicasPerDiskPartition > 1).
 
-    The broker takes a missing path's size of -1 for the disk's, so that the share is exceeded without end;
-    here it is unknown.
+    For a missing path the broker uses -1 as the disk's size, so that the share is always exceeded. Here the
+    share is then unknown.
     """
     replicas = config.replicas_per_disk_partition
     share_bytes = (log_disk.total_bytes or 0) // replicas if log_disk is not None else 0
@@ -343,10 +350,10 @@ def _disk_notices(snapshot: StoreSnapshot, config: BrokerConfig) -> list[str]:
 def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
     """Return the bytes of the smallest disk of a store's log, and the level in percent of the fullest.
 
-    A level is as the broker has it (UtilAll#getDiskPartitionSpaceUsedPercent). Where the broker answers -1
-    and later takes that for a level (missing path, failed call, a disk without size), it is unknown here.
+    Levels are computed as the broker does (UtilAll#getDiskPartitionSpaceUsedPercent). For a missing path, a
+    failed call or a disk without size, the broker later uses -1 as a level; here the level is unknown.
 
-    :return: None for what can't be measured.
+    :return: None for a value that can't be measured.
     """
     return smallest_and_fullest(map(DiskUsage.of, layout.commitlog_paths))
 
@@ -358,17 +365,19 @@ def plan(
     zone: ZoneInfo,
     request: PlanRequest,
 ) -> Plan:
-    """Decide what one pass over the commitlog would delete, and why everything else stays.
+    """Decide which segments one pass over the commitlog would delete, with the reason why each other one
+    stays.
 
-    Every segment is judged by itself first; then the longest run of segments that may go, from the oldest
-    on, is cut to the batch and to the request's target level.
+    First each segment is judged by itself. Then the longest run of deletable segments, from the oldest on, is
+    cut to the batch and to the request's target level.
 
-    A segment with an mtime in the future has not expired, whatever fileReservedTime says: either it is held
-    on purpose, or a clock jumped, which never permits a deletion. A forced pass ignores age and so this too.
+    A segment with an mtime in the future has not expired, whatever fileReservedTime says. Either it is held
+    on purpose, or a clock jumped, which never permits a deletion. A forced pass ignores age, and so ignores
+    this rule, too.
 
-    :param zone: in which deleteWhen is meant.
-    :raises BadInputError: a request that makes no sense.
-    :raises BrokerConfigError: a deleteWhen that the broker can't parse.
+    :param zone: time zone of deleteWhen.
+    :raises BadInputError: the request has an impossible number of segments or an impossible level.
+    :raises BrokerConfigError: the broker can't parse deleteWhen.
     """
     check_limits(request)
     (log,) = snapshot.logs
@@ -385,7 +394,7 @@ def plan(
 
 
 def archivable(snapshot: StoreSnapshot) -> Archivable:
-    """Return the sealed segments that stay as they are, and why others may not be archived yet."""
+    """Return the sealed segments whose bytes are final, and notices why others may not be archived yet."""
     (log,) = snapshot.logs
     confirmed = tuple(filter(log.is_confirmed, log.sealed))
     if len(confirmed) == len(log.sealed):
@@ -394,8 +403,8 @@ def archivable(snapshot: StoreSnapshot) -> Archivable:
 
 
 def unconfirmed_text(log: LogSnapshot) -> str:
-    """Say why a segment of a log isn't final that its broker no longer writes to."""
-    cut = "may be cut off, and written again, when another becomes the master"
+    """Say why a segment isn't final although its broker no longer writes to it."""
+    cut = "may be cut off and written again when another broker becomes the master"
     if not log.confirmed_offset:
         return (
             "a controller chooses the master, and only a running master says what all replicas in sync have: "
@@ -403,8 +412,8 @@ def unconfirmed_text(log: LogSnapshot) -> str:
             "stopped broker's store where its controller answers that it alone is in sync"
         )
     return (
-        f"all replicas in sync have the log up to {log.confirmed_offset}: what is behind it {cut}; until "
-        "they have it"
+        f"all replicas in sync have the log up to {log.confirmed_offset}. Until they have more, the rest "
+        f"{cut}"
     )
 
 
@@ -415,7 +424,7 @@ def keep_all(
     notices: tuple[str, ...],
     why: str = "this store is archived alone: nothing of it is deleted",
 ) -> Plan:
-    """Return the plan of a store from which we delete nothing: every segment stays."""
+    """Return a plan that deletes nothing: every segment of the store stays."""
     (log,) = snapshot.logs
     decisions = tuple(Decision(segment, Reason.UNKNOWN, why) for segment in log.segments)
     return Plan(
@@ -435,7 +444,7 @@ def _judge_each(
     zone: ZoneInfo,
     causes: Sequence[Trigger],
 ) -> list[Decision]:
-    """Each segment's verdict without regard to the others."""
+    """Judge each segment without regard to the others."""
     forced = any(cause.urgency is Urgency.FORCED for cause in causes)
     last = _last_with_content(log)
     no_cause = "" if causes else _no_cause(config, now_ms, zone)
@@ -452,8 +461,8 @@ def _judge_each(
             return Decision(segment, Reason.NOT_REPLICATED, unconfirmed_text(log))
         if segment is last:
             detail = (
-                f"the last file with content (up to {log.max_offset}): the broker never deletes its last, "
-                "and drops empty ones behind it when it starts"
+                f"the last file with content (up to {log.max_offset}): the broker never deletes its last "
+                "file, and removes empty files behind it when it starts"
             )
             return Decision(segment, Reason.ACTIVE, detail)
         if snapshot.crashed:
@@ -467,7 +476,10 @@ def _judge_each(
         if not causes:
             return Decision(segment, Reason.NO_CAUSE, f"{no_cause}; {age}")
         if segment.end_offset > log.dispatched_offset:
-            detail = f"consume queues reach up to {log.dispatched_offset}: consumers would lose the rest"
+            detail = (
+                f"consume queues have entries up to offset {log.dispatched_offset}: consumers would lose the "
+                "messages behind it"
+            )
             return Decision(segment, Reason.NOT_DISPATCHED, detail)
         return Decision(
             segment, reason, f"age is ignored in a forced pass; {age}" if reason is Reason.FORCED else age
@@ -477,8 +489,10 @@ def _judge_each(
 
 
 def _last_with_content(log: LogSnapshot) -> Segment | None:
-    """The newest segment below the log's end. It stays even if it is full and sealed: an empty file behind
-    it is no last file, as opening the store removes it, and a store without content restarts at offset 0."""
+    """Return the newest segment with content below the log's end. It stays even if it is full and sealed. An
+    empty file behind it doesn't count as the last file: opening the store removes it. And a store without
+    content restarts at offset 0.
+    """
     return max(
         (segment for segment in log.segments if segment.base_offset < log.max_offset),
         key=lambda segment: segment.base_offset,
@@ -489,7 +503,7 @@ def _last_with_content(log: LogSnapshot) -> Segment | None:
 def _age_text(segment: Segment, config: BrokerConfig, now_ms: int, *, expired: bool) -> str:
     written = f"last written {time_text(mtime_ms(segment))}"
     if mtime_ms(segment) > now_ms:
-        return f"{written}, which is in the future: not expired, as no clock says how old it is"
+        return f"{written}, which is in the future: not expired, as its age is unknown"
     # Moments, no ages: the same plan a minute later has the same words, and is stored once.
     reserved = f"fileReservedTime {config.file_reserved_time_hours} h"
     when = f"{'expired' if expired else 'expires'} {time_text(expires_at_ms(segment, config))}"
@@ -500,8 +514,8 @@ def _no_cause(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
     opens_ms = next_window_ms(now_ms, delete_hours(config), zone)
     when = "never comes" if opens_ms is None else f"comes at {time_text(opens_ms, zone)}"
     return (
-        f"no cleanup is due: deleteWhen {config.delete_when} {when}, no disk level that is known "
-        "asks for one, and no person does"
+        f"no cleanup is due: deleteWhen {config.delete_when} {when}, no known disk level calls for one, and "
+        "no person asks for one"
     )
 
 
@@ -511,8 +525,8 @@ def _cut(
     config: BrokerConfig,
     request: PlanRequest,
 ) -> tuple[Decision, ...]:
-    """Cut the segments that may be deleted to a prefix, to the batch and to the target; each one cut gets its
-    reason.
+    """Limit the deletable segments to a prefix, to the batch and to the target. Each segment that is left out
+    gets its reason.
     """
     batch = config.delete_file_batch_max if request.max_segments is None else request.max_segments
     asked = "deleteFileBatchMax" if request.max_segments is None else "at most, as asked,"
@@ -540,7 +554,7 @@ def _cut(
 
 
 def _after(stopped: Decision, decision: Decision) -> Decision:
-    """Return the decision on a segment that might be deleted by itself, behind one that stays."""
+    """Return the decision to keep a deletable segment, because one before it stays."""
     if stopped.reason in _LIMITS:
         return Decision(decision.segment, stopped.reason, stopped.detail)
     detail = f"{stopped.segment.name} before it stays ({stopped.reason.value}); {decision.detail}"
@@ -564,31 +578,33 @@ def _future_notice(log: LogSnapshot, now_ms: int) -> tuple[str, ...]:
 
 
 FIRST_PASS_MS: Final = 60_000
-"""After its start a broker waits so long before its first pass (DefaultMessageStore#addScheduleTask)."""
+"""Time from a broker's start to its first pass (DefaultMessageStore#addScheduleTask)."""
 DEFAULT_INTERVAL_MS: Final = 10_000
 MANUAL_PASSES: Final = 20
-"""Passes that one trigger asks for (CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES)."""
+"""Number of passes that one manual trigger requests (CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES)."""
 SLACK_SECONDS: Final = 10.0
-"""For a broker, a disk or a machine that is busy."""
+"""Extra time for a broker, a disk or a machine that is busy."""
 MEANWHILE_SECONDS: Final = 20.0
 
 
 def interval_ms(config: BrokerConfig) -> int:
-    """From one pass to the next (cleanResourceInterval, which a broker reads when it starts)."""
+    """Return the time from one pass to the next (cleanResourceInterval, which a broker reads at its
+    start).
+    """
     return int(config.raw.get("cleanResourceInterval", DEFAULT_INTERVAL_MS))
 
 
 def until_first_pass_seconds(boot_timestamp_ms: int) -> float:
-    """Return how long a broker that just started deletes nothing yet; 0 where it may have begun."""
+    """Return the seconds until a just started broker's first pass; 0: it may have begun already."""
     wait_ms = boot_timestamp_ms + FIRST_PASS_MS - time.time_ns() // 1_000_000
     return min(max(wait_ms, 0), FIRST_PASS_MS) / 1000
 
 
 def segment_patience_seconds(config: BrokerConfig) -> float:
-    """The longest that a broker which works takes from one deleted segment to the next.
+    """Return the longest time that a working broker takes from one deleted segment to the next.
 
-    One that a reader still has is destroyed by force after destroyMapedFileIntervalForcibly, by the pass
-    that comes then (DefaultMappedFile#destroy).
+    If a reader still uses a segment, the first pass after destroyMapedFileIntervalForcibly destroys it by
+    force (DefaultMappedFile#destroy).
     """
     one_pass_ms = (
         interval_ms(config) + config.delete_file_batch_max * config.delete_commit_log_files_interval_ms
@@ -597,16 +613,18 @@ def segment_patience_seconds(config: BrokerConfig) -> float:
 
 
 def dependents_patience_seconds(config: BrokerConfig) -> float:
-    """The longest that a broker which works takes from one deleted queue or index file to the next."""
+    """Return the longest time that a working broker takes from one deleted queue or index file to the
+    next.
+    """
     return (2 * interval_ms(config) + config.delete_consume_queue_files_interval_ms) / 1000 + SLACK_SECONDS
 
 
 class Patience:
-    """Waiting that ends when nothing has gone on for too long.
+    """Waiting that ends after too long a time without progress.
 
-    :param seconds: without progress.
-    :param at_first_seconds: beyond that, until there is some.
-    :param meanwhile: called now and then, for what its owner must not lose while it waits.
+    :param seconds: longest time without progress.
+    :param at_first_seconds: additional time until the first progress.
+    :param meanwhile: called from time to time during the wait, to renew what the caller must not lose.
     """
 
     def __init__(self, seconds: float, at_first_seconds: float, meanwhile: Callable[[], object]) -> None:

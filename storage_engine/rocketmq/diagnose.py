@@ -1,8 +1,9 @@
-"""Description of a RocketMQ store and its faults, from names, sizes, heads and tails of files alone.
+"""Description of a RocketMQ store and its faults. Reads only the names and sizes, and the first and last
+bytes, of files.
 
-Nothing is opened for writing, and a store that no command works with is told of as well.
+Nothing is opened for writing. A store that no other command can work with is described as well.
 
-A broker's settings are reviewed too: those that contradict each other, and those that nothing reads.
+A broker's settings are reviewed, too: settings that contradict each other, and settings that no broker reads.
 """
 
 from __future__ import annotations
@@ -121,22 +122,24 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
 
 
 def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig, list[Finding]]:
-    """Return the settings in effect, without those of broker.conf that its broker doesn't work with.
+    """Return the settings in effect, without those values in broker.conf that its broker doesn't accept.
 
-    :raises BrokerConfigError: it can't be read, or settings given beside it are wrong.
+    :raises BrokerConfigError: broker.conf can't be read, or settings given beside it are wrong.
     """
     usable, errors = usable_broker_config(here.broker_conf, root=here.root)
     found = [Finding(Severity.URGENT, "setting", *_what_and_advice(error)) for error in errors]
     if not errors:
         usable = load_broker_config(here.broker_conf, here.overrides, root=here.root)
     if settings.broker_conf is None and settings.live is None:
-        what = "no broker.conf was named: settings count as the broker's defaults, or as options say"
+        what = "no broker.conf was named: settings have the broker's defaults, or the values of options"
         found.append(Finding(Severity.NOTE, "no-broker-conf", what, "name it: --broker-conf FILE"))
     return usable, found
 
 
 def _what_and_advice(error: StorageEngineError) -> tuple[str, str]:
-    """Split an error's words into what was found and, where its last sentence says so, what to do."""
+    """Split an error's text into the finding and the advice, which is its last sentence if there are
+    several.
+    """
     said = Text(error).without(" Nothing was changed.").removesuffix(".")
     at = said.rfind(". ")
     if at < 0:
@@ -146,8 +149,10 @@ def _what_and_advice(error: StorageEngineError) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """:param known: a broker runs on the store; None: that can't be told.
-    :param option: by which a command asks it.
+    """Whether a broker runs on a store.
+
+    :param known: a broker runs on the store; None: unknown.
+    :param option: the option by which a command asks this broker.
     """
 
     known: bool | None
@@ -191,13 +196,13 @@ def _damage(layout: StoreLayout) -> Iterator[Finding]:
 
 
 def _state(layout: StoreLayout, running: _Running) -> Iterator[Finding]:
-    """Yield findings on the broker from the store's own marks; the broker isn't asked."""
+    """Yield findings on the broker's state from files of the store. The broker isn't asked."""
     if running.known:
         yield Finding(
             Severity.WARNING,
             "running",
-            f"a broker runs on this store ({running.text}): it deletes by its own rules, and "
-            "files lag behind it",
+            f"a broker runs on this store ({running.text}): it deletes by its own rules, and its files are "
+            "behind its memory",
             f"give the broker as well: {running.option}",
         )
     elif layout.abort.exists():
@@ -244,7 +249,7 @@ def _names(directory: Path) -> Sequence[str]:
 
 
 def _newest(layout: StoreLayout) -> int | None:
-    """Return when the last message was stored."""
+    """Return the store time of the last message."""
     with suppress(StorageEngineError, OSError):
         _, max_offset = find_active(list_segments(layout), near_logical_end)
         return newest_message_ms(layout, max_offset)
@@ -252,13 +257,13 @@ def _newest(layout: StoreLayout) -> int | None:
 
 
 def log_damage(files: Sequence[tuple[Path, int]], size_bytes: int | None) -> Iterator[Finding]:
-    """Yield the faults that keep a broker from starting, or that show that bytes of the log are missing.
+    """Yield faults that keep a broker from starting, and faults that show missing bytes of the log.
 
-    Names and sizes alone tell them. A broker doesn't start with a file that has another size, or whose name
-    is no offset (MappedFileQueue#doLoad).
+    Only names and sizes of files are read. A broker doesn't start with a file of another size, or with a name
+    that is no offset (MappedFileQueue#doLoad).
 
     :param files: as :func:`~storage_engine.rocketmq.format.mapped_files.list_raw_files` lists them.
-    :param size_bytes: mappedFileSizeCommitLog where it is set; None: as most files are.
+    :param size_bytes: mappedFileSizeCommitLog; None: it isn't set, and the size of most files counts.
     """
     foreign = [path for path, size in files if not is_offset(path.name) or size < 0]
     if foreign:
@@ -336,9 +341,9 @@ def _urgent(kind: str, what: str, advice: str) -> Finding:
 
 
 def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator[Finding]:
-    """Look for what is left of holds.
+    """Yield findings on what earlier holds have left in the store.
 
-    :param memory: the journal's, of the store's hold; None: none was named.
+    :param memory: the journal's memory of the store's hold; None: no journal was named.
     """
     try:
         marker, local = read_marker(root), read_local(root)
@@ -366,11 +371,11 @@ def judged_hold(
     knows_journal: bool,
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Judge the rest of a hold. Pure.
+    """Judge what a hold has left in a store. Pure.
 
-    :param marker: that says until when it stands.
-    :param local: the record of it that lies with the store.
-    :param known: the journal's memory of it.
+    :param marker: the hold's marker, which has the time of the hold's end.
+    :param local: the record of the hold in the store's directory.
+    :param known: the journal's memory of the hold.
     :param knows_journal: a journal was asked.
     """
     if marker is not None and marker.ends_at_ms <= now_ms:
@@ -438,11 +443,12 @@ def _switch(value: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A setting that a review has.
+    """A setting that a review shows.
 
-    :param name: the broker's; a JVM property of the same meaning wins over it.
-    :param shown: makes text of the value in effect.
-    :param configured: the value in effect as broker.conf would have it; None: nothing clamps it.
+    :param name: the broker's name of the setting; a JVM property of the same meaning overrides the setting.
+    :param shown: formats the value in effect.
+    :param configured: returns the value in effect in the form of broker.conf, to compare the two; None: the
+        broker doesn't clamp this setting.
     """
 
     name: str
@@ -496,7 +502,7 @@ def settings_in_effect(
     """Return the settings that decide when a segment is deleted, with the broker's limits applied.
 
     :param overrides: settings given beside the broker's own.
-    :param by_broker: those are the running broker's own answers, none of a file.
+    :param by_broker: the values are a running broker's own answers, and come from no file.
     """
     return tuple(_in_effect(config, one, overrides, by_broker) for one in _REVIEWED)
 
@@ -519,7 +525,7 @@ def _in_effect(
 
 
 def contradictions(config: BrokerConfig) -> Iterator[Finding]:
-    """Yield settings that defeat each other, or what they are for."""
+    """Yield findings on settings that contradict each other, or that defeat their own purpose."""
     ordinary, forced, full = (
         config.disk_max_used_space_ratio_percent,
         config.disk_space_clean_forcibly_percent,
@@ -527,8 +533,8 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
     )
     if ordinary >= forced and config.clean_file_forcibly_enable:
         yield _warning(
-            f"diskMaxUsedSpaceRatio {ordinary} is not below diskSpaceCleanForciblyRatio {forced}: a disk "
-            "that fills makes the broker delete whatever the age, before what has expired",
+            f"diskMaxUsedSpaceRatio {ordinary} is not below diskSpaceCleanForciblyRatio {forced}: on a full "
+            "disk the broker deletes segments whatever their age, before it deletes expired ones",
             f"set diskMaxUsedSpaceRatio below {forced}, such as {max(10, forced - 10)}",
         )
     if forced >= full:
@@ -543,15 +549,16 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "settings",
-            f"cleanFileForciblyEnable=false: above {forced} % only expired segments are deleted; if "
-            "nothing has, "
-            f"the broker refuses messages above {full} %",
+            f"cleanFileForciblyEnable=false: above {forced} % only expired segments are deleted; if none "
+            f"has expired, the broker refuses messages above {full} %",
             "keep an alarm on the disk's level",
         )
 
 
 def unread_settings(keys: Iterable[str]) -> Iterator[Finding]:
-    """Yield keys of broker.conf that no release of the broker reads, with the key that is meant."""
+    """Yield findings on keys of broker.conf that no release of the broker reads, each with the key that was
+    probably meant.
+    """
     known = _setting_names()
     unread = sorted(set(keys) - known - {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY})
     meant = {key: nearest(key, known) or "" for key in unread}
@@ -615,8 +622,10 @@ def _times(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def _destroy(interval_ms: int) -> Iterator[Finding]:
-    """A segment that somebody reads stops the deletion of all younger ones until the interval is over
-    (MappedFileQueue#deleteExpiredFileByTime, ReferenceResource#shutdown)."""
+    """Yield findings on destroyMapedFileIntervalForcibly. While a reader uses a segment, no younger segment
+    is deleted until this interval is over (MappedFileQueue#deleteExpiredFileByTime,
+    ReferenceResource#shutdown).
+    """
     name = "destroyMapedFileIntervalForcibly"
     if interval_ms <= 0:
         yield _warning(
@@ -633,7 +642,7 @@ def _destroy(interval_ms: int) -> Iterator[Finding]:
 
 
 def longest_delay_ms(levels: str) -> int:
-    """Return the longest of messageDelayLevel's delays; 0 where none can be parsed."""
+    """Return the longest of messageDelayLevel's delays; 0: none can be parsed."""
     found = (_LEVEL.fullmatch(level) for level in levels.split())
     return max((int(one[1]) * _UNITS_MS[one[2]] for one in found if one), default=0)
 

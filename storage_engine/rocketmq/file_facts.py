@@ -65,9 +65,9 @@ _LMQ_PREFIX = "%LMQ%"
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogEnd:
-    """End of a running broker's log, by the broker: up to there it has written whole messages.
+    """End of a running broker's log, as the broker reports it. Up to there it has written whole messages.
 
-    :param dispatched_offset: messages below it are in their consume queues.
+    :param dispatched_offset: messages below this offset are in their consume queues.
     """
 
     max_offset: int
@@ -76,10 +76,10 @@ class BrokerLogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """The commitlog's files as they were listed, whatever is wrong with them.
+    """The commitlog's files as they were listed, with faulty ones.
 
-    :param files: (path, size) of all of them, in the order of their names.
-    :param named: the well-named ones that aren't empty, by base offset.
+    :param files: (path, size) of all files, in the order of their names.
+    :param named: the files that are well named and not empty, by base offset.
     """
 
     files: tuple[tuple[Path, int], ...]
@@ -90,9 +90,9 @@ class LogListing:
         return self.named[0].base_offset
 
     def read_at(self, offset: int, size_bytes: int) -> bytes:
-        """Bytes of the log at a physical offset; fewer, or none, where no file has them.
+        """Return bytes of the log at a physical offset; fewer or no bytes if no file has them.
 
-        :raises FileNotFoundError: the file is gone since.
+        :raises FileNotFoundError: the file has vanished since the listing.
         """
         for file in self.named:
             if file.base_offset <= offset < file.end_offset:
@@ -105,9 +105,9 @@ class LogListing:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """A listing, and where the log ends in it.
+    """A listing of the log's files, with the log's end.
 
-    :param dispatched_offset: messages below it are to be in their consume queues.
+    :param dispatched_offset: messages below this offset must be in their consume queues.
     """
 
     listing: LogListing
@@ -125,9 +125,9 @@ class LogFiles:
 
     @property
     def local(self) -> tuple[LocalSegment, ...]:
-        """Return the log's files with the offsets that each has messages of.
+        """Return the log's files, each with the range of offsets in which it has messages.
 
-        :raises FileNotFoundError: a file is gone since.
+        :raises FileNotFoundError: a file has vanished since the listing.
         """
         return tuple(
             LocalSegment(
@@ -142,9 +142,9 @@ class LogFiles:
 
 @dataclass(frozen=True, slots=True)
 class LogWalk:
-    """What was found while the log's messages were read.
+    """Facts that were found while the log's messages were read.
 
-    :param newest_store_timestamp_ms: of the last message that was seen; -1 when none was.
+    :param newest_store_timestamp_ms: store time of the last message that was read; -1: none was read.
     """
 
     frames: tuple[FrameFact, ...]
@@ -154,7 +154,7 @@ class LogWalk:
 
 
 def list_log(layout: StoreLayout) -> LogListing:
-    """List the files in the log's directories, by their names and sizes alone.
+    """List the files in the log's directories. Reads only names and sizes.
 
     :raises StoreNotFoundError: there is no segment.
     """
@@ -171,8 +171,8 @@ def list_log(layout: StoreLayout) -> LogListing:
 def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
     """Find the log's end.
 
-    :param end: what a running broker said before the files were listed: a message behind that may be half
-        written.
+    :param end: end that a running broker reported before the files were listed. A message behind it may be
+        half written.
     """
     active, max_offset = find_active(listing.named)
     if end is None:
@@ -184,7 +184,7 @@ def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogF
 
 
 def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]:
-    """One row a file, in the order of names."""
+    """Return one row for each file, in the order of names."""
     files = log.listing.files
     expected = layout.segment_size_bytes or Counter(size for _, size in files).most_common(1)[0][0]
     rows = []
@@ -206,9 +206,9 @@ def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]
 
 
 def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogWalk:
-    """Walk the first and the active segment frame by frame; with ``full`` every one.
+    """Walk the first and the active segment frame by frame; with ``full`` walk every segment.
 
-    The first one is where a deletion ended, the active one holds the newest message.
+    A deletion ends at the first segment, and the active segment contains the newest message.
     """
     frames: list[FrameFact] = []
     dispatch: list[DispatchFact] = []
@@ -243,13 +243,15 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return notices about a store whose broker didn't stop cleanly, and where its log is torn."""
+    """Return notices on a store whose broker didn't stop cleanly, and on the position at which its log is
+    torn.
+    """
     if not layout.abort.exists():
         return ()
     crashed = (
-        f"the store crashed, or its broker runs: {layout.abort} exists. What fails behind offset "
-        f"{log.max_offset}, where the log's last whole frame ends, is mended by the broker's recovery: start "
-        "it, stop it cleanly, and validate again"
+        f"the store crashed, or its broker runs: {layout.abort} exists. Faults behind offset "
+        f"{log.max_offset}, where the log's last whole frame ends, are mended by the broker's recovery: "
+        "start the broker, stop it cleanly, and validate again"
     )
     file = log.named[log.active]
     position = log.max_offset - file.base_offset
@@ -281,7 +283,7 @@ def _first_frame_offset(path: Path) -> int:
 def _dispatch_facts(
     layout: StoreLayout, file: MappedFile, table: FrameTable, dispatched_offset: int
 ) -> list[DispatchFact]:
-    """Per queue, how many of a segment's messages their consume queue lacks.
+    """Count, for each queue, the messages of a segment that have no entry in their consume queue.
 
     Frames flagged prepared or rollback get no entry (CommitLogDispatcherBuildConsumeQueue).
     """
@@ -311,7 +313,7 @@ def _dispatch_facts(
 
 
 class LogReader(Protocol):
-    """The part of the log that the queues point into."""
+    """Access to the log that checks of the queues need."""
 
     @property
     def min_offset(self) -> int: ...
@@ -320,9 +322,9 @@ class LogReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """What was found in the consume queues of both kinds.
+    """Facts that were found in the consume queues of both kinds.
 
-    :param queues: their ``log_max_offset`` isn't known yet.
+    :param queues: facts whose ``log_max_offset`` isn't known yet.
     """
 
     files: tuple[QueueFileFact, ...]
@@ -346,13 +348,14 @@ class _Queue:
 def collect_queues(
     layout: StoreLayout, look: Callable[[], LogReader], scope: FactsScope, patience: Patience
 ) -> Queues:
-    """Look at the queues in ``scope``: the files' names, and the entries around the log's min offset.
+    """Collect facts of the queues in ``scope``, from the files' names and the entries around the log's min
+    offset.
 
-    With ``full`` all entries of all queues are read, else those of the file that the min offset falls into
-    and each queue's last one.
+    With ``full`` all entries of all queues are read. Otherwise only two parts are read of each queue: the
+    file into which the log's min offset falls, and the last entry.
 
     :param look: lists the log's files as they are now.
-    :param patience: with a running broker, which deletes and appends meanwhile.
+    :param patience: patience with a running broker, which deletes and appends meanwhile.
     """
     files: list[QueueFileFact] = []
     queues: list[QueueFact] = []
@@ -381,7 +384,7 @@ def collect_queues(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Facts about one queue; none where it has no file."""
+    """Facts about one queue. Both fields are empty if it has no file."""
 
     files: tuple[QueueFileFact, ...]
     queue: QueueFact | None
@@ -397,7 +400,9 @@ def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
 
 
 def _is_sound(row: _Row) -> bool:
-    """Return whether it has no sign of a fault, or of a look between two changes."""
+    """Return whether a queue's facts fit together. If not, the queue has a fault, or was read between two
+    changes.
+    """
     queue = row.queue
     return all(a.end_offset == b.start_offset >= 0 for a, b in pairwise(row.files)) and (
         queue is None
@@ -421,13 +426,13 @@ def missing_entries(
     queue_offsets: npt.NDArray[np.int64],
     physical_offsets: npt.NDArray[np.int64],
 ) -> int | None:
-    """Return how many of these messages have no entry that points at them.
+    """Return the number of these messages without an entry that points at them.
 
-    In a consume queue it has to be the entry of their queue offset; a topic with a batch consume queue has
-    one entry a frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
+    In a consume queue, only the entry at the message's own queue offset counts. A batch consume queue has one
+    entry for each frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
 
     :param queue_offsets: ascending.
-    :return: None when there is no such queue (its topic was deleted, or is no name of a directory).
+    :return: None: the queue doesn't exist, as its topic was deleted or can't be the name of a directory.
     """
     if not has_directory(topic):
         return None
@@ -530,7 +535,7 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
 
 
 def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> int:
-    """Return how many files point only below the log's min offset; never the last one."""
+    """Return the number of files that point only below the log's min offset. The last file never counts."""
     for index, file in enumerate(files[:-1]):
         last = queue.format.entry(file, queue.format.capacity(file) - 1)
         if last is None or int(last["offset"]) >= minimum:
@@ -539,7 +544,7 @@ def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> in
 
 
 def _entries_up_to(newest: tuple[MappedFile, int] | None, first: MappedFile, form: EntryFormat) -> int:
-    """Return how many entries lie from the beginning of a file up to the newest one."""
+    """Return the number of entries from the beginning of a file up to the queue's newest entry."""
     if newest is None:
         return 0
     file, position = newest
@@ -553,10 +558,11 @@ def _end(entry: Mapping[str, int]) -> int:
 def _messages(
     queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
 ) -> tuple[str, str]:
-    """Return the message of the first live entry, and the message in the frame that it points at.
+    """Return the message that the first live entry stands for, and the message in the frame at which it
+    points.
 
-    An LMQ's entry points at a message of another topic, whose own offset is a property; a batch entry
-    names its first message.
+    An LMQ's entry points at a message of another topic, whose offset in the LMQ is a property: nothing is
+    compared. For a batch entry, the batch's first message counts.
     """
     if first < 0:
         return "", ""
@@ -571,7 +577,7 @@ def _messages(
 
 
 def _message_at(data: bytes) -> str:
-    """Topic, queue and queue offset in a frame's header."""
+    """Return topic, queue and queue offset from a frame's header, or a text on its fault."""
     if len(data) < frame.MIN_MESSAGE_BYTES:
         return "no frame"
     _, magic = struct.unpack_from(">iI", data, frame.SIZE_AT)
@@ -593,14 +599,14 @@ def _message_at(data: bytes) -> str:
 
 
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-    """Look at a store.
+    """Collect the facts of a store.
 
-    What points into the log is looked at before the log's end: beside a running broker that end only moves
-    up, so that nothing points behind it that is whole.
+    Files that point into the log are read before the log's end. Beside a running broker that end only moves
+    up, so no valid entry then points behind it.
 
-    :raises StoreNotFoundError: a directory of it is missing, or there is no segment in it.
+    :raises StoreNotFoundError: a directory of the store is missing, or it has no segment.
     :raises UnsupportedLayoutError: a layout that we don't handle.
-    :raises StoreBusyError: a running broker changes files each time that they are looked at.
+    :raises StoreBusyError: a running broker changes files during each attempt to read them.
     :raises BrokerError: the store's broker runs, and can't be asked.
     """
     # Compiled code takes as long to import as an inspection of a store, which lists files by this module.
@@ -622,8 +628,9 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
             return _collect(layout, scope, Patience.with_broker(_cleaning_ms(here)), partial(_log_end, admin))
         except FileNotFoundError as error:
             raise StoreBusyError(
-                f"{error.filename}: expected it to stay while it is looked at, found that the broker deletes "
-                "files each time. Hold the store, or try again when the broker doesn't clean it."
+                f"{error.filename}: expected the file to stay while the store is read, found that the broker "
+                "deletes files during each attempt. Hold the store, or try again when the broker doesn't "
+                "clean it."
             ) from error
 
 
@@ -675,9 +682,10 @@ def _log_end(admin: BrokerAdmin) -> BrokerLogEnd:
 
 
 def _cleaning_ms(settings: Mapping[str, str]) -> int:
-    """Two rounds of the broker's own cleaning: the one that is running may have passed a file by.
+    """Return the time of two rounds of the broker's own cleaning. The present round may already have passed a
+    file.
 
-    Not less than two with the default pause, as a round takes its time, too.
+    It is at least two default pauses, since a round itself takes time, too.
     """
     try:
         pause_ms = int(settings.get("cleanResourceInterval", DEFAULT_INTERVAL_MS))
@@ -687,8 +695,9 @@ def _cleaning_ms(settings: Mapping[str, str]) -> int:
 
 
 def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ...]:
-    """An index file goes when its end lies below the log's min offset, but never the last one
-    (IndexService#deleteExpiredFile)."""
+    """Collect facts of the index files. The broker deletes an index file when its end is below the log's min
+    offset, but never the last file (IndexService#deleteExpiredFile).
+    """
 
     def read(log: LogListing) -> tuple[IndexFact, ...]:
         paths = list_index_paths(layout)
@@ -726,8 +735,9 @@ def _index_fact(path: Path, log_min_offset: int, *, is_last: bool) -> IndexFact:
 def _checkpoint_facts(
     found: Mapping[str, int] | None, log: LogFiles, newest_store_timestamp_ms: int
 ) -> tuple[CheckpointFact, ...]:
-    """No value may lie behind what the log holds: a recovery would begin behind unflushed messages
-    (CommitLog#recoverAbnormally, isMappedFileMatchedRecover)."""
+    """Collect facts of the checkpoint's values. No value may be behind the log's end: otherwise a recovery
+    would begin behind unflushed messages (CommitLog#recoverAbnormally, isMappedFileMatchedRecover).
+    """
     if found is None:
         return ()
     return tuple(

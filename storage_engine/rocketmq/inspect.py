@@ -1,7 +1,7 @@
-"""Contents of a store for a person, and messages of a topic by their keys.
+"""Description of a store's content for a person, and search for a topic's messages by their keys.
 
-Reads only, and no more than was asked for. The index finds messages by a hash, the log confirms them. Which
-messages the index may lack is told from the headers of its files.
+Only reads, and no more than was requested. The index finds messages by a hash, and the log confirms them. The
+headers of the index files show which messages the index may lack.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from storage_engine.rocketmq.store.store import RocketMQStore
 from storage_engine.rocketmq.store.store_lock import lock_holder
 
 _UNITS = {"hours": "h", "percent": "%", "ms": "ms", "bytes": "bytes"}
-"""Of a field by the end of its name."""
+"""Unit of a field by the end of the field's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInspection:
-    """A segment and what its messages say.
+    """A segment, with counts and times of its messages.
 
-    Timestamps are store timestamps in milliseconds since the epoch, None where there is no message. What
-    takes reading every frame is None too unless it was asked for: all but the first timestamp.
+    Timestamps are store timestamps in milliseconds since the epoch; None: there is no message. All fields but
+    the first timestamp require reading every frame. They are None if that was not requested.
     """
 
     segment: Segment
@@ -68,7 +68,7 @@ class SegmentInspection:
 
 @dataclass(frozen=True, slots=True)
 class QueueInspection:
-    """Queue offsets [min_offset, max_offset) that can be read."""
+    """A queue, with the readable queue offsets [min_offset, max_offset)."""
 
     topic: str
     queue_id: int
@@ -80,7 +80,7 @@ class QueueInspection:
 
 @dataclass(frozen=True, slots=True)
 class IndexInspection:
-    """An index file: the times and physical offsets that it covers, and its number of entries."""
+    """An index file, with the times and physical offsets that it covers, and its number of entries."""
 
     path: str
     size_bytes: int
@@ -97,13 +97,15 @@ class IndexInspection:
 class StoreInspection:
     """Everything that ``inspect`` shows.
 
-    :param crashed: ``abort`` exists: the broker runs, or did not stop cleanly. ``holder`` tells which.
+    :param crashed: ``abort`` exists: the broker runs, or did not stop cleanly. ``holder`` shows which of the
+        two.
     :param holder: the process that has the broker's lock.
-    :param dispatched_offset: messages below it are in their consume queues; those behind it may be, too.
-    :param queue_count: consume queues of both kinds.
-    :param queues: one entry a queue; empty when it was not asked for.
+    :param dispatched_offset: messages below this offset are in their consume queues; messages behind it may
+        be there, too.
+    :param queue_count: number of consume queues of both kinds.
+    :param queues: one entry for each queue; empty: it was not requested.
     :param config: settings in effect.
-    :param unreadable: why files beside the log can't be read, of which nothing is known then.
+    :param unreadable: reasons why files other than the log can't be read; nothing is known of them then.
     """
 
     root: str
@@ -134,13 +136,13 @@ def inspect(
     queues: bool = False,
     snapshot: StoreSnapshot | None = None,
 ) -> StoreInspection:
-    """Look at a store.
+    """Collect the description of a store.
 
-    :param now_ms: the moment, in milliseconds since the epoch.
-    :param messages: look at every frame of every segment (without checksums) for counts and timestamps.
+    :param now_ms: present time, in milliseconds since the epoch.
+    :param messages: read every frame of every segment (without checksums), for counts and timestamps.
     :param queues: look up the bounds of every queue.
-    :param snapshot: of the store beside its running broker; None: as its files alone have it.
-    :raises BadInputError: the store is none, or a file of it can't be what its name says.
+    :param snapshot: snapshot of the store beside its running broker; None: take one from the files alone.
+    :raises BadInputError: the directory is no store, or a file's content contradicts its name.
     """
     snapshot = snapshot or store.snapshot(now_ms)
     (log,) = snapshot.logs
@@ -234,9 +236,9 @@ def _queues(found: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> It
 
 
 def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
-    """Describe a store for a person, and as data.
+    """Convert the description to text for a person, and to data.
 
-    :param data_paths: directories that its broker writes to.
+    :param data_paths: directories to which the store's broker writes.
     :param messages: every frame was read, so its counts are known.
     """
     sections: list[Section] = [
@@ -361,7 +363,7 @@ _FLAGS = struct.Struct(">i")
 _MESSAGES = (frame.MAGIC_V1, frame.MAGIC_V2)
 _KEY_PROPERTIES = (b"KEYS\x01", b"UNIQ_KEY\x01")
 _MOST_READ = 1000
-"""Messages of a range that are read to pass over those without a key."""
+"""Most messages of a range that are read to skip those without a key."""
 
 
 def look_up(
@@ -369,12 +371,13 @@ def look_up(
 ) -> KeyLookup:
     """Find the messages of a topic that have a key.
 
-    The broker answers by the hash of topic and key alone (DefaultMessageStore#queryMessage), and its clients
-    compare topic and keys (MQAdminImpl#queryMessage), as this does.
+    The broker finds messages only by the hash of topic and key (DefaultMessageStore#queryMessage). Its
+    clients then compare topic and keys (MQAdminImpl#queryMessage), and so does this function.
 
     :param key: one of the message's keys, or its unique key.
-    :param max_count: at most so many, the newest; None: as many as the broker gives (maxMsgsNumBatch).
-    :raises CorruptFileError: an index file that can't be one.
+    :param max_count: most messages to return, the newest ones; None: as many as the broker returns
+        (maxMsgsNumBatch).
+    :raises CorruptFileError: a file isn't a possible index file.
     :raises StoreNotFoundError: there is no segment.
     """
     if is_new(layout):
@@ -396,7 +399,7 @@ def look_up(
 
 
 def _message_at(log: LogListing, offset: int) -> StoredMessage | None:
-    """Return the message that begins at a physical offset; None: none can be read there."""
+    """Return the message that begins at a physical offset; None: no message can be read there."""
     for file in log.named:
         if file.base_offset <= offset < file.end_offset:
             try:
@@ -418,12 +421,13 @@ def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
 
 
 def unindexed_ranges(layout: StoreLayout, config: BrokerConfig) -> tuple[tuple[int, int | None], ...]:
-    """Return between which physical offsets messages may lie that no index file was made over.
+    """Return ranges of physical offsets that no index file covers although they may have messages with keys.
 
-    Messages without a key aren't indexed: the first ones of a range are read, and passed over.
+    Messages without a key aren't indexed. So the first messages of a range are read, and skipped if they have
+    no key.
 
-    :return: first offset of each range, and the offset behind it; None: up to the log's end.
-    :raises CorruptFileError: an index file that can't be one.
+    :return: start and end offset of each range; the end None: up to the log's end.
+    :raises CorruptFileError: a file isn't a possible index file.
     :raises StoreNotFoundError: there is no segment.
     """
     if is_new(layout):
@@ -446,9 +450,9 @@ def unindexed_ranges(layout: StoreLayout, config: BrokerConfig) -> tuple[tuple[i
 
 
 def _first_with_key(log: LogListing, position: int, end: int) -> int | None:
-    """Return where the first message that an index has lies between two offsets; None: there is none.
+    """Return the offset of the first message with a key between two offsets; None: there is none.
 
-    After some that have no key the next one counts, whatever it has.
+    After many messages without a key, the next message counts without being read.
     """
     message: int | None = position
     for _ in range(_MOST_READ):
@@ -466,12 +470,12 @@ def _first_with_key(log: LogListing, position: int, end: int) -> int | None:
 
 
 def _message_behind(log: LogListing, offset: int) -> int | None:
-    """Return where the message behind the one at an offset begins; None: there is none."""
+    """Return the offset of the message that follows the one at an offset; None: there is none."""
     return _first_message_at(log, offset + _start(log, offset)[0])
 
 
 def _first_message_at(log: LogListing, offset: int) -> int | None:
-    """Return the position of the first message behind the end of another; None: there is none."""
+    """Return the offset of the first message at or behind the end of another message; None: there is none."""
     size, magic = _start(log, offset)
     if magic == frame.MAGIC_BLANK:
         offset += size
@@ -483,7 +487,7 @@ def _is_message(log: LogListing, offset: int) -> bool:
 
 
 def _start(log: LogListing, offset: int) -> tuple[int, int]:
-    """Return size and magic code of what begins at an offset; zeros: nothing does."""
+    """Return size and magic code of the frame at an offset; zeros: the log has no bytes there."""
     content = log.read_at(offset, _START.size)
     size, magic = _START.unpack(content) if len(content) == _START.size else (0, 0)
     return size, magic

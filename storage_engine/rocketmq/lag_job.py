@@ -26,9 +26,9 @@ from storage_engine.rocketmq.store.store import RocketMQStore
 
 @dataclass(frozen=True, slots=True)
 class RocketMQLagJob:
-    """Data that the tasks measure against, and the groups' positions, queue by queue.
+    """Data from which the tasks measure lag, and the groups' positions, queue by queue.
 
-    :param unknown: what isn't known of who consumes, as a file can't be read.
+    :param unknown: texts on consumers that are unknown because a file can't be read.
     """
 
     context: LagContext
@@ -43,7 +43,9 @@ class RocketMQLagJob:
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """There is one log, and all that consumers have to read lies in it."""
+        """Return the logs whose lag is measured. None: all, which is the store's one log. (): none, since
+        some consumers are unknown.
+        """
         return () if self.unknown else None
 
     @property
@@ -67,13 +69,13 @@ class RocketMQLagJob:
 
 
 def lag_job(request: LagRequest) -> RocketMQLagJob:
-    """Take the groups' positions, and look at what they are measured against.
+    """Read the groups' positions, and the data from which their lag is measured.
 
-    The positions of a running broker's groups are taken before its queues are looked at: what comes in
-    meanwhile makes lag larger, never smaller.
+    Beside a running broker, the groups' positions are read before its queues. So messages that come in
+    meanwhile make lag larger, never smaller.
 
-    :raises BadInputError: a store or settings that can't be read, a plan for another store.
-    :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+    :raises BadInputError: the store or its settings can't be read, or the plan is for another store.
+    :raises BrokerError: a running broker can't be asked, and its files don't have the positions either.
     """
     settings, now_ms = request.settings, request.now_ms
     if settings.live is None:
@@ -97,7 +99,9 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
 
 
 def _live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
-    """Return a running broker's store, opened with the settings in force, and who consumes from it."""
+    """Return a running broker's store, opened with the effective settings, its consumers, and the source of
+    their positions.
+    """
     try:
         with reach(live) as admin:
             config = admin.config()

@@ -1,31 +1,34 @@
 """Pending messages of a store: delayed messages, timers, half messages. Computed from files alone.
 
-The broker does not look at them when it deletes segments, and a deletion loses them nearly silently. What
-can't be read, is missing where something says that it was there, or ends too early, makes its kind unknown.
+The broker doesn't check them when it deletes segments, and a deletion loses them nearly silently. The number
+of a kind's messages is unknown if one of its files can't be read, is missing although another file refers to
+it, or ends too early.
 
-The queue of SCHEDULE_TOPIC_XXXX with id q is that of level q + 1 (ScheduleMessageService#queueId2DelayLevel);
-an entry's tags code is the time in ms at which it is due (ScheduleMessageService#computeDeliverTimestamp), or
-the address of a unit that has it. ``delayOffset.json`` is behind the broker by up to 10 s.
+Delayed messages: the queue of SCHEDULE_TOPIC_XXXX with id q belongs to level q + 1
+(ScheduleMessageService#queueId2DelayLevel). An entry's tags code is the due time in ms
+(ScheduleMessageService#computeDeliverTimestamp), or the address of a unit with that time.
+``delayOffset.json`` is up to 10 s behind the broker.
 
-What a broker keeps in RocksDB nothing here can count. From 5.4 on every store has ``rocksdbstore``, with the
-column families ``timer`` and ``trans``, so that its being there says nothing. ``timerRocksDBEnable`` and
-``transRocksDBEnable`` do, but a running broker takes either at any time: what was kept there before stays
-there. So the files are asked as well. The timeline keeps its own checkpoints among its records
-(MessageRocksDBStorage); RocksDB names the largest key of each of its files in its manifest, and one of these
-is always the largest. What isn't in a file yet is in a log.
+Messages in RocksDB can't be counted here. From 5.4 on every store has ``rocksdbstore``, with the column
+families ``timer`` and ``trans``, so its existence says nothing. The settings ``timerRocksDBEnable`` and
+``transRocksDBEnable`` show its use. But a running broker accepts a change of either at any time, and its
+earlier records stay in RocksDB. So the files are checked as well. The timeline keeps its own checkpoints
+among its records (MessageRocksDBStorage). RocksDB's manifest names the largest key of each of its files, and
+one of these checkpoints is always the largest key. Records that aren't in a file yet are in a log.
 
-Timer messages that still wait: in the timer log until they are due, before that in the timers' queue.
+Waiting timer messages are first in the timers' queue, and then in the timer log until they are due. Layout of
 ``config/timercheck``, big-endian longs: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset,
-masterTimerQueueOffset (TimerCheckpoint), behind the broker by about 1 s. Record of ``timerlog`` (TimerLog):
-size 4 (= 52), previous position 8, magic 4, write time 8, delay 4, physical offset 8, message size 4, hash of
-the topic 4, reserved 8; a blank of what is left ends a file. A timer beyond the wheel's window is written
-again each time that it comes up, as a new message: each of its records names the message as it is then.
+masterTimerQueueOffset (TimerCheckpoint). It is about 1 s behind the broker. Record of ``timerlog``
+(TimerLog): size 4 (= 52), previous position 8, magic 4, write time 8, delay 4, physical offset 8, message
+size 4, hash of the topic 4, reserved 8; a blank fills the rest of a file. A timer beyond the wheel's window
+is written again as a new message each time that it comes up. Each of its records refers to the message of
+that time.
 
-Half messages whose transactions are undecided: those that no operation message names. For each queue of
-RMQ_SYS_TRANS_HALF_TOPIC, from where the broker's own group is on: the half messages, less the queue offsets
-in the bodies ("0,1,…,") of RMQ_SYS_TRANS_OP_HALF_TOPIC's messages with the tag "d"
-(TransactionalMessageServiceImpl#fillOpRemoveMap). A check writes an undecided one again, at the end of the
-queue, and goes on behind the old one. The offsets are behind the broker by up to 5 s.
+Half messages are undecided if no operation message names them. For each queue of RMQ_SYS_TRANS_HALF_TOPIC,
+these are the half messages from the position of the broker's own group on, without the queue offsets in the
+bodies ("0,1,…,") of RMQ_SYS_TRANS_OP_HALF_TOPIC's messages with the tag "d"
+(TransactionalMessageServiceImpl#fillOpRemoveMap). A check writes an undecided half message again at the end
+of the queue, and continues behind the old one. The offsets are up to 5 s behind the broker.
 """
 
 from __future__ import annotations
@@ -63,9 +66,9 @@ from storage_engine.rocketmq.format.stored_files import read_stored, refuse_link
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
 
 TIMER_KEYS: Final = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
-"""Of the column family ``timer``: how far the timeline is, and how far it has read the timers' queue."""
+"""Keys in the column family ``timer``, with the timeline's progress and its position in the timers' queue."""
 ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
-"""Of half messages whose state is in RocksDB (TransMessageRocksDBStore)."""
+"""Topic of half messages whose state is in RocksDB (TransMessageRocksDBStore)."""
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 CHECKPOINT_BYTES = 4096
 UNKNOWN_DUE = -1
@@ -84,13 +87,15 @@ RECORD = np.dtype(
     ]
 )
 _BLANK = struct.Struct(">iqI")
-"""Size of what is left, 0, magic (TimerLog#append)."""
+"""Blank at a file's end: size of the rest, 0, magic (TimerLog#append)."""
 _MAGIC_BITS = 0xF
 _MAX_DELAY_MS = (1 << 31) - 1
-"""The field's: no record is due later than this after it was written."""
+"""Largest value of the delay field: no record is due later than this time after it was written."""
 _DUE_PROPERTY = b"TIMER_OUT_MS"
 _DUE_READ_MAX = 100_000
-"""Of so many messages that aren't in the timer log yet the due times are read; of more they are unknown."""
+"""Most messages outside the timer log whose due times are read. If there are more, all these due times are
+unknown.
+"""
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OPERATION_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
@@ -102,7 +107,7 @@ def refuse_timers_in_rocksdb(layout: StoreLayout) -> None:
     """Make sure that a store's timers are in its own files.
 
     :raises UnsupportedLayoutError: timers are, or may be, in RocksDB.
-    :raises OSError: a file of RocksDB can't be looked at.
+    :raises OSError: a file of RocksDB can't be read.
     """
     if layout.timers_in_rocksdb:
         raise _unknown(layout, "timers", "timerRocksDBEnable=true")
@@ -115,7 +120,7 @@ def refuse_halves_in_rocksdb(layout: StoreLayout, log_min_offset: int) -> None:
     """Make sure that a store's half messages are in its own files.
 
     :raises UnsupportedLayoutError: half messages are, or may be, in RocksDB.
-    :raises CorruptFileError: a queue can't be read as what it is.
+    :raises CorruptFileError: a queue is unreadable or malformed.
     """
     if layout.halves_in_rocksdb:
         raise _unknown(layout, "half messages", "transRocksDBEnable=true")
@@ -143,7 +148,7 @@ def _manifests_and_logs(directory: Path) -> Iterator[Path]:
 
 
 def _has_any(path: Path, keys: tuple[bytes, ...]) -> bool:
-    """Return whether a file has one of these values somewhere. Reads nothing into memory."""
+    """Return whether a file contains one of these values. The file is mapped, and not read into memory."""
     try:
         with path.open("rb", buffering=0) as file:
             size = path.stat().st_size
@@ -158,11 +163,12 @@ def _has_any(path: Path, keys: tuple[bytes, ...]) -> bool:
 
 
 def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
-    """Physical offset of each waiting message, and when it is due, in ms.
+    """Return the physical offset of each waiting message, and its due time in ms.
 
-    A level that the file doesn't name begins at its queue's first message (ScheduleMessageService#start).
+    If ``delayOffset.json`` doesn't have a level, the level begins at its queue's first message
+    (ScheduleMessageService#start).
 
-    :raises CorruptFileError: the positions or a queue can't be read as what they are.
+    :raises CorruptFileError: the positions or a queue are unreadable or malformed.
     """
     delivered = delay_offsets(layout)
     topic = layout.consumequeue / SCHEDULE_TOPIC
@@ -177,7 +183,9 @@ def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
 
 
 def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
-    """Tags codes, those that are addresses replaced by their units' (ConsumeQueueExt#isExtAddr)."""
+    """Return tags codes. A tags code that is an address is replaced by that of its unit
+    (ConsumeQueueExt#isExtAddr).
+    """
     elsewhere = tags_codes <= consume_queue.MAX_ADDRESS
     if not elsewhere.any():
         return tags_codes
@@ -202,22 +210,25 @@ def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
 
 
 _Reader: TypeAlias = Callable[[Sequence[MappedFile]], tuple[Longs, Longs]]
-"""Of a kind: physical offsets, and due times of as many messages or of none."""
+"""Reader of one kind of pending messages. Returns their physical offsets, and their due times or no times at
+all.
+"""
 
 _WHEEL_STOPS = (
-    "asked for offset 0 once it is gone, the broker reads the first frame that is left, and the whole timer "
-    "wheel stops, restarts included, until timerSkipUnknownError=true"
+    "if the broker asks for offset 0 after its deletion, it reads the first frame that is left, and the "
+    "whole timer wheel stops, even after restarts, until timerSkipUnknownError=true"
 )
 
 
 def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
-    """Return pending messages, one item a kind.
+    """Return pending messages, with one item for each kind.
 
-    Of a kind's files those that say how far the broker is are read first: what it does meanwhile is pending
-    still, by them. What comes in while they are read may be missing; it lies behind any segment that was
-    sealed before.
+    For each kind, the files with the broker's progress are read first. So messages that it handles meanwhile
+    still count as pending. Messages that come in meanwhile may be missing; they are behind any segment that
+    was sealed before.
 
-    :param attempts: how often files are read that don't fit together; beside a running broker more than one.
+    :param attempts: number of attempts to read files that don't fit together; more than 1 beside a running
+        broker.
     """
     if is_new(layout):
         return tuple(Pending(kind, 0, log=LOG) for kind in PendingKind)
@@ -264,7 +275,7 @@ def _pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: 
 
 
 def queue_ids(topic: Path) -> set[int]:
-    """The queues below consumequeue/<topic>; empty when there is no such topic."""
+    """Return the ids of the queues below consumequeue/<topic>; empty: there is no such topic."""
     try:
         refuse_link(topic)
         names = [path.name for path in topic.iterdir() if path.is_dir()]
@@ -275,7 +286,7 @@ def queue_ids(topic: Path) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class OwedEntries:
-    """Entries of one queue, as columns, by queue offset."""
+    """Entries of one queue that still have to be handled, as columns, by queue offset."""
 
     queue_offset: Longs
     physical_offset: Longs
@@ -289,9 +300,10 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
     """Return the entries at and behind a queue offset.
 
     :param queue: the directory consumequeue/<topic>/<queue id>.
-    :param queue_offset: of the reader's next message; below the first one that is left counts as that.
-    :param position: the file that ``queue_offset`` is from, for the error.
-    :raises CorruptFileError: the queue's files aren't a queue, or it ends before ``queue_offset``.
+    :param queue_offset: queue offset of the reader's next message. If it is below the first entry that is
+        left, reading begins at that entry.
+    :param position: the file with this ``queue_offset``, for the error.
+    :raises CorruptFileError: the files aren't a queue, or the queue ends before ``queue_offset``.
     """
     files = consume_queue.FORMAT.files(queue)
     last = consume_queue.FORMAT.last_position(files)
@@ -300,9 +312,9 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
         end = last[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES + last[1] + 1
     if queue_offset > end:
         raise CorruptFileError(
-            f"{queue}: expected entries up to queue offset {queue_offset}, which {position} says are worked "
-            f"off, found {end}: one of the two was lost or put back. Start the broker, which rebuilds its "
-            "queues and corrects its positions, and stop it cleanly."
+            f"{queue}: expected entries up to queue offset {queue_offset}, the position in {position}, found "
+            f"{end}: one of the two was lost or put back. Start the broker, which rebuilds its queues and "
+            "corrects its positions, and stop it cleanly."
         )
     parts = [np.empty(0, consume_queue.DTYPE)]
     first = queue_offset
@@ -333,9 +345,9 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
 class TimerCheckpoint:
     """The broker's progress with its timers.
 
-    :param read_time_ms: timers due before it are delivered.
-    :param log_position: the timer log is written up to here at least.
-    :param queue_offset: messages below it are in the timer log.
+    :param read_time_ms: timers due before this time are delivered.
+    :param log_position: the timer log is written at least up to this position.
+    :param queue_offset: messages below this queue offset are in the timer log.
     """
 
     read_time_ms: int
@@ -344,11 +356,11 @@ class TimerCheckpoint:
 
 
 def read_timer_checkpoint(path: Path) -> TimerCheckpoint | None:
-    """Read ``config/timercheck``; None when there is none.
+    """Read ``config/timercheck``; None: there is no such file.
 
-    The broker goes on from the lower one of its two queue offsets (TimerMessageStore#recover).
+    The broker continues from the lower of its two queue offsets (TimerMessageStore#recover).
 
-    :raises CorruptFileError: another size, or a negative value.
+    :raises CorruptFileError: the file has another size, or a negative value.
     """
     try:
         data = read_stored(path)
@@ -366,13 +378,13 @@ _RESTORE = "Restore the file from a replica or a backup, or start the broker and
 
 
 def waiting_timers(layout: StoreLayout, log: Sequence[MappedFile]) -> tuple[Longs, Longs]:
-    """Return the physical offset of each waiting timer, and when it is due, in ms since the epoch.
+    """Return the physical offset of each waiting timer, and its due time in ms since the epoch.
 
-    That is :data:`UNKNOWN_DUE` where it isn't known. For one that lies beyond the wheel's window that is when
-    it comes up to be written again.
+    :data:`UNKNOWN_DUE` means that the due time is unknown. For a timer beyond the wheel's window, it is the
+    time at which the timer is written again.
 
     :param log: the commitlog's files, oldest first.
-    :raises CorruptFileError: one of the files is missing, or can't be read as what it is.
+    :raises CorruptFileError: a file is missing, unreadable or malformed.
     """
     path = layout.config / "timercheck"
     queue, timer_log = layout.consumequeue / TIMER_TOPIC / "0", layout.root / "timerlog"
@@ -401,7 +413,7 @@ def _records(
 ) -> Iterator[np.ndarray]:
     """Yield the records that are not due before a time, file by file (TimerMessageStore#recoverAndRevise).
 
-    :param position: the log must not end before it.
+    :param position: position before which the timer log must not end.
     """
     end = 0
     for file in files:
@@ -422,8 +434,8 @@ def _records(
         end = file.end_offset
     if end < position:
         raise CorruptFileError(
-            f"{timer_log}: expected records up to position {position}, to which the timers' checkpoint says "
-            f"it is written, found their end at {end}. {_RESTORE}"
+            f"{timer_log}: expected records up to position {position}, the end in the timers' checkpoint, "
+            f"found their end at {end}. {_RESTORE}"
         )
 
 
@@ -433,7 +445,9 @@ def _timer_due_ms(records: np.ndarray) -> Longs:
 
 
 def _all_due_before(data: memoryview, read_time_ms: int) -> bool:
-    """Return whether a full file's last record, which was written after the others, shows that none waits."""
+    """Return whether a full file has no waiting timer. Its last record shows this, as it was written after
+    all others.
+    """
     last = (len(data) - _BLANK.size) // RECORD.itemsize * RECORD.itemsize - RECORD.itemsize
     if last < 0 or not _is_blank(data, last + RECORD.itemsize):
         return False
@@ -449,7 +463,9 @@ def _is_blank(data: memoryview, at: int) -> bool:
 
 
 def _due_of_messages(log: Sequence[MappedFile], offsets: Longs) -> Longs:
-    """Due times of messages by their properties; unknown where the message is gone, or there are many."""
+    """Return the due times of messages from their properties. They are unknown if the message is gone, or if
+    there are too many.
+    """
     due = np.full(len(offsets), UNKNOWN_DUE, np.int64)
     there = np.flatnonzero(offsets >= log[0].base_offset)
     if 0 < len(there) <= _DUE_READ_MAX:
@@ -462,7 +478,7 @@ def undecided(layout: StoreLayout, log: Sequence[MappedFile]) -> Longs:
     """Return the physical offset of each undecided half message.
 
     :param log: the commitlog's files, oldest first.
-    :raises CorruptFileError: the offsets, a queue or an operation message can't be read as what it is.
+    :raises CorruptFileError: the offsets, a queue or an operation message are unreadable or malformed.
     """
     positions = _positions(layout)
     found = [np.empty(0, np.int64)]
@@ -486,7 +502,7 @@ def undecided(layout: StoreLayout, log: Sequence[MappedFile]) -> Longs:
 def _decided(
     layout: StoreLayout, log: Sequence[MappedFile], queue_id: int, positions: dict[tuple[str, int], int]
 ) -> Longs:
-    """Queue offsets of the half messages that were committed or rolled back."""
+    """Return the queue offsets of half messages that were committed or rolled back."""
     operations = entries_from(
         layout.consumequeue / OPERATION_TOPIC / str(queue_id),
         positions.get((OPERATION_TOPIC, queue_id), 0),
@@ -511,7 +527,7 @@ def _decided(
 
 
 def _positions(layout: StoreLayout) -> dict[tuple[str, int], int]:
-    """The next queue offset of the broker's own group, by topic and queue."""
+    """Return the next queue offset of the broker's own group, by topic and queue."""
     table = consumer_offsets(layout)
     rows = table.filter(pc.equal(table["group"], pa.scalar(GROUP))).to_pylist()
     return {(row["topic"], row["queue_id"]): row["committed_offset"] for row in rows}

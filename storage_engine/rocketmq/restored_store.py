@@ -1,12 +1,13 @@
-"""Files that make restored segments a store that a broker serves whole: configuration, queues and index.
+"""Files that turn restored segments into a store that a broker serves completely: configuration, queues and
+index.
 
-A broker makes queues again from its last segments alone, and how many these are depends on its version. So
-they are made here, of all segments, by the sizes of files that the broker is going to have.
+A broker rebuilds queues only from its last segments; their number depends on its release. So the queues are
+made here from all segments, with the file sizes in the broker's settings.
 
-The ``config`` directory that a broker needs beside restored segments, derived from their messages. Without it
-a broker rebuilds its queues but serves no topic, and takes whatever it once kept for later (delayed messages,
-timers, half messages, unacknowledged pops) for work still to be done: it would deliver all of it again. With
-it, those queues count as worked off up to their ends.
+A broker also needs a ``config`` directory, which is derived from the messages. Without it a broker rebuilds
+its queues, but serves no topic. It would also handle all old delayed messages, timers, half messages and
+unacknowledged pops again, and deliver them a second time. With it, the queues of such messages count as
+handled up to their ends.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.format.layout import StoreLayout
 
 QUEUE_COLUMNS = ("kind", "topic", "queue_id", "queue_offset", "sys_flag")
-"""Of ``messages``; all that is needed of a row."""
+"""Columns of ``messages`` that are needed to make configuration files."""
 
 _TOPICS = "config/topics.json"
 _DELAYS = "config/delayOffset.json"
 _OFFSETS = ("config/consumerOffset.json", "config/lmqConsumerOffset.json")
-"""The broker's enableLmq decides which of the two is read."""
+"""Files with consumer offsets. The broker's enableLmq decides which of the two it reads."""
 _TIMERS = "config/timercheck"
 
 CONFIG_FILES = (_TOPICS, _DELAYS, *_OFFSETS, _TIMERS)
@@ -66,27 +67,34 @@ _REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
 _QUEUES_OF_ITS_OWN = {SCHEDULE_TOPIC: 18}
 _REVIVE_QUEUES = 8
-"""As many as the broker itself gives these topics (TopicConfigManager#init); fewer would take some away."""
+"""Number of queues that the broker itself gives these topics (TopicConfigManager#init). With fewer, some
+queues would be missing.
+"""
 
 _READ_AND_WRITE = 6
 _TIMER_CHECKPOINT_BYTES = 4096
 _MAX_INT = (1 << 31) - 1
 _MAX_QUEUES = 1 << 16
-"""Of a topic, in ``topics.json``: a damaged or hostile message may name any queue, and clients make an object
-of each queue of a topic. What lies in queues beyond is in the log, and can be exported."""
+"""Most queues of a topic in ``topics.json``. A damaged or hostile message may have any queue id, and clients
+make an object for each queue of a topic. Messages in further queues are still in the log, and can be
+exported.
+"""
 
 _VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-"""Of each file; always the same, so that a restore that is run again writes the same bytes."""
+"""Data version in each file. It is always the same, so that a repeated restore writes the same bytes."""
 _NEWER_VERSION = {**_VERSION, "counter": 1}
-"""A broker takes a file into its RocksDB only if it is newer (RocksDBTopicConfigManager#merge)."""
+"""Data version for a broker with RocksDB: it reads a file into RocksDB only if the file is newer
+(RocksDBTopicConfigManager#merge).
+"""
 
 
 def queues_of(rows: pa.Table) -> pa.Table:
-    """The queues that rows are in: topic, queue_id, last queue_offset, and whether it has inner batches.
+    """Return the queues of these rows: topic, queue_id, last queue_offset, and whether the queue has inner
+    batches.
 
-    Results of several calls can be put together with :func:`merge_queues`.
+    Results of several calls can be joined and given to :func:`merge_queues`.
 
-    :param rows: with :data:`QUEUE_COLUMNS`.
+    :param rows: rows with :data:`QUEUE_COLUMNS`.
     """
     # A topic that is no text is none that a broker has or serves, and what was rolled back is in no queue.
     named = pc.and_(pc.equal(rows["kind"], pa.scalar("message")), pc.is_valid(rows["topic"]))
@@ -108,16 +116,17 @@ def queues_of(rows: pa.Table) -> pa.Table:
 
 
 def merge_queues(queues: pa.Table) -> pa.Table:
-    """One row a queue, whatever number of :func:`queues_of` the rows come from."""
+    """Merge rows from any number of :func:`queues_of` calls, so that each queue has one row."""
     found = queues.group_by(["topic", "queue_id"]).aggregate([("last", "max"), ("inner_batch", "max")])
     ordered = found.select(["topic", "queue_id", "last_max", "inner_batch_max"])
     return ordered.rename_columns(NO_CONFIG_QUEUES.column_names)
 
 
 def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, bytes]:
-    """Files by their path below the store's root, from a result of :func:`merge_queues`.
+    """Return the content of the configuration files, by their path below the store's root. They are made from
+    a result of :func:`merge_queues`.
 
-    :param into_rocksdb: for a broker that keeps in RocksDB what it takes from them.
+    :param into_rocksdb: the broker keeps its configuration in RocksDB, and reads it from these files.
     """
     version = _NEWER_VERSION if into_rocksdb else _VERSION
     by_topic: dict[str, dict[int, int]] = {}
@@ -155,7 +164,9 @@ def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, b
 
 
 def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
-    """A TopicConfig. The type of queue must be right, or the broker builds the other (QueueTypeUtils)."""
+    """Return a TopicConfig. Its type of queue must be right: otherwise the broker builds the other type
+    (QueueTypeUtils).
+    """
     own = _REVIVE_QUEUES if topic.startswith(_REVIVE_PREFIX) else _QUEUES_OF_ITS_OWN.get(topic, 1)
     number = min(max(queues, own), _MAX_QUEUES)
     return {
@@ -171,10 +182,10 @@ def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
 
 
 def _worked_off(by_topic: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    """Offsets of the groups by which the broker reads its own topics.
+    """Return the offsets of the groups with which the broker reads its own topics.
 
-    Which, say TransactionalMessageBridge#fetchConsumeOffset and PopReviveService. Where other groups were
-    nobody knows: they begin where their clients say.
+    The groups are those of TransactionalMessageBridge#fetchConsumeOffset and PopReviveService. The positions
+    of other groups are unknown: they begin where their clients want.
     """
     return {
         f"{topic}@{_TRANSACTION_GROUP if topic in _TRANSACTION_TOPICS else _REVIVE_GROUP}": ends
@@ -184,42 +195,46 @@ def _worked_off(by_topic: dict[str, dict[int, int]]) -> dict[str, dict[int, int]
 
 
 def _timer_checkpoint(end: int) -> bytes:
-    """TimerCheckpoint: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset, masterTimerQueueOffset.
+    """Return a TimerCheckpoint: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset,
+    masterTimerQueueOffset.
 
-    The broker goes on from the lower of the last two (TimerMessageStore#recover).
+    The broker continues from the lower of the last two (TimerMessageStore#recover).
     """
     return struct.pack(">4q", 0, 0, end, end).ljust(_TIMER_CHECKPOINT_BYTES, b"\0")
 
 
 def _json(version: dict[str, int], content: dict[str, Any]) -> bytes:
-    """Keys that are numbers are quoted, which fastjson reads as it does its own unquoted ones."""
+    """Return a config file's content. Keys that are numbers are in quotes here; fastjson reads them like its
+    own keys without quotes.
+    """
     return json.dumps({"dataVersion": version, **content}, indent=1, ensure_ascii=False).encode()
 
 
 _NOWHERE = Path("/no-store-yet")
-"""A root for asking what settings say before anything is there."""
+"""Placeholder of the store's root, to read settings before the store exists."""
 _TOPICS_IN_FILES = RestoredSetting(
     "configManagerVersion",
     "v1",
     "lake",
-    "With v2 the broker reads no topic of those that were made here, and serves none of them.",
+    "With v2 the broker doesn't read the topics that were made here, and serves none of them.",
 )
-"""Content by which a broker reads the configuration that is made (ConfigManagerFactory)."""
+"""Setting with which a broker reads the configuration files that are made here (ConfigManagerFactory)."""
 _MANY_TOPICS = (
-    "queues may have messages of several topics, of which some are gone, and those behind would get "
-    "other queue offsets"
+    "queues may have messages of several topics; if some of these are gone, the messages behind them would "
+    "get other queue offsets"
 )
 _NO_FILLER = {
-    "forceVerifyPropCRC": "it would cut its log off before the first, which has no such checksum",
+    "forceVerifyPropCRC": "it would cut its log off before the first filler message, which has no such "
+    "checksum",
     "enableLmq": _MANY_TOPICS,
     "enableMultiDispatch": _MANY_TOPICS,
 }
-_STILL_POSSIBLE = "Nothing was written. --files-only, without a broker's file, restores the segments alone."
+_STILL_POSSIBLE = "Nothing was written. --files-only, without a broker's file, restores only the segments."
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredStore(RestoredConfig):
-    """RestoredConfig of a broker by its ``broker.conf``; None: of one with the default settings."""
+    """RestoredConfig for a broker with this ``broker.conf``; None: a broker with default settings."""
 
     conf: Path | None
 
@@ -230,21 +245,21 @@ class RestoredStore(RestoredConfig):
     FINISHED: ClassVar[frozenset[str]] = REBUILT
 
     def log_files(self, log: str) -> tuple[str, ...]:
-        """Return nothing: a broker has one log, and all files are beside it."""
+        """Return nothing: a broker has one log, and no file is in the log's own directory."""
         return ()
 
     def check_conf(self) -> None:
-        """Make sure that queues can be made for a broker of the configuration file.
+        """Make sure that queues can be made for a broker with this configuration file.
 
-        :raises RestoreError: no queues can be made for a broker of this configuration.
-        :raises BrokerConfigError: a value that no broker would work with.
+        :raises RestoreError: no queues can be made for such a broker.
+        :raises BrokerConfigError: no broker would accept a value in the file.
         """
         config, layout = self._config(_NOWHERE, ())
         if (unhandled := unhandled_setting(config)) and not has_rocksdb_queues(config):
             kind, setting = unhandled
             raise RestoreError(
-                f"{self.conf}: {setting}: expected a broker with queues in files, which can be made, found "
-                f"one with a {kind}, for which they can't. {_STILL_POSSIBLE}"
+                f"{self.conf}: {setting}: expected a broker with queues in files, which can be made here, "
+                f"found one with a {kind}, for which no queues can be made. {_STILL_POSSIBLE}"
             )
         if deciding := deciding_setting(config):
             setting, means = deciding
@@ -255,17 +270,17 @@ class RestoredStore(RestoredConfig):
         settings_for(config, layout)
 
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
-        """Make sure that a broker would serve what is restored.
+        """Make sure that a broker would serve all restored messages.
 
-        :raises RestoreError: no broker of this configuration would start on the segments and serve them all;
-            or it is a slave's, and its master's log doesn't go on where they end.
+        :raises RestoreError: no broker with this configuration would start with the segments and serve all of
+            them; or the broker is a slave, and its master's log doesn't continue where the segments end.
         """
         sizes = sorted({row.size_bytes for row in receipts})
         if len(sizes) > 1:
             found = " and ".join(map(str, sizes))
             raise RestoreError(
                 f"{receipts[0].log}: expected segments of one size, found {found} bytes: no broker starts on "
-                f"both. {_STILL_POSSIBLE} Those of one size are served: choose them by --from-offset and "
+                f"both. {_STILL_POSSIBLE} Segments of one size are served: choose them by --from-offset and "
                 "--to-offset."
             )
         config, _ = self._config(_NOWHERE, ())
@@ -280,8 +295,8 @@ class RestoredStore(RestoredConfig):
             raise RestoreError(
                 f"receipt of {row.log}/{row.base_offset:020d}: expected whole messages, found "
                 f"{row.damaged_bytes} damaged bytes, which were archived as they were: from there on no "
-                f"queues can be made. {_STILL_POSSIBLE} What lies before it is served: "
-                f"--to-offset {row.base_offset}; the part behind it: --from-offset {row.end}."
+                f"queues can be made. {_STILL_POSSIBLE} The part before it is served: --to-offset "
+                f"{row.base_offset}; the part behind it: --from-offset {row.end}."
             )
         is_slave, is_filled = (
             config.raw.get(ROLE, "").strip() == SLAVE,
@@ -293,10 +308,11 @@ class RestoredStore(RestoredConfig):
             check_goes_on(config, receipts, read_segment)
 
     def _check_filler(self, config: BrokerConfig, *, is_slave: bool) -> None:
-        """Check that a broker would take filler in place of messages that are gone.
+        """Check that a broker would accept filler in place of messages that are gone.
 
-        :param is_slave: of a master that may have what is filled here.
-        :raises RestoreError: it would not.
+        :param is_slave: the broker is a slave, whose master may have the messages that are replaced by filler
+            here.
+        :raises RestoreError: the broker would not accept it.
         """
         for setting, is_set, why in (
             (f"{ROLE}={SLAVE}", is_slave, "its master has the messages themselves"),
@@ -318,7 +334,9 @@ class RestoredStore(RestoredConfig):
         return merge_queues(queues)
 
     def unfinished(self, queues: pa.Table) -> str:
-        """Return "": a half message waits for its end, wherever the log ends."""
+        """Return "": a restored log may end anywhere, since a half message then just waits for its
+        decision.
+        """
         return ""
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
@@ -347,7 +365,7 @@ class RestoredStore(RestoredConfig):
         return "lake" if name == "mappedFileSizeCommitLog" else "default"
 
     def _config(self, root: Path, receipts: Sequence[Receipt]) -> tuple[BrokerConfig, StoreLayout]:
-        """Return the broker's settings at a restored root, whose log is in one directory."""
+        """Return the broker's settings and layout for a restored root, with the log in one directory."""
         here = {
             "storePathRootDir": str(root),
             "storePathCommitLog": str(root / "commitlog"),
@@ -361,10 +379,11 @@ class RestoredStore(RestoredConfig):
 
 
 def _made_by_the_broker(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
-    """Return the settings by which a broker makes queues in RocksDB of all restored segments at its start.
+    """Return the settings with which a broker at its start makes queues in RocksDB from all restored
+    segments.
 
-    It makes them of its last segments (CommitLog#recoverAbnormally, commitLogRecoverMaxNum), and takes the
-    message at physical offset 0 for one that is there already.
+    A broker makes queues only from its last segments (CommitLog#recoverAbnormally, commitLogRecoverMaxNum).
+    It skips the message at physical offset 0, as if it already had an entry.
     """
     first = min((row.base_offset for row in receipts), default=None)
     note = (
@@ -377,7 +396,7 @@ def _made_by_the_broker(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, .
 
 
 def _values(settings: EngineSettings) -> dict[str, str]:
-    """Return the settings that decide which files of queues and index there are, by the broker's names."""
+    """Return the settings that decide which files of queues and index are made, by the broker's names."""
     flags = {
         "enableConsumeQueueExt": settings.ext_enable,
         "enableLmq": settings.light_queues,

@@ -1,27 +1,29 @@
-"""The course of a store over days: how it fills and what its broker deletes, pass by pass
+"""The course of a store over days: its disk fills, and its broker deletes segments pass by pass
 (CleanCommitLogService). Pure.
 
-Only the passes are computed at which something could be decided otherwise: the level reaches another whole
-percent; a window opens or closes; a segment expires; the batch was full; or a segment was rolled that may go.
-Each lies on the broker's own grid of cleanResourceInterval. The passes in between find what the one before
-them found. Why a pass cleans, and which segment goes, say the rules of the real cleanup.
+Only passes with a possibly new decision are computed. Before such a pass the level reaches another whole
+percent, a window opens or closes, a segment expires, the last batch was full, or a new segment makes another
+one deletable. Passes are at the broker's own interval (cleanResourceInterval). The passes in between have the
+same result as the one before them. The rules of the real cleanup decide why a pass cleans, and which segments
+it deletes.
 
-RocketMQ's rules without a store: for a simulation, and for the advice on settings that fit an ingest. Advice:
-the broker deletes a segment once its last write is fileReservedTime ago, and above diskMaxUsedSpaceRatio it
-does so at any hour. So the log needs what comes within fileReservedTime at the busiest time of the day, one
-segment more that has expired in part, and what comes within a pass.
+RocketMQ's rules also work without a store: for a simulation, and for advice on settings that fit an ingest.
+The broker deletes a segment when its last write is fileReservedTime ago; above diskMaxUsedSpaceRatio it does
+so at any hour. So the log needs space for three things: the messages that come within fileReservedTime at the
+busiest time of the day, one more segment that has partly expired, and the messages that come within a pass.
 
-Its kinds, with their numbers:
+Kinds of advice, with their numbers:
 
 - ``fits``, ``does-not-fit``: hours (fileReservedTime), level_percent (with all messages of these hours),
-  cleans_percent (with what has expired and waits for the window or for diskMaxUsedSpaceRatio, too),
+  cleans_percent (also with expired messages that wait for the window or for diskMaxUsedSpaceRatio),
   limit_percent (above it the broker deletes whatever the age, or else refuses writes), longest_hours (the
   longest fileReservedTime that fits this disk), disk_bytes (the smallest disk that these hours fit).
 - ``quiet-disk``: hours, disk_bytes (the smallest on which the time of day alone cleans), level_percent.
 - ``disk-for-wish``: hours (that a person wishes), disk_bytes, level_percent.
-- ``ratio-too-high``: ratio_percent, limit_percent: what has expired outside the window goes too late.
-- ``force-is-off``: refuses_percent: where these hours don't fit, writes are refused.
-- ``window-too-short``: window_bytes (that passes can delete a day), day_bytes (that come).
+- ``ratio-too-high``: ratio_percent, limit_percent: segments that expire outside the window are deleted too
+  late.
+- ``force-is-off``: refuses_percent: if these hours don't fit, writes are refused.
+- ``window-too-short``: window_bytes (that passes can delete in a day), day_bytes (that come in a day).
 - ``trace-topic``: topic, size_bytes, share_percent, longest_hours (without it).
 """
 
@@ -89,7 +91,7 @@ from storage_engine.rocketmq.format.broker_config import (
 from storage_engine.rocketmq.format.layout import StoreLayout
 
 SHARE_UNIT = 1_000_000
-"""Shares of the log are counted in parts of it."""
+"""Number of parts of the log's size in which shares are counted."""
 _PATH = "the disk"
 _NEVER = 1 << 62
 _STEPS_A_LOOK = 2_048
@@ -156,7 +158,7 @@ SETTINGS = (
 _NAMES = frozenset(setting.name for setting in SETTINGS)
 _READ = _NAMES | {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY}
 _INGEST_MS = 7 * DAY_MS
-"""Span of the segments' last writes that tells the ingest."""
+"""Length of the period whose last writes of segments give the ingest."""
 _BLOCK_BYTES = 512
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _LONGEST_HOURS = LONGEST_HORIZON_MS // HOUR_MS
@@ -173,21 +175,21 @@ def course(
 ) -> Course:
     """Compute the course of a store without a hold whose log and queues lie on one disk.
 
-    Queues and indexes grow and go with their share of the log. All that is written is dispatched at once.
+    Queues and indexes grow and shrink in proportion to the log. All written messages are dispatched at once.
 
-    :param limit_seconds: of this thread's processor time.
-    :raises SimulationTooLongError: it takes more.
+    :param limit_seconds: limit of this thread's processor time.
+    :raises SimulationTooLongError: the computation takes longer.
     """
     walk = _Walk(config, start, horizon_ms, zone, limit_seconds)
     return walk.through(CourseRecord(start, horizon_ms) if record is None else record)
 
 
 class _Walk:
-    """A store between two passes.
+    """State of a store between two passes.
 
-    :ivar now_ms: at which the last pass began.
-    :ivar due_ms: at which that pass was due; one that deletes for long delays those behind it.
-    :ivar free_ms: from which on the next pass can begin.
+    :ivar now_ms: time at which the last pass began.
+    :ivar due_ms: time at which that pass was due; a pass that deletes for a long time delays the next ones.
+    :ivar free_ms: time from which the next pass can begin.
     """
 
     def __init__(
@@ -242,11 +244,12 @@ class _Walk:
                 record.point(now_ms, self._used_bytes(), now_ms - self.oldest_ms)
 
     def _delete(self, forced: bool) -> tuple[int, int, int]:
-        """Delete the oldest segments, as long as each may go; the last with content never does.
+        """Delete the oldest segments, up to the first that must stay. The last segment with content is never
+        deleted.
 
-        Its age is asked for at each of them, and a pass pauses in between.
+        Each segment's age is checked before its deletion, since a pass pauses between deletions.
 
-        :return: segments, their bytes, and how many of them had not expired.
+        :return: number of deleted segments, their bytes, and the number of those that had not expired.
         """
         config, at_ms, sealed = self.config, self.now_ms, self.sealed
         may_go = self._deletable()
@@ -268,7 +271,7 @@ class _Walk:
         return segments, size_bytes, unexpired
 
     def _next_pass_ms(self) -> int:
-        """Find the next pass at which something may differ, and make it the one that is due."""
+        """Find the next pass with a possibly new decision, make it the due one, and return when it begins."""
         percent = percent_rounded_up(self._used_bytes(), self.start.disk_bytes)
         soonest_ms = self.now_ms
         at_ms = self._crossing_ms(percent)
@@ -289,9 +292,9 @@ class _Walk:
         return self._begin_at(at_ms)
 
     def _begin_at(self, at_ms: int) -> int:
-        """Make the first pass at or after a moment the one that is due; return when it begins.
+        """Make the first pass at or after a time the due one, and return when it begins.
 
-        One that is late begins as soon as the one before it has ended.
+        A late pass begins as soon as the one before it has ended.
         """
         next_due_ms = self.due_ms + self.interval_ms
         if at_ms <= self.free_ms and self.free_ms > next_due_ms:
@@ -302,7 +305,7 @@ class _Walk:
         return self.due_ms
 
     def _crossing_ms(self, percent: int) -> int:
-        """Return when the level is above this whole percent."""
+        """Return the time at which the level exceeds this whole percent."""
         if not self.accepted:
             return _NEVER
         least_used = percent * self.start.disk_bytes // 100 + 1 - self.start.other_bytes
@@ -310,7 +313,9 @@ class _Walk:
         return self._when_came(least_log - self.log_bytes)
 
     def _filled_ms(self) -> int:
-        """Return when the log goes on behind the segment that is written to now, or behind the last one."""
+        """Return the time at which the active segment is full and the next one begins. If no segment is
+        active, return the time of the next message.
+        """
         if not self.accepted:
             return _NEVER
         left_bytes = self.start.segment_bytes - self.active_bytes
@@ -340,7 +345,7 @@ class _Walk:
         self.came_bytes, self.now_ms = came, at_ms
 
     def _causes(self, percent: int) -> tuple[tuple[str, ...], bool]:
-        """Return the causes at a level and at this time of day, and whether they ignore age."""
+        """Return the causes of a cleanup at a level and at this time of day, and whether they ignore age."""
         is_open = bisect_right(self.window_changes, self.now_ms) % 2 == 1
         found = self.causes.get((percent, is_open))
         if found is None:
@@ -353,7 +358,7 @@ class _Walk:
         return found
 
     def _deletable(self) -> int:
-        """Return how many segments lie before the last with content."""
+        """Return the number of segments before the last one with content."""
         return len(self.sealed) if self.active_bytes or not self.sealed else len(self.sealed) - 1
 
     def _used_bytes(self) -> int:
@@ -375,9 +380,9 @@ class _Walk:
 
 
 def config_of(values: Mapping[str, str]) -> BrokerConfig:
-    """Return the effective settings, with only those set that decide a simulation.
+    """Return the effective settings. Only values that matter for a simulation are set.
 
-    :raises BrokerConfigError: a value that the broker would not work with.
+    :raises BrokerConfigError: the broker would not accept a value.
     """
     known = {name: value for name, value in values.items() if name in _READ}
     interval = known.get(_INTERVAL, str(DEFAULT_INTERVAL_MS))
@@ -389,9 +394,9 @@ def config_of(values: Mapping[str, str]) -> BrokerConfig:
 
 
 def values_of(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the values in effect of all settings that can be changed.
+    """Return the effective values of all settings that can be changed.
 
-    :raises BrokerConfigError: a value that the broker would not work with.
+    :raises BrokerConfigError: the broker would not accept a value.
     """
     read = config_of(config)
     return {
@@ -408,7 +413,7 @@ def values_of(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def unsupported(config: Mapping[str, str]) -> str:
-    """Say why a store so configured can't be simulated; "": it can."""
+    """Return the reason why a store with these settings can't be simulated; "": it can."""
     paths = config.get("storePathCommitLog", "").strip().rstrip(MULTI_PATH_SPLITTER)
     if MULTI_PATH_SPLITTER in paths:
         return "its commitlog is on several disks (storePathCommitLog), and a simulation has one"
@@ -423,9 +428,10 @@ def course_start(
     zone: ZoneInfo,
     oldest_message_ms: int | None,
 ) -> CourseStart | None:
-    """Return the start of a simulation; None where the disk's level, or its log, is unknown.
+    """Return the start of a simulation; None: the disk's level is unknown, or the log has no segment.
 
-    Its ingest is as the last writes of the last seven days tell it; 0 bytes where they tell nothing.
+    The ingest is computed from segments' last writes within the last seven days. It is 0 bytes if they don't
+    show it.
     """
     disk, (log,) = least_used(snapshot.log_disks), snapshot.logs
     if disk is None or not disk.total_bytes or disk.usable_bytes is None or not log.segments:
@@ -455,7 +461,7 @@ def course_start(
 
 
 def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple[int, int]]:
-    """Return the log's max offset over the last days, by the last writes of its segments."""
+    """Return the growth of the log's max offset over the last days, from the last writes of its segments."""
     ends = [(mtime_ms(segment), segment.end_offset) for segment in log.sealed]
     begin = [(oldest_message_ms, log.min_offset)] if len(ends) < 2 else []
     points = [*begin, *ends, (now_ms, log.max_offset)]
@@ -464,7 +470,9 @@ def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple
 
 
 def _allocated(layout: StoreLayout) -> Iterator[int]:
-    """Yield the bytes that each file of queues and indexes takes of the disk; one that is gone takes none."""
+    """Yield the disk space of each file of queues and indexes, in bytes. A file that is gone meanwhile is
+    skipped.
+    """
     for directory in (layout.consumequeue, layout.batchconsumequeue, layout.index):
         for root, _, names in os.walk(directory):
             for name in names:
@@ -475,9 +483,9 @@ def _allocated(layout: StoreLayout) -> Iterator[int]:
 
 
 def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
-    """Return advice for a store; empty where there is none.
+    """Return advice for a store; empty: there is none.
 
-    :param wished_hours: how long messages should stay; None: not given.
+    :param wished_hours: hours for which a person wants messages to stay; None: not given.
     """
     if start.ingest.day_bytes == 0:
         return ()
@@ -513,10 +521,10 @@ def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -
 
 
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most that a disk is used at this ingest while each segment is deleted as soon as it has
-    expired.
+    """Return the most bytes of a disk that are used at this ingest, if each segment is deleted as soon as it
+    has expired.
 
-    :param hours: instead of fileReservedTime.
+    :param hours: value to assume in place of fileReservedTime.
     """
     a_pass = start.ingest.hour_bytes(0)
     pass_bytes = max(a_pass) * interval_ms(config) // HOUR_MS
@@ -525,7 +533,7 @@ def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
 
 
 def longest_hours(config: BrokerConfig, start: CourseStart) -> int:
-    """Return the longest fileReservedTime that fits the disk; -1: none does."""
+    """Return the longest fileReservedTime that fits the disk; -1: no value fits."""
     limit = _limit_percent(config)
 
     def fits(hours: int) -> bool:
@@ -539,18 +547,20 @@ def longest_hours(config: BrokerConfig, start: CourseStart) -> int:
 
 
 def smallest_disk_bytes(used_bytes: int, level_percent: int) -> int:
-    """Return the smallest disk whose level isn't above this with so much used."""
+    """Return the size of the smallest disk on which these used bytes don't exceed the level."""
     return -(-used_bytes * 100 // level_percent)
 
 
 def _limit_percent(config: BrokerConfig) -> int:
-    """Return the level above which young segments are deleted, or writes refused."""
+    """Return the level above which segments are deleted whatever their age, or writes are refused."""
     force, warning = config.disk_space_clean_forcibly_percent, config.disk_space_warning_level_percent
     return min(force, warning) if config.clean_file_forcibly_enable else warning
 
 
 def _of_window(config: BrokerConfig, start: CourseStart) -> list[Advice]:
-    """Say on which disk the time of day is enough, and whether it lasts for what comes in a day."""
+    """Advise on the window: on which disk deletions in the window alone are enough, or that the window is too
+    short for a day's messages.
+    """
     hours = sorted({hour for hour in delete_hours(config) if 0 <= hour < HOURS_A_DAY})
     if not hours:
         return []
@@ -659,14 +669,16 @@ RULES = RocketMQRules()
 def unheld_segments(
     snapshot: StoreSnapshot, config: BrokerConfig, until_ms: int, zone: ZoneInfo, start: CourseStart | None
 ) -> tuple[Segment, ...]:
-    """Return the oldest sealed segments, as many as go by a moment, from that of the snapshot on.
+    """Return the oldest sealed segments that the broker would delete by a given time, counted from the
+    snapshot's time.
 
-    The last with content never goes. Where the course of the disks isn't known, age protects nothing from a
-    broker that may delete by force, and the hour nothing from any.
+    The last segment with content is never deleted. If the course of the disks is unknown, the worst is
+    assumed: segments are deleted outside the window as well, and if the broker may delete by force, whatever
+    their age.
 
-    :param config: as it is once nothing is held.
-    :param start: of the course of this store; None: not known.
-    :raises BrokerConfigError: a deleteWhen that the broker can't parse.
+    :param config: settings after the end of the hold.
+    :param start: start of this store's course; None: unknown.
+    :raises BrokerConfigError: the broker can't parse deleteWhen.
     """
     (log,) = snapshot.logs
     may_go = [segment for segment in log.sealed if segment.end_offset < log.max_offset]
@@ -684,7 +696,7 @@ def unheld_segments(
 
 
 def _is_one_level(snapshot: StoreSnapshot, config: BrokerConfig) -> bool:
-    """Return whether the disk that a course follows is the only one whose level decides."""
+    """Return whether only the level of the course's disk can lead to deletions."""
     disk, dependents = least_used(snapshot.log_disks), snapshot.dependents_disk
     if disk is None or dependents.used_percent is None:
         return False
@@ -697,7 +709,9 @@ def _is_one_level(snapshot: StoreSnapshot, config: BrokerConfig) -> bool:
 def _in_course(
     log: LogSnapshot, config: BrokerConfig, until_ms: int, zone: ZoneInfo, start: CourseStart
 ) -> int | None:
-    """Return how many segments the broker deletes in the course of this time; None: it can't be computed."""
+    """Return the number of segments that the broker deletes in a simulation of this time; None: it takes too
+    long to compute.
+    """
     full = [segment for segment in log.segments if segment.end_offset <= log.max_offset]
     # As they are: a start for a record has them in rows of many.
     runs = tuple(SegmentRun(1, s.facts.size_bytes, mtime_ms(s), mtime_ms(s)) for s in full)

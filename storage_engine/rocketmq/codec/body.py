@@ -1,7 +1,7 @@
-"""Message bodies as their producers made them: clients compress large ones before they send them.
+"""Decompression of message bodies. Clients compress large bodies before they send them.
 
-The broker and the lake keep a body as it came; this takes the compression off when it is read. The
-functions take and give Arrow arrays, so that they serve as they are as functions in DuckDB and Spark.
+The broker and the lake keep a body as it came, so it is decompressed when it is read. The functions take and
+return Arrow arrays, so that DuckDB and Spark can use them as SQL functions directly.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from storage_engine.exceptions import CorruptBodyError
 from storage_engine.rocketmq.codec import frame_layout as frame
 
 MAX_BODY_BYTES = 64 << 20
-"""Bytes of a body without its compression, unless told otherwise. Clients send at most 4 MiB
-(maxMessageSize)."""
+"""Default for the largest size of a decompressed body, in bytes. Clients send at most 4 MiB (maxMessageSize).
+"""
 
 _MAX_ARRAY_BYTES = (1 << 31) - 1
-"""Bytes that an Arrow array of binaries can hold; this also bounds the memory of one call."""
+"""Most bytes that an Arrow array of binaries can hold. This also limits the memory of one call."""
 
 _MAX_SQL_BYTES = 1 << 30
-"""Bytes that one call of the SQL function returns at most: DuckDB's batches have 2,048 rows."""
+"""Most bytes that one call of the SQL function returns. DuckDB's batches have 2,048 rows."""
 
 PART_BYTES = 32 << 20
-"""Bytes of bodies without their compression that are in memory at a time, unless one is larger."""
+"""Most bytes of decompressed bodies in memory at one time. A single larger body may exceed it."""
 
 _TYPE_SHIFT = 8
 
@@ -49,19 +49,21 @@ def decompress_bodies(
     max_body_bytes: int = MAX_BODY_BYTES,
     on_error: Literal["raise", "null"] = "raise",
 ) -> pa.Array[Any]:
-    """Take the compression off every body that has one; others come back as they are.
+    """Decompress every compressed body; other bodies are returned unchanged.
 
-    ``sys_flag`` says which (MessageSysFlag): bit 0 compressed, bits 8 to 10 by what: 1 an LZ4 frame, 2 a
-    Zstandard frame, 3 or (older clients) 0 a zlib stream (CompressionType#findByValue, Lz4Compressor,
-    ZstdCompressor, ZlibCompressor).
+    ``sys_flag`` describes the compression (MessageSysFlag). Bit 0: the body is compressed. Bits 8 to 10: the
+    format, 1 for an LZ4 frame, 2 for a Zstandard frame, 3 or (older clients) 0 for a zlib stream
+    (CompressionType#findByValue, Lz4Compressor, ZstdCompressor, ZlibCompressor).
 
     :param bodies: column ``body``; a null stays null.
     :param sys_flags: column ``sys_flag`` of the same rows.
-    :param max_body_bytes: a body that grows beyond it is an error: a few KB can expand to gigabytes.
-    :param on_error: ``null``: a body that can't be decompressed becomes null; so do the largest, as many as
-        it takes, where all of them together are more than an array can hold.
-    :return: of the type of ``bodies``.
-    :raises CorruptBodyError: a body contradicts its flag, is too large, or all of them together are.
+    :param max_body_bytes: limit for one decompressed body; a larger one is an error, since a few KB can
+        expand to gigabytes.
+    :param on_error: ``null``: a body that can't be decompressed becomes null. If all bodies together exceed
+        what an array can hold, the largest become null until the rest fits.
+    :return: an array of the same type as ``bodies``.
+    :raises CorruptBodyError: a body contradicts its flag or is too large, or all bodies together are too
+        large.
     """
     return _in_one(bodies, sys_flags, max_body_bytes, on_error, _MAX_ARRAY_BYTES)
 
@@ -71,9 +73,10 @@ def decompressed_parts(
     sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
     part_bytes: int = PART_BYTES,
 ) -> Iterator[pa.Array[Any]]:
-    """:func:`decompress_bodies`, null for errors, of any number of bodies in bounded memory.
+    """Decompress any number of bodies in bounded memory, as :func:`decompress_bodies` does with null for
+    errors.
 
-    :param part_bytes: bytes of a part's compressed bodies at most, unless one alone is larger.
+    :param part_bytes: most bytes of decompressed bodies in one part; one larger body alone may exceed it.
     :return: arrays of one type whose lengths together are those of ``bodies``, in its order.
     """
     body_array, flags, rows = _compressed_rows(bodies, sys_flags)
@@ -91,15 +94,16 @@ def decompressed_parts(
 
 # DuckDB looks at these hints, and can't have them more exact.
 def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-    """:func:`decompress_bodies` as a function of SQL: a body that can't be decompressed becomes null.
+    """Decompress bodies as an SQL function, see :func:`decompress_bodies`. A body that can't be decompressed
+    becomes null.
 
-    So do the largest of a batch, as many as it takes, where together they come to more than 1 GiB.
+    If a batch's bodies together exceed 1 GiB, its largest bodies become null, too, until the rest fits.
     """
     return _in_one(bodies, sys_flags, MAX_BODY_BYTES, "null", _MAX_SQL_BYTES)
 
 
 def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Return a mask of the messages with a compressed body, by whichever codec."""
+    """Return a mask of the messages with a compressed body, whatever the codec."""
     bit = pa.scalar(frame.COMPRESSED, sys_flags.type)
     found: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
     return found
@@ -112,7 +116,7 @@ def _in_one(
     on_error: Literal["raise", "null"],
     max_bytes: int,
 ) -> pa.Array[Any]:
-    """One array of all; ``max_bytes`` of them together."""
+    """Return one array of all bodies, of ``max_bytes`` together at most."""
     body_array, flags, rows = _compressed_rows(bodies, sys_flags)
     sizes = _sizes(body_array)
     total_bytes = int(sizes.sum() - sizes[rows].sum())
@@ -142,7 +146,7 @@ def _in_one(
 def _compressed_rows(
     bodies: pa.Array[Any] | pa.ChunkedArray[Any], sys_flags: pa.Array[Any] | pa.ChunkedArray[Any]
 ) -> tuple[pa.Array[Any], Longs, Longs]:
-    """The bodies and flags as flat arrays, and the rows whose bodies are compressed."""
+    """Return the bodies and flags as flat arrays, and the row numbers of compressed bodies."""
     body_array, flag_array = _flat(bodies), _flat(sys_flags)
     if len(body_array) != len(flag_array):
         raise ValueError(f"expected a sys_flag for each of {len(body_array)} bodies, found {len(flag_array)}")
@@ -152,7 +156,10 @@ def _compressed_rows(
 
 
 def _body(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> bytes:
-    """:raises CorruptBodyError: it can't be decompressed as its flag says."""
+    """Return one decompressed body.
+
+    :raises CorruptBodyError: the body can't be decompressed in the format of its flag.
+    """
     content = bodies[row].as_buffer()
     try:
         return _decompressed(content, flag, max_body_bytes)
@@ -171,7 +178,7 @@ def _body_or_null(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: in
 
 
 def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -> pa.Array[Any]:
-    """Return the bodies with those of some rows replaced."""
+    """Return the bodies, with decompressed ones in the place of the compressed ones."""
     if not len(rows):
         return bodies
     if bodies.type == pa.binary_view():
@@ -184,12 +191,12 @@ def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -
 
 
 def _within(rows: Longs, start: int, end: int) -> Longs:
-    """Return those rows that lie in a slice, counted from its start."""
+    """Return the row numbers within a slice, counted from the start of the slice."""
     return rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
 
 
 def _sizes(bodies: pa.Array[Any]) -> Longs:
-    """Bytes of each; 0 of a null."""
+    """Return the size of each body in bytes; 0 for a null."""
     known: Any = bodies.cast(pa.binary()) if bodies.type == pa.binary_view() else bodies
     return np.asarray(pc.fill_null(pc.binary_length(known), 0), np.int64)
 
@@ -199,7 +206,7 @@ def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
-    """Return the same as ``pa.array``, at a sixth of its cost."""
+    """Build the same array as ``pa.array`` does, at a sixth of the cost."""
     offsets = np.zeros(len(values) + 1, np.int64 if pa.types.is_large_binary(kind) else np.int32)
     np.cumsum([len(value or b"") for value in values], out=offsets[1:])
     valid = pa.array([value is not None for value in values]).buffers()[1]
@@ -208,7 +215,10 @@ def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
 
 
 def _decompressed(content: pa.Buffer, flag: int, max_bytes: int) -> bytes:
-    """:raises ValueError: with the value found instead."""
+    """Return a decompressed body.
+
+    :raises ValueError: the body is malformed; the text says what was found instead.
+    """
     kind = (flag & frame.COMPRESSION_TYPE_MASK) >> _TYPE_SHIFT
     if kind not in _DECOMPRESS:
         raise ValueError(f"compression type {kind}, which no client writes")
@@ -252,4 +262,4 @@ def _frames(codec: Literal["lz4", "zstd"]) -> _Decompress:
 
 
 _DECOMPRESS: dict[int, _Decompress] = {0: _inflate, 1: _frames("lz4"), 2: _frames("zstd"), 3: _inflate}
-"""By the number that the system flag has (CompressionType)."""
+"""Decompressors by the number in the system flag (CompressionType)."""

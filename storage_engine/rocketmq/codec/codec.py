@@ -1,7 +1,8 @@
-"""RocketMQ commitlog ↔ Arrow: one row a frame, and what it takes to rebuild the segment byte for byte.
+"""RocketMQ commitlog ↔ Arrow: one row for each frame, with all data needed to rebuild the segment byte for
+byte.
 
-``encode(decode(segment)) == segment`` for any bytes whatever. Typed columns carry the frame where
-they can; a row that they alone would not bring back exactly has its bytes in ``raw`` too.
+``encode(decode(segment)) == segment`` for any bytes. Typed columns hold the frame's fields. If they alone
+wouldn't restore a frame exactly, the row has the frame's bytes in ``raw``, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _MAX_CHUNK_BYTES = 16 << 20
 
 
 def default_chunk_bytes(segment_bytes: int) -> int:
-    """Long enough to cluster well, a quarter of the segment at most, and no more than caches can hold."""
+    """Return the length of a range: a quarter of the segment, but long enough for rows to cluster well, and
+    no longer than the processor's caches can hold.
+    """
     return min(_MAX_CHUNK_BYTES, max(_MIN_CHUNK_BYTES, segment_bytes // 4))
 
 
@@ -56,12 +59,12 @@ class RocketMQCodec(SegmentCodec):
     def decode(
         self, data: SegmentBytes, base_offset: int, *, chunk_bytes: int | None = None, context: str = ""
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
-        """Yield the rows of consecutive byte ranges of a whole segment, with the damage found there.
+        """Yield the rows of consecutive byte ranges of a whole segment, with the damage found in each range.
 
-        Rows of a range are sorted by (topic, queue_id, physical_offset); blank and undecodable ones
-        come last. Body and property CRCs are checked.
+        Rows of a range are sorted by (topic, queue_id, physical_offset); blank and undecodable rows come
+        last. Body and property CRCs are checked.
 
-        :param data: the whole segment file, unchanged until the iteration ends.
+        :param data: the whole segment file, which must not change until the iteration ends.
         :param base_offset: physical offset of its first byte.
         :param chunk_bytes: length of a range; a longer frame is a range of its own.
         """
@@ -86,10 +89,10 @@ class RocketMQCodec(SegmentCodec):
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
-        :param rows: in any order; columns beyond the schema are ignored.
+        :param rows: rows in any order; columns that aren't in the schema are ignored.
         :return: bytes written. Rows of one call don't overlap, so it is also the bytes covered.
-        :raises ProofError: when a row lies outside ``out``, rows overlap, or a row has neither raw
-            bytes nor all that a frame needs.
+        :raises ProofError: a row lies outside ``out``, rows overlap, or a row has neither raw bytes nor all
+            columns of a frame.
         """
         from storage_engine.rocketmq.codec.encode import encode_rows
 
@@ -103,7 +106,7 @@ class RocketMQCodec(SegmentCodec):
         return filler_rows(starts, ends, stored_ms)
 
     def older_rows(self, rows: pa.Table) -> pa.Table:
-        """Return decoded rows with the pairs of properties that lakes of a version below 3 have."""
+        """Return decoded rows in the form of lakes before version 3, with properties as pairs."""
         from storage_engine.rocketmq.codec.encode import older_rows
 
         return older_rows(rows)

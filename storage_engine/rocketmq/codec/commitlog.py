@@ -1,13 +1,13 @@
-"""A commitlog segment's bytes: which frames lie in it, where they end, and what is damaged.
+"""Frames in a commitlog segment's bytes, their end, and damaged ranges.
 
-Works on bytes that somebody else has read; opens no file but in ``read_store_timestamp``. The bytes
-must not change meanwhile: the kernels trust what they have checked. Copy what a broker still writes to.
+Works on bytes that the caller has read; only ``read_store_timestamp`` opens a file. The bytes must not change
+meanwhile, as the kernels check each byte only once. Copy bytes that a broker still writes to.
 
-Where a segment's messages end, found from its tail: for who only looks. Deletions walk every frame. A file is
-made with zeros and written from its beginning on, so that a bisection finds about where it ends. The last
-message before that is found by its magic and by the offset that each one has of itself. From there on frames
-are followed by their sizes. Checksums are not looked at, nor anything before that message, and a torn message
-counts as whole.
+There is also a quick search for the end of a segment's messages, from its tail. It is for callers that only
+look. Deletions walk every frame. A file is created full of zeros and written from its beginning on, so that a
+bisection finds the approximate end. The last message before that is recognised by its magic and by its own
+offset in its header. From there on, each frame's size leads to the next frame. Neither checksums nor frames
+before that message are checked, and a torn message counts as whole.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 SegmentBytes = memoryview | bytes | bytearray | npt.NDArray[np.uint8]
 
 MAX_CHUNK_BYTES = 1 << 30
-"""Arrow's 32-bit offsets must be able to address all texts and bodies of a chunk."""
+"""Most bytes of a chunk: Arrow's 32-bit offsets must address all of its texts and bodies."""
 
 _MAX_DAMAGES = 1000
 _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _BLOCK: Final = 4096
 _WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
-"""Bytes that are searched backwards for a message's beginning; a broker takes none above 4 MiB by default."""
+"""Lengths of the ranges that are searched backwards for a message's beginning. By default a broker accepts no
+message above 4 MiB.
+"""
 _MAGICS: Final = tuple(struct.pack(">I", magic) for magic in (frame.MAGIC_V1, frame.MAGIC_V2))
 _MESSAGES: Final = frozenset({frame.MAGIC_V1, frame.MAGIC_V2})
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
@@ -51,7 +53,7 @@ _OFFSET: Final = struct.Struct(">q")
 
 
 class FrameKind(IntEnum):
-    """Kind of a segment's row; the values are those of the kernels."""
+    """Kind of a segment's row, with the same numbers as in the kernels."""
 
     MESSAGE = 0
     BLANK = 1
@@ -60,15 +62,15 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameTable:
-    """Frames of a segment as they lie, one array element each.
+    """Frames of a segment in the order of their offsets, one array element each.
 
     :param physical_offset: offset of the first byte in the log.
-    :param kind: uint8, a FrameKind. Blank and undecodable runs come in pieces of at most 1 MiB.
+    :param kind: uint8, a FrameKind. Blank and undecodable ranges are split into rows of at most 1 MiB.
     :param topic: int32, index into ``topics``; -1 where there is no message.
     :param store_timestamp_ms: milliseconds since the epoch.
-    :param topics: names, decoded with U+FFFD for bytes that are no UTF-8.
-    :param damages: ranges that are no frame, and why. Elements of a blank or undecodable row are 0 where a
-        message would have a value.
+    :param topics: topic names; bytes that are no UTF-8 become U+FFFD.
+    :param damages: ranges that are no frame, with the reason. Blank and undecodable rows have 0 in the fields
+        of a message.
     """
 
     physical_offset: npt.NDArray[np.int64]
@@ -85,7 +87,7 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueNames:
-    """The queues of a chunk, by code."""
+    """Topics and queue ids of a chunk's queues, by the queue's code."""
 
     topic_positions: npt.NDArray[np.int64]
     topic_lengths: npt.NDArray[np.int32]
@@ -94,9 +96,9 @@ class QueueNames:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameChunk:
-    """Consecutive rows of a walk. The arrays are only valid until the walk goes on.
+    """Consecutive rows of a walk. The arrays are valid only until the walk's next step.
 
-    Totals are over the messages; they bound what decoding them needs.
+    The totals count the bytes of the messages' parts, and limit the memory that decoding needs.
     """
 
     positions: npt.NDArray[np.int64]
@@ -114,10 +116,10 @@ class FrameChunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """What the kernel says of each row of a chunk.
+    """Fields that the kernel writes for each row of a chunk.
 
-    :param faults: why a row is no frame.
-    :param origins: position where the run began that a row is a piece of.
+    :param faults: reason why a row is no frame.
+    :param origins: start position of the undecodable run that a row is a part of.
     """
 
     positions: npt.NDArray[np.int64]
@@ -129,7 +131,7 @@ class _Rows:
 
     @classmethod
     def room_for(cls, count: int) -> _Rows:
-        """Return arrays for so many rows, with whatever is there."""
+        """Return uninitialised arrays for this number of rows."""
         return cls(
             np.empty(count, np.int64),
             np.empty(count, np.int32),
@@ -140,7 +142,7 @@ class _Rows:
         )
 
     def first(self, count: int) -> _Rows:
-        """Return so many of the rows, without a copy."""
+        """Return this number of rows from the first on, without a copy."""
         return _Rows(
             self.positions[:count],
             self.sizes[:count],
@@ -154,7 +156,7 @@ class _Rows:
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
     """Return the bytes as an array, without a copy.
 
-    :raises ValueError: when they aren't contiguous single bytes.
+    :raises ValueError: the buffer isn't one contiguous run of single bytes.
     """
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
@@ -173,10 +175,10 @@ def iterate_frames(
 ) -> Iterator[FrameChunk]:
     """Walk over a segment in chunks of about ``chunk_bytes``; a longer frame is a chunk of its own.
 
-    :param data: the whole segment file: a blank frame is known by reaching to its end.
+    :param data: the whole segment file: a blank frame is recognised by reaching to the file's end.
     :param base_offset: physical offset of the first byte.
     :param start: position in ``data`` of the first frame.
-    :param load: makes parts of ``data`` readable; None: all of it is.
+    :param load: makes parts of ``data`` readable; None: all of ``data`` is readable.
     """
     from storage_engine.crc import crc_engine
     from storage_engine.rocketmq.codec import frame_kernels
@@ -247,12 +249,12 @@ def iterate_frames(
 def scan_segment(
     data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True
 ) -> FrameTable:
-    """Return every frame of a sealed segment, with what a check of queues, index and time needs of it.
+    """Return every frame of a sealed segment, with the fields that checks of queues, index and time use.
 
     :param data: the whole segment file.
     :param base_offset: physical offset of its first byte.
     :param start: position of the first frame to look at.
-    :raises ValueError: when ``start`` lies outside ``data``.
+    :raises ValueError: ``start`` is outside ``data``.
     """
     from storage_engine.rocketmq.codec import frame_kernels
 
@@ -310,12 +312,13 @@ def scan_segment(
 
 
 def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True) -> int:
-    """Return where in a segment its frames end, as recovery walks it (CommitLog#recoverNormally).
+    """Return the position at which a segment's frames end, by a walk as in recovery
+    (CommitLog#recoverNormally).
 
     :param data: the whole segment file.
-    :param start: position of a frame to begin with.
-    :return: position of the first thing that is no valid frame (zeros never written to, a torn frame);
-        the file's length when it is full.
+    :param start: position of the first frame to read.
+    :return: position of the first bytes that are no valid frame, such as unwritten zeros or a torn frame; the
+        file's length if it is full.
     """
     from storage_engine.crc import crc_engine
     from storage_engine.rocketmq.codec import frame_kernels
@@ -333,8 +336,8 @@ def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, ch
 def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> bool:
     """Return whether any frame at or behind ``start`` gets a consume queue entry.
 
-    Those flagged prepared or rollback get none (CommitLogDispatcherBuildConsumeQueue). Bad bytes are passed
-    over, not taken for the end: what lies behind them may still wait for dispatch.
+    Frames flagged prepared or rollback get no entry (CommitLogDispatcherBuildConsumeQueue). The walk passes
+    over bad bytes and doesn't end there: frames behind them may still wait for dispatch.
 
     :param start: position of a frame.
     """
@@ -350,8 +353,8 @@ def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offse
 
     :param base_offset: physical offset of the file's first byte.
     :return: milliseconds since the epoch.
-    :raises CorruptFrameError: when no message begins there.
-    :raises OSError: when the file can't be read.
+    :raises CorruptFrameError: no message begins there.
+    :raises OSError: the file can't be read.
     """
     with open_stored(path) as file:
         file.seek(position)
@@ -379,7 +382,7 @@ def _check_span(length: int, base_offset: int, start: int) -> None:
 
 
 def _queue_names(table: npt.NDArray[np.uint8], count: int) -> QueueNames:
-    """Return the first queues of the kernel's table, without a copy."""
+    """Return the first ``count`` queues of the kernel's table, without a copy."""
     from storage_engine.rocketmq.codec import frame_kernels
 
     positions = table[frame_kernels.QUEUE_TOPIC_AT_AT : frame_kernels.QUEUE_TOPIC_LENGTHS_AT].view(np.int64)
@@ -391,9 +394,10 @@ def _queue_names(table: npt.NDArray[np.uint8], count: int) -> QueueNames:
 def _damages(
     data: npt.NDArray[np.uint8], base_offset: int, rows: _Rows, run: tuple[int, bytes]
 ) -> tuple[Damage, ...]:
-    """One entry a run of undecodable rows; the last one sums up what goes beyond a thousand.
+    """Return one damage for each run of undecodable rows. After a thousand, the last entry sums up the rest.
 
-    :param run: where the run began that goes on here, and the bytes there, which may be gone.
+    :param run: start of a run that an earlier chunk began, and the bytes there, which may no longer be in
+        memory.
     """
     bad = np.flatnonzero(rows.kinds == FrameKind.UNDECODABLE)
     if len(bad) == 0:
@@ -425,9 +429,9 @@ def _header(data: npt.NDArray[np.uint8], position: int) -> bytes:
 
 
 def _explain(header: bytes, length: int, base_offset: int, position: int, fault: int) -> tuple[str, str]:
-    """Return the valid value of a frame at ``position``, and the value found there.
+    """Return what a valid frame at ``position`` would have, and what was found instead.
 
-    :param header: the bytes that begin there.
+    :param header: the bytes from this position on.
     :param length: of the segment.
     """
     from storage_engine.rocketmq.codec import frame_kernels
@@ -455,7 +459,8 @@ def _explain(header: bytes, length: int, base_offset: int, position: int, fault:
 
 
 def near_logical_end(data: memoryview, base_offset: int) -> int:
-    """Return the position at which a segment's frames end, by its tail; 0 where no frame begins it.
+    """Return the position at which a segment's frames end, searched from its tail; 0: the segment begins with
+    no frame.
 
     :param data: the whole segment file.
     :param base_offset: physical offset of its first byte.
@@ -476,7 +481,7 @@ def near_logical_end(data: memoryview, base_offset: int) -> int:
 
 
 def last_message(data: memoryview, base_offset: int) -> bytes:
-    """Return the last message of a full segment; empty where none is found near its end.
+    """Return the bytes of a full segment's last message; empty: no message is found near the segment's end.
 
     :param data: the whole segment file.
     :param base_offset: physical offset of its first byte.
@@ -486,17 +491,19 @@ def last_message(data: memoryview, base_offset: int) -> bytes:
 
 
 def _last_message(data: memoryview, base_offset: int, end: int) -> int:
-    """Return the position of the last message that begins before ``end``; 0: none is found near it."""
+    """Return the position of the last message that begins before ``end``; 0: no message is found near
+    ``end``.
+    """
     starts = message_starts(lambda start, stop: bytes(data[start:stop]), end)
     return next((at for at in starts if _frame_bytes(data, at, base_offset)), 0)
 
 
 def message_starts(read: Callable[[int, int], bytes], end: int) -> Iterator[int]:
-    """Yield the positions at which a message may begin, from a position back; the last one comes first.
+    """Yield the positions at which a message may begin, backwards from a position.
 
-    A magic in a body counts, too: it is followed by the offset of its place only by a rare chance.
+    A magic within a body counts as well. Only by a rare chance is it followed by the matching offset.
 
-    :param read: the segment's bytes from one position up to another.
+    :param read: returns the segment's bytes between two positions.
     """
     for window in _WINDOWS_BYTES:
         start = max(0, end - window)
@@ -509,7 +516,7 @@ def message_starts(read: Callable[[int, int], bytes], end: int) -> Iterator[int]
 
 
 def _frame_bytes(data: memoryview, at: int, base_offset: int) -> int:
-    """Return the size of the frame at a position; 0: none begins there."""
+    """Return the size of the frame at a position; 0: no frame begins there."""
     if at < 0 or at + frame.BLANK_HEADER_BYTES > len(data):
         return 0
     size, magic = _SIZE_AND_MAGIC.unpack_from(data, at)

@@ -1,4 +1,6 @@
-"""A chunk of frames → an Arrow table: allocates the columns, has the kernels fill them, wraps them."""
+"""Decoding of a chunk of frames to an Arrow table: allocates the columns, calls the kernels that fill them,
+and wraps the columns as a table.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _INT_COLUMNS = {
     "reconsume_times": kernels.RECONSUME_TIMES,
     "prepared_transaction_offset": kernels.PREPARED_TRANSACTION_OFFSET,
 }
-"""Present in every message."""
+"""Columns that every message has."""
 
 _TIMESTAMP_COLUMNS = {
     "born_timestamp": (kernels.BORN_TIMESTAMP, kernels.HAS_BORN_TIMESTAMP),
@@ -48,14 +50,16 @@ _TEXT_COLUMNS = {
     "unique_key": (kernels.UNIQUE_KEY, kernels.UNIQUE_KEY_OFFSETS, kernels.HAS_UNIQUE_KEY),
     "properties_text": (kernels.PROPERTIES, kernels.PROPERTIES_OFFSETS, kernels.HAS_PROPERTIES),
 }
-"""Text, its offsets, and whether it is there; None: in every message."""
+"""Bytes of a text column, their offsets, and flags of the rows that have a text; None: every message has one.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueRanking:
     """The queues of a chunk in the order in which their rows are written.
 
-    :param ranks: by code, place in the order of (topic, queue id); topics that are no UTF-8 come last.
+    :param ranks: by code, the queue's place in the order of (topic, queue id); topics that are no UTF-8 come
+        last.
     :param topic_valid: by code, 1 where the topic is UTF-8.
     """
 
@@ -86,7 +90,9 @@ def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking
 
 
 class _Columns:
-    """The memory that the kernels fill; texts get what they need at most."""
+    """Memory of the columns that the kernels fill. Each text column has room for the largest possible
+    content.
+    """
 
     def __init__(self, arena: Arena, chunk: FrameChunk, rows: int, frame_bytes: int) -> None:
         extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
@@ -117,7 +123,7 @@ class _Columns:
         return self.array(column, np.uint8, self.rows)
 
     def validity(self, column: int | None, otherwise: pa.Buffer | None) -> pa.Buffer | None:
-        """Bitmap of a flag column; None when nothing is missing."""
+        """Return a flag column as a bitmap; None: no value is missing."""
         if column is None:
             return otherwise
         flags = self.flags(column)
@@ -148,7 +154,7 @@ def decode_chunk(
     """Yield the rows of a chunk, sorted by (topic, queue id, physical offset).
 
     :param arena: memory that an earlier table no longer needs.
-    :param cut: returns, by the rows' sizes, which of them are in each table; None: all are in one.
+    :param cut: takes the rows' sizes and returns the rows of each table; None: one table has all rows.
     """
     ranking = rank_queues(data, chunk.queues)
     rows = len(chunk.positions)
@@ -184,11 +190,11 @@ def decode_chunk(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Rows of a chunk that come into one table, in the order to write them in.
+    """Rows of a chunk for one table, in the order in which they are written.
 
-    :param messages: how many of them are; the others come last.
-    :param blank_header: of each other one, whether it begins a blank.
-    :param other_kinds: of each.
+    :param messages: number of messages among the rows; the other rows come last.
+    :param blank_header: for each other row, whether a blank begins with it.
+    :param other_kinds: kind of each other row.
     """
 
     positions: npt.NDArray[np.int64]

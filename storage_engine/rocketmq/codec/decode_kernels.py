@@ -1,4 +1,6 @@
-"""Compiled frames → Arrow columns. Reads only frames that ``frame_kernels.scan`` found to be whole."""
+"""Compiled decoding of frames to Arrow columns. Reads only frames that ``frame_kernels.scan`` found to be
+whole.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,9 @@ from storage_engine.rocketmq.codec.frame_kernels import (
 )
 
 SLACK_BYTES: Final = 64
-"""Every text buffer is so much longer than its content: short copies write whole words."""
+"""Extra bytes behind the content of every text buffer, since short copies write whole words."""
 TAIL_BYTES: Final = 2 * 0x8000
-"""Longest topic and property block together, with their lengths."""
+"""Most bytes of a topic and a property block together, with their length fields."""
 
 # Places in the table of column addresses. 32-bit integers:
 SIZE: Final = 0
@@ -99,7 +101,7 @@ FLAG_COLUMNS: Final = tuple(range(HAS_TOPIC, TOPIC_OFFSETS))
 
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""Years 1 to 9999, what every reader of the lake can represent."""
+"""Limits of timestamps: the years 1 to 9999, which every reader of the lake can represent."""
 
 # A binary view: its length, then the bytes themselves or their first four, buffer and place.
 VIEW_BYTES: Final = 16
@@ -123,7 +125,9 @@ ENDS: Final = 6
 
 
 _AHEAD = 2
-"""Frames that lie far apart are fetched while the ones before them are decoded."""
+"""Number of frames to fetch ahead: frames may be far apart, so they are fetched while earlier ones are
+decoded.
+"""
 _TAIL_LINES = 4
 _KEYS = int.from_bytes(b"KEYS", "little")
 _TAGS = int.from_bytes(b"TAGS", "little")
@@ -144,7 +148,7 @@ def decode_timestamp(source: int, values: int, valid: int, i: int) -> bool:
 def decode_host(
     source: int, ipv6: bool, texts: int, offsets: int, ports: int, i: int, hosts: int, ends: int, end: int
 ) -> int:
-    """Write an address as text, and its port. :return: how many bytes the address has."""
+    """Write an address as text, and its port. Return the number of bytes of the address in the frame."""
     width = 16 if ipv6 else 4
     low = int64(load_le_u64(source)) if ipv6 else load_be_u32(source)
     high = int64(load_le_u64(source + 8)) if ipv6 else 0
@@ -165,7 +169,9 @@ def decode_host(
 
 @inlined
 def write_view(views: int, i: int, source: int, size: int, place: int) -> None:
-    """Write an Arrow binary view: a short text lies in it, of a long one the place in the only buffer."""
+    """Write an Arrow binary view: it contains a short text itself, and for a long text the place in the only
+    buffer.
+    """
     view = views + VIEW_BYTES * i
     store_i32(view, size)
     store_i32(view + 4, 0)
@@ -179,9 +185,9 @@ def write_view(views: int, i: int, source: int, size: int, place: int) -> None:
 
 @inlined
 def decode_header(at: int, i: int, columns: int, ends: int) -> int:
-    """Write what lies before the body of the frame at address ``at``.
+    """Write the fields before the body of the frame at address ``at``.
 
-    :return: how much further than with IPv4 hosts the body lies.
+    :return: number of bytes by which the body begins later than with IPv4 hosts.
     """
     at_32 = 4 * i
     at_64 = 8 * i
@@ -250,10 +256,10 @@ def decode_messages(
     ends: int,
     columns: int,
 ) -> None:
-    """Fill the columns of the first ``messages`` rows, which are in the order to write them in.
+    """Fill the columns of the first ``messages`` rows, which are in the order of writing.
 
     :param begin: position in the segment where the buffer of body views begins.
-    :param ends: address of ENDS words of zeros.
+    :param ends: address of ``ENDS`` words, all zero.
     :param columns: address of the table of the columns' addresses.
     """
     for slot in range(HOST_SLOTS):
@@ -311,9 +317,9 @@ def decode_others(
     blank_header: npt.NDArray[np.bool_],
     columns: int,
 ) -> None:
-    """Fill the rows behind the messages: blank and undecodable bytes, which are kept raw.
+    """Fill the rows behind the messages. These are blank and undecodable bytes, which are kept raw.
 
-    :param blank_header: for each of these rows whether it begins a blank: that one has a magic.
+    :param blank_header: for each of these rows, whether a blank begins with it; such a row has a magic.
     """
     for i in range(messages, rows):
         for column in INT32_COLUMNS:
@@ -347,7 +353,7 @@ def view_raw(address: int, begin: int, base_offset: int, columns: int, rows: int
 
 @kernel
 def check_utf8(address: int, positions: Ints64, lengths: Ints32, count: int, valid: Bytes) -> None:
-    """For each of ``count`` texts whether it is well-formed UTF-8."""
+    """Check for each of ``count`` texts whether it is well-formed UTF-8."""
     for i in range(count):
         valid[i] = is_utf8(address + positions[i], int64(lengths[i]))
 
@@ -367,7 +373,8 @@ def write_optional(
 @inlined
 def decode_properties(block: int, size: int, i: int, columns: int, ends: int) -> bool:
     """Write a property block, and its keys, tags and unique key as MessageDecoder#string2messageProperties
-    reads them: a pair without a name or a value doesn't count, of one name's values the last does.
+    reads them. A pair without a name or a value doesn't count. If a name occurs several times, its last value
+    counts.
 
     Looks for separators 64 bytes at a time.
 

@@ -1,7 +1,7 @@
-"""Arrow rows → the bytes of a segment. The proof compares what this writes with the file.
+"""Encoding of Arrow rows to the bytes of a segment. The proof compares these bytes with the file.
 
-Rows as lakes of a version below 3 have them: with pairs of properties in the place of their text. They keep
-the exact bytes of a message whose pairs, joined again, are not its block of properties.
+Lakes before version 3 have rows with pairs of properties in place of the properties' text. If a message's
+pairs, joined again, don't equal its block of properties, such a row also keeps the message's exact bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ _NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS, "body")
 """Columns that a row without raw bytes must have."""
 
 ENCODED_COLUMNS = (*_NEEDED, *PAIR_COLUMNS, "raw", TEXT_COLUMN)
-"""Columns that a row's bytes are made of. Rows of older lakes lack the last, and may have the pairs."""
+"""Columns from which a row's bytes are made. Rows of older lakes lack the last one, and may have the pairs
+instead.
+"""
 
 _FAULTS = {
     kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",
@@ -75,7 +77,7 @@ _PAIRS, _TERMINATED = PAIR_COLUMNS
 def encode_rows(rows: pa.Table, out: memoryview, base_offset: int) -> int:
     """Write each row's bytes into ``out`` at physical_offset - base_offset.
 
-    :raises ProofError: when a row lies outside ``out``, rows overlap, or a row can't be encoded.
+    :raises ProofError: a row is outside ``out``, rows overlap, or a row can't be encoded.
     :return: bytes written.
     """
     target = np.frombuffer(out, np.uint8)
@@ -144,7 +146,7 @@ def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_off
 
 
 def _property_texts(rows: pa.RecordBatch) -> pa.Array[Any]:
-    """Return each row's block of properties; those of an older lake's rows are joined of its pairs."""
+    """Return each row's block of properties. For rows of an older lake, the pairs are joined to a block."""
     texts = rows.column(TEXT_COLUMN) if TEXT_COLUMN in rows.schema.names else None
     pairs, terminated = (rows.column(name) for name in PAIR_COLUMNS)
     if texts is None:
@@ -155,14 +157,16 @@ def _property_texts(rows: pa.RecordBatch) -> pa.Array[Any]:
 def filler_rows(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
 ) -> pa.Table:
-    """Return rows of frames that fill runs of bytes, and that no broker puts into a queue or its index.
+    """Return frames, as rows, that fill runs of bytes. No broker puts them into a queue or its index.
 
-    Each says that it rolls a transaction back (CommitLogDispatcherBuildConsumeQueue, …BuildIndex). Its body
-    is zeros. In a run that is too short for the topic's name there is its beginning.
+    Each frame has the flag of a rolled-back transaction (CommitLogDispatcherBuildConsumeQueue, …BuildIndex)
+    and a body of zeros. In a run that is too short for the whole topic name, the frame has only the beginning
+    of the name.
 
-    :param starts: of the runs, in order.
-    :param store_ms: of the frames of each run. A broker goes by a segment's first, which must not be 0.
-    :raises ProofError: a run that no frame fits into.
+    :param starts: first offset of each run, ascending.
+    :param store_ms: store time of the frames in each run. A broker relies on the store time of a segment's
+        first message, which must not be 0.
+    :raises ProofError: a run is too short for a frame.
     """
     runs = ends - starts
     if (short := runs <= MIN_MESSAGE_BYTES).any():
@@ -206,7 +210,7 @@ def filler_rows(
 
 
 def _zeros(sizes: npt.NDArray[np.int64]) -> pa.Array[Any]:
-    """Return binaries of zeros that all lie in the same memory."""
+    """Return binaries of zeros that all share the same memory."""
     views = np.zeros((len(sizes), 4), np.int32)
     views[:, 0] = sizes
     memory = pa.py_buffer(bytes(int(sizes.max(initial=0))))
@@ -224,7 +228,7 @@ def _zeros_crc(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def older_rows(rows: pa.Table) -> pa.Table:
-    """Return decoded rows as lakes of a version below 3 have them."""
+    """Return decoded rows in the form of lakes before version 3."""
     texts: Any = rows[TEXT_COLUMN]
     maps, is_exact = read_pairs(texts)
     columns: dict[str, Any] = {_PAIRS: maps, _TERMINATED: pc.ends_with(texts, PAIR_END)}
@@ -239,7 +243,7 @@ def older_rows(rows: pa.Table) -> pa.Table:
 
 
 def _exact_bytes(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Array[Any]:
-    """Return the bytes of messages as views, null of rows that aren't wanted."""
+    """Return the bytes of messages as views, and null for rows that aren't wanted."""
     # Nothing takes views out of a table.
     plain = [
         field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field

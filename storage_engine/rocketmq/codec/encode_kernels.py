@@ -1,4 +1,4 @@
-"""Compiled Arrow columns → frames. Writes nothing outside the row's own bytes."""
+"""Compiled encoding of Arrow columns to frames. Writes nothing outside the row's own bytes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ HOSTS_BYTES: Final = HOST_SLOTS * HOST_ENTRY_BYTES
 _HOST_ADDRESS_AT: Final = 32
 
 _AHEAD = 2
-"""Where a frame will be written is fetched while the ones before it are."""
+"""Number of frames to fetch ahead: memory of later frames is fetched while earlier ones are written."""
 
 
 @inlined
@@ -120,13 +120,13 @@ def encode_host(target: int, ipv6: bool, texts: int, offsets: int, i: int, hosts
 
 @inlined
 def view_size(views: int, i: int) -> int:
-    """Length of a binary view's bytes."""
+    """Return the length of a binary view's bytes."""
     return load_i32(views + 16 * i)
 
 
 @inlined
 def view_source(views: int, buffers: int, i: int, size: int) -> int:
-    """Address of a binary view's bytes."""
+    """Return the address of a binary view's bytes."""
     view = views + 16 * i
     if size <= 12:
         return view + 4
@@ -135,7 +135,10 @@ def view_source(views: int, buffers: int, i: int, size: int) -> int:
 
 @inlined
 def encode_header(at: int, i: int, columns: int) -> int:
-    """Write what lies before the body. :return: how much further the body lies; -1: a bad host."""
+    """Write the fields before the body.
+
+    :return: number of bytes by which the body begins later than with IPv4 hosts; -1: a bad host.
+    """
     at_32 = 4 * i
     at_64 = 8 * i
     sys_flag = load_i32(word(columns, SYS_FLAG) + at_32)
@@ -189,7 +192,7 @@ def encode_rows(out: int, out_length: int, base_offset: int, rows: int, columns:
     """Write ``rows`` frames.
 
     :param columns: address of the table of addresses of the columns' memory.
-    :return: ENCODED, or what is wrong with row ``failed[0]``.
+    :return: ENCODED, or the code of the fault in row ``failed[0]``.
     """
     for i in range(rows):
         failed[0] = i
@@ -255,7 +258,9 @@ def encode_rows(out: int, out_length: int, base_offset: int, rows: int, columns:
 
 @kernel
 def first_overlap(order: Ints64, physical_offset: Ints64, sizes: Ints32) -> int:
-    """Index into ``order`` of the first row that begins before the one below it ends; -1: none."""
+    """Return the index into ``order`` of the first row that begins before the previous row ends; -1: no rows
+    overlap.
+    """
     for i in range(1, len(order)):
         before = order[i - 1]
         if physical_offset[before] + sizes[before] > physical_offset[order[i]]:

@@ -1,4 +1,4 @@
-"""Compiled parser of commitlog frames: where they lie in a segment, whether each is whole, and its CRCs.
+"""Compiled parser of commitlog frames: their positions in a segment, whether each is whole, and its CRCs.
 
 Must never read outside the buffer, whatever its bytes say, and never look at a byte more than a few times:
 segments may be hostile.
@@ -65,7 +65,7 @@ _HIGH_BITS = 0x8080808080808080
 
 @inlined
 def copy_words(target: int, source: int, size: int) -> None:
-    """Copy a short text, 16 bytes a step: up to 16 bytes behind both ranges are read and overwritten."""
+    """Copy a short text, 16 bytes at a time. Up to 16 bytes behind both ranges are read and overwritten."""
     copy_16(target, source)
     done = 16
     while done < size:
@@ -75,7 +75,7 @@ def copy_words(target: int, source: int, size: int) -> None:
 
 @inlined
 def copy_long_words(target: int, source: int, size: int) -> None:
-    """Copy a text, 32 bytes a step: up to 32 bytes behind both ranges are read and overwritten."""
+    """Copy a text, 32 bytes at a time. Up to 32 bytes behind both ranges are read and overwritten."""
     copy_32(target, source)
     done = 32
     while done < size:
@@ -85,7 +85,7 @@ def copy_long_words(target: int, source: int, size: int) -> None:
 
 @inlined
 def is_utf8(address: int, size: int) -> bool:
-    """Whether the bytes are well-formed UTF-8 (RFC 3629: no overlong forms, no surrogates)."""
+    """Return whether the bytes are well-formed UTF-8 (RFC 3629: no overlong forms, no surrogates)."""
     at = address
     end = address + size
     while at < end:
@@ -161,7 +161,7 @@ def write_hex(target: int, value: int) -> int:
 
 @inlined
 def write_host(target: int, source: int, ipv6: bool) -> int:
-    """Write an address as InetAddress#getHostAddress does; an IPv4-mapped one as IPv4.
+    """Write an address as InetAddress#getHostAddress does; an IPv4-mapped IPv6 address is written as IPv4.
 
     :return: length of the text, at most 39.
     """
@@ -180,7 +180,9 @@ def write_host(target: int, source: int, ipv6: bool) -> int:
 
 @inlined
 def read_ipv4(target: int, source: int, size: int) -> bool:
-    """Inverse of write_ipv4. :return: whether the text is exactly what write_ipv4 writes."""
+    """Read a text that write_ipv4 wrote: its inverse. :return: whether the text is exactly what write_ipv4
+    writes.
+    """
     at = source
     end = source + size
     for i in range(4):
@@ -201,7 +203,9 @@ def read_ipv4(target: int, source: int, size: int) -> bool:
 
 @inlined
 def read_host(target: int, source: int, size: int, ipv6: bool) -> bool:
-    """Inverse of write_host. :return: whether the text is exactly what write_host writes."""
+    """Read a text that write_host wrote: its inverse. :return: whether the text is exactly what write_host
+    writes.
+    """
     if not ipv6:
         return read_ipv4(target, source, size)
     at = source
@@ -260,10 +264,10 @@ KIND_BLANK: Final = 1
 KIND_UNDECODABLE: Final = 2
 
 RUN_PIECE_BYTES: Final = 1 << 20
-"""A blank or undecodable run is split into rows of at most so many bytes."""
+"""Most bytes of a row of a blank or undecodable run; longer runs are split."""
 
 LOOK_BYTES: Final = RUN_PIECE_BYTES + 64
-"""From a place on at which no message begins, the walk looks at so many bytes before it writes a row."""
+"""Bytes that the walk examines, from a position at which no message begins, before it writes a row."""
 
 # Where a walk stands, between calls: indexes into its state array.
 POSITION: Final = 0
@@ -279,7 +283,7 @@ BORN_IPV6_ROWS: Final = 9
 STORE_IPV6_ROWS: Final = 10
 QUEUES: Final = 11
 WANTED: Final = 12
-"""Up to where the walk has to see the segment; 0: it has seen what it asked for."""
+"""Position up to which the walk needs the segment in memory; 0: nothing more is needed."""
 STATE_SIZE: Final = 13
 
 # The table of the queues met: a hash table of their numbers plus one, then by number the positions of
@@ -294,10 +298,10 @@ QUEUE_TABLE_BYTES: Final = QUEUE_IDS_AT + 4 * MOST_QUEUES
 
 @inlined
 def classify(address: int, length: int, position: int, base_offset: int) -> int:
-    """MESSAGE, BLANK or a fault: the structure of the frame at ``position`` of a segment.
+    """Check the structure of the frame at ``position`` of a segment, and return MESSAGE, BLANK or a fault.
 
-    CommitLog#checkMessageAndReturnSize, and beyond it: the header must name its own physical offset
-    (old bytes may look like frames), and a blank frame must fill the segment to its end.
+    The checks are those of CommitLog#checkMessageAndReturnSize, and two more: the header must name its own
+    physical offset (old bytes may look like frames), and a blank frame must fill the segment to its end.
     """
     remaining = length - position
     if remaining < BLANK_HEADER_BYTES:
@@ -333,7 +337,7 @@ def classify(address: int, length: int, position: int, base_offset: int) -> int:
 
 @inlined
 def body_position(at: int) -> int:
-    """Where the body begins in the frame at address ``at``: IPv6 hosts move it."""
+    """Return the position of the body in the frame at address ``at``. IPv6 hosts move it towards the end."""
     sys_flag = load_be_i32(at + SYS_FLAG_AT)
     position = BODY_AT
     if sys_flag & BORN_HOST_IPV6:
@@ -345,10 +349,10 @@ def body_position(at: int) -> int:
 
 @inlined
 def crc_fault(at: int, size: int, crc_function: int, crc_table: int) -> int:
-    """MESSAGE, or which CRC of the well-formed frame at address ``at`` is wrong.
+    """Check the CRCs of the well-formed frame at address ``at``: return MESSAGE, or the wrong CRC's fault.
 
-    The body's is checked where there is a body (CommitLog#checkMessageAndReturnSize), the one over
-    the whole frame where the property block ends with it (MessageDecoder#createCrc32).
+    The body's CRC is checked if there is a body (CommitLog#checkMessageAndReturnSize). The CRC of the whole
+    frame is checked if the property block ends with one (MessageDecoder#createCrc32).
     """
     body_at = body_position(at)
     body_length = max(load_be_i32(at + body_at - 4), 0)
@@ -383,7 +387,9 @@ def crc_fault(at: int, size: int, crc_function: int, crc_table: int) -> int:
 
 @inlined
 def next_magic(address: int, position: int, stop: int, length: int) -> int:
-    """First place in [position, stop) that has a frame's magic; ``stop`` if there is none."""
+    """Return the first position in [position, stop) at which a frame's magic is; ``stop`` if there is
+    none.
+    """
     last = min(stop, length - BLANK_HEADER_BYTES + 1)
     while position < last:
         magic = load_be_u32(address + position + MAGIC_AT)
@@ -395,7 +401,7 @@ def next_magic(address: int, position: int, stop: int, length: int) -> int:
 
 @inlined
 def hash_bytes(address: int, size: int, seed: np.uint64) -> np.uint64:
-    """A keyed hash, so that nobody can choose names that collide."""
+    """Compute a keyed hash, so that nobody can choose names that collide."""
     value = seed ^ np.uint64(size)
     factor = (seed | np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     at = address
@@ -440,9 +446,9 @@ def queue_code(
     queues: int,
     queue_table: int,
 ) -> int:
-    """Number of the queue (topic, queue id) in order of first appearance; -1 when the table is full.
+    """Return the number of the queue (topic, queue id), in order of first appearance; -1: the table is full.
 
-    :param queues: how many there are; also the number of a queue that wasn't met before.
+    :param queues: number of known queues, which is also the number that a new queue gets.
     :param queue_table: address of QUEUE_TABLE_BYTES.
     """
     ids = queue_table + QUEUE_IDS_AT
@@ -471,7 +477,9 @@ def queue_code(
 
 @inlined
 def seen_end(address: int, length: int, loaded: int, position: int, base_offset: int) -> int:
-    """Return up to where the walk looks from ``position`` on; or something behind ``loaded``."""
+    """Return the end of the bytes that the walk examines from ``position`` on. A value behind ``loaded``
+    means that more bytes have to be loaded.
+    """
     end = min(length, position + LOOK_BYTES)
     if end > loaded or end - position < MIN_MESSAGE_BYTES:
         return end
@@ -504,13 +512,14 @@ def scan(
     codes: Ints32,
     queue_table: int,
 ) -> None:
-    """Walk on from ``state``, until ``limit`` bytes are covered, the arrays are full, or the end.
+    """Walk on from ``state`` until ``limit`` bytes are covered, the arrays are full, or the segment ends.
 
-    Every byte behind the walk belongs to exactly one row. A bad frame is followed by a search for
-    the next good one; a frame that is well-formed but fails its CRC is passed over whole, which is
-    both what it most likely is and what keeps the walk linear.
+    Every byte that the walk has passed belongs to exactly one row. After a bad frame the walk searches for
+    the next good one. A well-formed frame with a wrong CRC is passed over as a whole: most likely it is one
+    frame, and so the walk stays linear.
 
-    :param loaded: so many bytes are there. Where more have to be, ``state`` says so, and the rest is void.
+    :param loaded: number of bytes in memory. If the walk needs more, ``state`` says so, and the other results
+        are void.
     """
     capacity = len(positions)
     chunk_start = state[RUN_START]
@@ -637,7 +646,7 @@ def walk_to_end(
     crc_table: int,
     check_crc: bool,
 ) -> int:
-    """Where the frames that follow each other from ``start`` end; ``length`` behind a blank frame."""
+    """Return the end of the consecutive frames from ``start`` on; ``length`` behind a blank frame."""
     position = start
     while position < length:
         found = classify(address, length, position, base_offset)
@@ -664,10 +673,10 @@ def cluster(
     sorted_sizes: Ints32,
     sorted_codes: Ints32,
 ) -> int:
-    """Order rows by their queue's rank, and within a queue as they lie; what has no queue comes last.
+    """Sort rows by their queue's rank. Rows of one queue keep their order; rows without a queue come last.
 
-    :param starts: memory to work in, one more than there are ranks.
-    :param order: becomes each row's new place; the sorted arrays, the values in their new order.
+    :param starts: working memory with one element more than there are ranks.
+    :param order: output: each row's new place.
     :return: number of rows that have a queue.
     """
     starts[:] = 0
@@ -704,7 +713,7 @@ def read_headers(
     sys_flags: Ints32,
     store_timestamp_ms: Ints64,
 ) -> None:
-    """Some header fields of frames that ``scan`` found; 0 where there is no message."""
+    """Read some header fields of the frames that ``scan`` found; 0 for rows that are no message."""
     for row in range(len(positions)):
         if kinds[row] != KIND_MESSAGE:
             queue_offset[row] = 0
@@ -721,7 +730,7 @@ def read_headers(
 
 @kernel
 def any_dispatchable(address: int, length: int, base_offset: int, start: int) -> bool:
-    """Whether a frame that is neither prepared nor rolled back lies at or behind ``start``."""
+    """Return whether a frame at or behind ``start`` is neither prepared nor rolled back."""
     position = start
     while position < length:
         found = classify(address, length, position, base_offset)

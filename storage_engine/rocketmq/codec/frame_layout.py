@@ -1,8 +1,8 @@
 """Layout of a commitlog frame: constants only, so that importing it costs nothing.
 
-All integers are big-endian. With IPv4 hosts the fields lie at the offsets below; a host that the
-system flag marks as IPv6 takes 12 bytes more and moves what is behind it. Frames are read and checked in
-``frame_kernels.py``, which is called through ``commitlog.py``.
+All integers are big-endian. The offsets below are those with IPv4 hosts. A host that the system flag marks as
+IPv6 takes 12 bytes more and moves the fields behind it. Frames are read and checked in ``frame_kernels.py``,
+which is called through ``commitlog.py``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 MAGIC_V1: Final = 0xDAA320A7
-"""A message whose topic length has one byte."""
+"""Magic of a message whose topic length field has one byte."""
 MAGIC_V2: Final = 0xDAA320AB
-"""A message whose topic length has two bytes."""
+"""Magic of a message whose topic length field has two bytes."""
 MAGIC_BLANK: Final = 0xCBD43194
-"""The filler behind a segment's last message; its size is all that remains of the file."""
+"""Magic of the filler behind a segment's last message. The filler takes the whole rest of the file."""
 
 SIZE_AT: Final = 0
 MAGIC_AT: Final = 4
@@ -27,7 +27,7 @@ SYS_FLAG_AT: Final = 36
 BORN_TIMESTAMP_AT: Final = 40
 BORN_HOST_AT: Final = 48
 STORE_TIMESTAMP_AT: Final = 56
-"""With an IPv4 born host, as all that follow."""
+"""This offset and all that follow are those with an IPv4 born host."""
 STORE_HOST_AT: Final = 64
 RECONSUME_TIMES_AT: Final = 72
 PREPARED_TRANSACTION_OFFSET_AT: Final = 76
@@ -37,9 +37,13 @@ BODY_AT: Final = 88
 IPV6_EXTRA_BYTES: Final = 12
 """Bytes by which an IPv6 address is longer than an IPv4 one."""
 MIN_MESSAGE_BYTES: Final = 91
-"""Empty body, topic and properties: body offset + topic length byte + two bytes of properties length."""
+"""Size of a message with empty body, topic and properties: body offset + topic length byte + two bytes of
+properties length.
+"""
 BLANK_HEADER_BYTES: Final = 8
-"""The broker writes size and magic only; what lies behind is whatever was there."""
+"""Bytes of a blank frame's header. The broker writes only size and magic; the bytes behind them stay as they
+were.
+"""
 
 COMPRESSED: Final = 0x1
 MULTI_TAGS: Final = 0x2
@@ -55,7 +59,7 @@ INNER_BATCH: Final = 0x80
 COMPRESSION_TYPE_MASK: Final = 0x700
 
 CRC_MASK: Final = 0x7FFFFFFF
-"""CRCs are stored without their highest bit, so that Java's int is never negative."""
+"""Mask for CRCs, which are stored without their highest bit, so that Java's int is never negative."""
 
 NAME_VALUE_SEPARATOR: Final = 0x01
 PROPERTY_SEPARATOR: Final = 0x02
@@ -64,12 +68,14 @@ PROPERTY_TAGS: Final = b"TAGS"
 PROPERTY_UNIQUE_KEY: Final = b"UNIQ_KEY"
 PROPERTY_CRC: Final = b"__CRC32#"
 PROPERTY_CRC_BYTES: Final = 20
-"""``__CRC32#``, separator, ten decimal digits (least significant first), separator."""
+"""Length of the property with a CRC: ``__CRC32#``, separator, ten decimal digits (least significant first),
+separator.
+"""
 
 FILLER_TOPIC: Final = "storage-engine-filler"
-"""Topic of frames that stand for messages which a lake no longer has."""
+"""Topic of filler frames: they take the place of messages that a lake no longer has."""
 FILLER_BYTES: Final = 1 << 20
-"""The most that one of them has: a broker reads a frame into memory as a whole."""
+"""Most bytes of one filler frame, since a broker reads a whole frame into memory."""
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """Topic of waiting delayed messages (TopicValidator#RMQ_SYS_SCHEDULE_TOPIC)."""
@@ -92,5 +98,5 @@ SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
 def ip_bytes(sys_flag: int, ipv6_bit: int) -> int:
-    """Bytes of an address in a frame with this system flag (MessageSysFlag)."""
+    """Return the number of bytes of an address in a frame with this system flag (MessageSysFlag)."""
     return 16 if sys_flag & ipv6_bit else 4

@@ -44,11 +44,11 @@ SCHEMA = pa.schema(_FIELDS)
 """Columns of a row.
 
 ``kind``: ``message``, ``blank`` (the filler behind a segment's last message) or ``undecodable``; only
-messages have typed columns (the first row of a blank has its magic). ``properties_text`` is the block of
-properties as stored; null when it is empty or no UTF-8. ``body`` as stored, possibly compressed
-(``sys_flag``). Timestamps beyond the years 1 to 9999 are null. ``raw``: the exact bytes, where the typed
-columns would not re-encode to them. ``body`` and ``raw`` are no copies: what is decoded holds on to the
-segment, and has to be cast to pa.binary() to be sorted.
+messages have typed columns (but the first row of a blank has the blank's magic). ``properties_text`` is the
+block of properties as stored; null: it is empty or no UTF-8. ``body`` is as stored, possibly compressed
+(``sys_flag``). Timestamps beyond the years 1 to 9999 are null. ``raw`` has the exact bytes of rows whose
+typed columns would not re-encode to them. ``body`` and ``raw`` are views of the segment, not copies: decoded
+rows keep the segment in memory. To sort these columns, cast them to pa.binary().
 
 Rows of older lakes have ``properties`` and ``properties_terminated`` (the last pair is followed by a
 separator) instead of ``properties_text``: :mod:`storage_engine.rocketmq.codec.property_pairs`.
@@ -88,14 +88,15 @@ _COMMENTS = {
 
 
 def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    """Return blocks of properties as maps."""
+    """Return blocks of properties as maps from name to value."""
     from storage_engine.rocketmq.codec.property_pairs import property_maps as maps
 
     return maps(texts)
 
 
 def queue_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return by how many messages move their queues' offsets on; null: as many as an inner batch has.
+    """Return the number of queue offsets that each message takes; null: the number of messages in an inner
+    batch.
 
     A message that prepares or rolls back a transaction is in no queue (``CommitLog#doAppend`` of releases
     before 4.3 gives it queue offset 0).
@@ -164,4 +165,4 @@ COLUMNS = Columns(
     step_columns=("sys_flag",),
     producer="born_host",
 )
-"""The columns' purposes. Bodies have no bounds: they would be copies."""
+"""Columns by purpose. Bodies get no minimum and maximum, which would be copies of whole bodies."""

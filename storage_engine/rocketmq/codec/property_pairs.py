@@ -16,15 +16,16 @@ _NAME_END: Final = chr(NAME_VALUE_SEPARATOR)
 PAIR_END: Final = chr(PROPERTY_SEPARATOR)
 _EMPTY: Final = pa.scalar("")
 _BITS: Final = 50
-"""The highest 14 bits of a 64-bit sum that stay free: a block of at most 32,767 bytes has fewer than 2^13
-pairs."""
+"""Number of names that get a bit each in a 64-bit sum. Its highest 14 bits stay free: a block of at most
+32,767 bytes has fewer than 2^13 pairs.
+"""
 
 
 def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
-    """Return the blocks of properties that pairs were read from; "" of null.
+    """Return the blocks of properties from which pairs were read; "" for null.
 
-    :param pairs: maps.
-    :param terminated: of each block whether a separator follows its last pair.
+    :param pairs: maps from name to value.
+    :param terminated: for each block, whether a separator follows its last pair.
     :raises ProofError: a pair has no value.
     """
     if pairs.items.null_count:
@@ -37,14 +38,14 @@ def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
 
 
 def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    """Return blocks of properties as MessageDecoder#string2messageProperties reads them: pairs without a name
-    or a value are dropped, of one name's values the last counts; null of null.
+    """Return blocks of properties as MessageDecoder#string2messageProperties reads them. Pairs without a name
+    or a value are dropped. If a name occurs several times, its last value counts. Null stays null.
     """
     return read_pairs(texts)[0]
 
 
 def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[np.bool_]]:
-    """Return the pairs, and of which texts they are all."""
+    """Return the pairs, and for each text whether its pairs are complete."""
     blocks: Any = texts.combine_chunks()
     pieces: Any = pc.split_pattern(blocks, PAIR_END)
     pair: Any = pc.split_pattern(pieces.flatten(), _NAME_END, max_splits=1)
@@ -68,9 +69,9 @@ def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[
 
 
 def _last_of_each_name(rows: npt.NDArray[np.int64], names: Any) -> npt.NDArray[np.int64]:
-    """Return the places of the pairs that are the last of their name in their row.
+    """Return the places of those pairs that are the last ones with their name in their row.
 
-    :param rows: of each pair, ascending.
+    :param rows: row of each pair, ascending.
     """
     coded = names.dictionary_encode()
     codes: npt.NDArray[np.int64] = coded.indices.to_numpy().astype(np.int64)

@@ -1,4 +1,4 @@
-"""Single messages of the commitlog by their physical offsets; reads nothing else of a segment."""
+"""Lookup of single messages in the commitlog by their physical offsets. Reads nothing else of a segment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from storage_engine.rocketmq.format.stored_files import open_stored
 
 Longs = npt.NDArray[np.int64]
 UNKNOWN = -1
-"""Stands for an offset or a time that can't be told; the real ones are not negative."""
+"""Value for an unknown offset or time; real values are not negative."""
 
 _HEADER_BYTES = frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES
 _HEADER = np.dtype(
@@ -48,9 +48,10 @@ class StoredMessage(NamedTuple):
     properties: bytes
 
     def property(self, name: bytes) -> bytes | None:
-        """A property's value; None when the message has none of this name.
+        """Return a property's value; None: the message has no property of this name.
 
-        The last one counts, and none without a value (MessageDecoder#string2messageProperties).
+        If several have the name, the last one counts. A property without a value doesn't count
+        (MessageDecoder#string2messageProperties).
         """
         for pair in reversed(self.properties.split(bytes([frame.PROPERTY_SEPARATOR]))):
             key, _, value = pair.partition(bytes([frame.NAME_VALUE_SEPARATOR]))
@@ -60,11 +61,11 @@ class StoredMessage(NamedTuple):
 
 
 def stored_messages(files: Sequence[MappedFile], offsets: Longs) -> Iterator[StoredMessage]:
-    """Yield the messages that begin at some physical offsets.
+    """Yield the messages that begin at these physical offsets.
 
-    :param files: the commitlog's, oldest first.
+    :param files: files of the commitlog, oldest first.
     :param offsets: in ascending order, none below the log's min offset.
-    :raises CorruptFileError: no message begins at one of them.
+    :raises CorruptFileError: no message begins at one of the offsets.
     """
     behind = 0
     for file in files:
@@ -92,9 +93,9 @@ def stored_messages(files: Sequence[MappedFile], offsets: Longs) -> Iterator[Sto
 def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
     """Read the message that begins at a position of a segment.
 
-    :param offset: physical offset that it has there.
-    :raises ValueError: none does.
-    :raises struct.error: the segment ends within it.
+    :param offset: the message's physical offset.
+    :raises ValueError: no message begins there.
+    :raises struct.error: the segment ends within the message.
     """
     size, magic = struct.unpack_from(">iI", data, position)
     (found,) = struct.unpack_from(">q", data, position + frame.PHYSICAL_OFFSET_AT)
@@ -120,7 +121,7 @@ def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
 
 
 def file_of(segment: Segment) -> MappedFile:
-    """Return a segment's file; the part of it that reading needs."""
+    """Return a segment as a mapped file, which has all that reading needs."""
     return MappedFile(Path(segment.facts.path), segment.base_offset, segment.facts.size_bytes)
 
 
@@ -129,10 +130,10 @@ def store_timestamps(
 ) -> npt.NDArray[np.int64]:
     """Return the store timestamp, in ms since the epoch, of the message that begins at each physical offset.
 
-    :param files: the commitlog's, oldest first.
+    :param files: files of the commitlog, oldest first.
     :param offsets: in ascending order.
-    :param may_go: a running broker may delete a file meanwhile; it has no offset then.
-    :return: :data:`UNKNOWN` where no file has the offset or no message begins there.
+    :param may_go: a running broker may delete a file meanwhile; such a file then counts as having no offset.
+    :return: for each offset; :data:`UNKNOWN`: no file has the offset, or no message begins there.
     :raises OSError: a file can't be read.
     """
     times = np.full(len(offsets), UNKNOWN, dtype=np.int64)
@@ -145,12 +146,13 @@ def store_timestamps(
 
 
 def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[SegmentId, int]:
-    """Return when sealed segments were written to last, by the store time of the message that came after.
+    """Return the time of the last write to sealed segments, by the store time of the next message.
 
-    That one didn't fit into the segment, which was filled up for it. Nobody changes it with a file's times.
+    That message didn't fit into the segment, so the broker filled the segment up. Unlike a file's times,
+    nobody changes a store time.
 
-    :param may_go: as for :func:`store_timestamps`.
-    :return: without segments of which that can't be told.
+    :param may_go: see :func:`store_timestamps`.
+    :return: by segment; segments whose time is unknown are left out.
     :raises OSError: a file can't be read.
     """
     found = {}
@@ -165,7 +167,8 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
 
 
 def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
-    """Return when the first message was stored; None: there is none, or its file vanished meanwhile.
+    """Return the store time of the first message; None: the log has no message, or its file vanished
+    meanwhile.
 
     :raises OSError: a file can't be read.
     """
@@ -179,9 +182,9 @@ def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
 def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
     """Return the store time, in ms since the epoch, of the last message before ``max_offset``.
 
-    None where its file has none or is gone.
+    None: its file has no message or is gone.
 
-    :param max_offset: the broker's; nothing behind it is looked at, as it may be half written.
+    :param max_offset: the broker's max offset. Bytes behind it aren't read, as they may be half written.
     :raises OSError: the file can't be read.
     """
     for file in readable_files(list_raw_files(layout.log_paths)):

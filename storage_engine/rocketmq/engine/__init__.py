@@ -1,4 +1,5 @@
 """The write path of a RocketMQ-compatible store: append, flush, dispatch, checkpoint, recovery.
 
-It writes what the readers of this package read, byte for byte as the broker's DefaultMessageStore does.
+It writes the files byte for byte as the broker's DefaultMessageStore does, and this package's readers read
+them.
 """

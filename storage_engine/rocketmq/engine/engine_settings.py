@@ -26,7 +26,7 @@ from storage_engine.rocketmq.format.mapped_files import list_raw_files
 from storage_engine.rocketmq.format.queue_files import iter_queues
 
 LIGHT_PREFIX = "%LMQ%"
-"""Of queues that share the messages of others (MixAll#LMQ_PREFIX)."""
+"""Prefix of light message queues, which share the messages of other queues (MixAll#LMQ_PREFIX)."""
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": HOUR_MS, "d": DAY_MS}
 _ENTRIES_OF_A_QUEUE_FILE = 300_000
 _FILES_TO_LOOK_AT = 200
@@ -34,11 +34,13 @@ _OTHERS_DECIDE = {
     "duplicationEnable": "other replicas say up to where the log is confirmed",
     CONTROLLER_MODE: "a controller and other replicas say up to where the log is confirmed",
 }
-"""Settings by which what is in the log is not what its consumers may have (CommitLog#getConfirmOffset)."""
+"""Settings under which consumers may not read the whole log, with their meaning
+(CommitLog#getConfirmOffset).
+"""
 
 
 class FlushMode(StrEnum):
-    """The moment from which a message counts as stored (FlushDiskType)."""
+    """Whether a message counts as stored before or after its flush to disk (FlushDiskType)."""
 
     ASYNC = "ASYNC_FLUSH"
     SYNC = "SYNC_FLUSH"
@@ -46,7 +48,7 @@ class FlushMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Names are the broker's in snake_case, with the unit appended."""
+    """Settings of the write path. Names are the broker's in snake_case, with the unit appended."""
 
     commitlog_file_bytes: int = 1 << 30
     consume_queue_file_bytes: int = _ENTRIES_OF_A_QUEUE_FILE * CONSUME_QUEUE_ENTRY_BYTES
@@ -80,22 +82,23 @@ class EngineSettings:
     delay_levels: str = DEFAULT_DELAY_LEVELS
 
     def delays_ms(self) -> tuple[int, ...]:
-        """Return how long each delay level waits; level 1 first (DefaultMessageStore#parseDelayLevel)."""
+        """Return the delay of each level, level 1 first (DefaultMessageStore#parseDelayLevel)."""
         return tuple(int(level[:-1]) * _UNITS_MS[level[-1]] for level in self.delay_levels.split(" "))
 
 
 def check_writable(config: BrokerConfig) -> None:
-    """Make sure that a store takes messages from nobody but who opens it.
+    """Make sure that only the process that opens a store writes messages to it.
 
-    :raises BrokerConfigError: it is a slave's, or waits for its slaves before a message counts as stored.
+    :raises BrokerConfigError: the store is a slave's, or messages count as stored only after its slaves have
+        them.
     """
     read = _Values(config.raw, config.source or "settings")
     role = read.text("brokerRole", "ASYNC_MASTER")
     if role == "SLAVE":
         raise BrokerConfigError(
-            f"{read.source}: brokerRole: expected a master's, found SLAVE: its log is its master's, byte for "
-            "byte, so that nothing else may be written to it. Nothing was changed. Write to the master's "
-            "store; of a slave's, recover and rebuild-queues make a crashed one clean."
+            f"{read.source}: brokerRole: expected a master's, found SLAVE: a slave's log is its master's, "
+            "byte for byte, so nothing else may be written to it. Nothing was changed. Write to the master's "
+            "store. If a slave's store has crashed, recover and rebuild-queues make it clean."
         )
     copies = read.number("inSyncReplicas", 1)
     if role == "SYNC_MASTER" and copies > 1:
@@ -111,17 +114,17 @@ def deciding_setting(config: BrokerConfig) -> tuple[str, str] | None:
 
     None: no such setting is on.
 
-    :raises BrokerConfigError: a value that the broker would not work with.
+    :raises BrokerConfigError: a value that the broker would not accept.
     """
     read = _Values(config.raw, config.source or "settings")
     return next(((key, means) for key, means in _OTHERS_DECIDE.items() if read.flag(key, False)), None)
 
 
 def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
-    """Return the settings of a store's broker; sizes that it doesn't set are those of the store's files.
+    """Return the settings of a store's broker. Sizes that aren't set are taken from the store's files.
 
-    :raises BrokerConfigError: a value that the broker would not work with.
-    :raises CorruptFileError: index files whose shape can't be told.
+    :raises BrokerConfigError: a value that the broker would not accept.
+    :raises CorruptFileError: the numbers of slots and entries of the index files are unknown.
     """
     defaults = EngineSettings()
     read = _Values(config.raw, config.source or "settings")
@@ -177,7 +180,7 @@ class _Values:
         return value
 
     def like(self, key: str, default: int) -> Any:
-        """Return a flag where the default is one, else a number."""
+        """Return a flag if the default is a flag, else a number."""
         return self.flag(key, default) if isinstance(default, bool) else self.number(key, default)
 
     def number(self, key: str, default: int) -> int:
@@ -194,7 +197,7 @@ class _Values:
 
 
 def _common_size(directories: Iterable[Path]) -> int:
-    """Return the size that most files of these directories have; 0 where there is none."""
+    """Return the most frequent size of files in these directories; 0: there are no files."""
     sizes = Counter(size for _, size in list_raw_files(tuple(directories)) if size > 0)
     return sizes.most_common(1)[0][0] if sizes else 0
 

@@ -43,7 +43,7 @@ _PAUSE_SECONDS = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Progress of a store: offsets of the log, and the checkpoint that is on disk."""
+    """Progress of a store: offsets of the log, and the checkpoint on disk."""
 
     wrote: int
     committed: int
@@ -53,7 +53,7 @@ class Positions:
 
 
 class MessageStore:
-    """An open store. :func:`open_store` makes one, and stops it."""
+    """An open store. :func:`open_store` opens and stops it."""
 
     def __init__(
         self,
@@ -65,8 +65,9 @@ class MessageStore:
         """Load and recover a store whose lock the caller has.
 
         :param clock: the store time, in ms since the epoch.
-        :param batches: topics with batch consume queues, beside those that the store itself names.
-        :raises StoreLayoutError: files that the settings don't fit.
+        :param batches: topics with batch consume queues, in addition to those that the store's own files
+            name.
+        :raises StoreLayoutError: the files don't match the settings.
         :raises OSError: the disk refuses.
         """
         self.layout, self.settings, self._clock = layout, settings, clock
@@ -97,11 +98,11 @@ class MessageStore:
         )
         self.queues.correct_min(self.files.min_offset)
         self.unindexed: tuple[int, int] | None = None
-        """The offsets of the log whose messages a crash took out of the index."""
+        """Range of offsets whose messages are missing in the index after a crash."""
         self.failure: OSError | None = None
-        """The disk's error since which no message is taken."""
+        """The disk's first error. From then on no message is accepted."""
         self.disk_full = False
-        """Set by a cleanup: no message is taken while it is."""
+        """Whether a cleanup found the disk full. No message is accepted as long as it is set."""
         self.dispatched_offset = self.files.max_offset
         self._closed = True
         self._sync = settings.flush_mode is FlushMode.SYNC
@@ -116,10 +117,10 @@ class MessageStore:
         self._services = False
 
     def start(self, *, services: bool = True) -> None:
-        """Take messages from now on.
+        """Start to accept messages.
 
-        :param services: False: nothing is flushed before :meth:`stop`, and nothing is dispatched but by
-            :meth:`dispatch`. What is written then depends on the messages alone.
+        :param services: False: nothing is flushed before :meth:`stop`, and only :meth:`dispatch` dispatches.
+            Then the written bytes depend on the messages alone.
         :raises OSError: the disk refuses.
         """
         if not self.was_clean:
@@ -133,21 +134,21 @@ class MessageStore:
             self._queue_flusher.start()
 
     def put(self, message: NewMessage) -> PutResult:
-        """Store one message, or one inner batch; with SYNC_FLUSH once it is on disk."""
+        """Store one message or one inner batch. With SYNC_FLUSH, return when it is on disk."""
         if self._closed or self.disk_full or self.failure:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
         result = self._appender.put(message)
         return self._flushed(result) if self._sync else result
 
     def put_batch(self, batch: NewBatch) -> PutResult:
-        """Store the messages of a batch, all or none; with SYNC_FLUSH once they are on disk."""
+        """Store the messages of a batch, all or none. With SYNC_FLUSH, return when they are on disk."""
         if self._closed or self.disk_full or self.failure:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
         result = self._appender.put_batch(batch)
         return self._flushed(result) if self._sync else result
 
     def positions(self) -> Positions:
-        """Return how far the store has come."""
+        """Return the store's offsets and checkpoint."""
         files = self.files
         committed = files.committed_where if self.settings.transient_pool_enable else files.wrote_offset
         return Positions(
@@ -155,7 +156,7 @@ class MessageStore:
         )
 
     def wait_until_dispatched(self) -> bool:
-        """Wait until each message that is there by now has its entries; False when it takes longer."""
+        """Wait until each message that is stored by now has its entries. False: the time is up before."""
         deadline = time.monotonic() + _LONGEST_DISPATCH_SECONDS
         end = self._dispatchable_end()
         while self.dispatched_offset < end and not self.failure:
@@ -165,7 +166,7 @@ class MessageStore:
         return not self.failure
 
     def flush(self) -> None:
-        """Take log, queues and checkpoint to disk.
+        """Flush log, queues and checkpoint to disk.
 
         :raises OSError: the disk refuses, or has refused before.
         """
@@ -176,11 +177,12 @@ class MessageStore:
         self._queue_flusher.flush()
 
     def drop_what_was_cut(self, *, whole_index: bool = False) -> None:
-        """Remove what a recovery leaves behind the ends, durably, so that no later one takes it for valid.
+        """Erase the bytes that a recovery leaves behind the ends of log and queues, durably. Otherwise a
+        later recovery could read them as valid.
 
-        What a crash may have taken of the index is made again.
+        The part of the index that a crash may have damaged is made again.
 
-        :param whole_index: however much of the log has to be read for it.
+        :param whole_index: make the index again completely, even if that reads many files of the log.
         :raises OSError: the disk refuses.
         """
         self.files.erase_rest()
@@ -199,9 +201,9 @@ class MessageStore:
             _log.warning("%s: %s", self.layout.root, unindexed_text(begin, first))
 
     def stop(self) -> None:
-        """Take no more messages, dispatch and flush what there is, and unmap the files.
+        """Accept no more messages, dispatch and flush the existing ones, and unmap the files.
 
-        After a failure, or with messages that aren't dispatched, the store counts as crashed.
+        After a failure, or if messages aren't dispatched, the store counts as crashed.
         """
         started, self._closed = not self._closed, True
         self._appender.close()
@@ -230,7 +232,7 @@ class MessageStore:
         return result
 
     def _dispatchable_end(self) -> int:
-        """Return the end of what may be dispatched (CommitLog#getConfirmOffset)."""
+        """Return the end of the messages that may be dispatched (CommitLog#getConfirmOffset)."""
         return self.files.flushed_where if self._sync else self.files.max_offset
 
     def dispatch(self) -> None:
@@ -278,11 +280,11 @@ def open_store(
 
     Directories that are missing are made.
 
-    :param settings: None: the broker's, with sizes as the store's files have them.
-    :param check: looks at the store once it is locked, before it is changed, and may refuse it.
-    :raises BrokerConfigError: what is written to it must come from, or go to, other replicas.
+    :param settings: None: the broker's settings, with sizes taken from the store's files.
+    :param check: called when the store is locked and not yet changed; it may refuse the store.
+    :raises BrokerConfigError: messages of this store must come from, or go to, other replicas.
     :raises StoreBusyError: another process uses the store.
-    :raises StoreLayoutError: files that the settings don't fit.
+    :raises StoreLayoutError: the files don't match the settings.
     """
     check_writable(config)
     for directory in (config.store_path_root_dir, *config.store_path_commit_log):

@@ -1,4 +1,4 @@
-"""Recovery of a stopped broker's store on demand, with a look ahead; and making its queues again."""
+"""Recovery of a stopped broker's store on demand, with a preview, and rebuilding of its queues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CHUNK_BYTES = 64 << 20
 REBUILT = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint", "lock", "abort"}
 )
-"""Files that :func:`rebuild_queues` mends below a store's root, or leaves there when it is killed."""
+"""Files below a store's root that :func:`rebuild_queues` makes again, or leaves behind when it is killed."""
 
 
 def recover_store(
@@ -51,10 +51,10 @@ def recover_store(
 ) -> StoreRecovery:
     """Recover a store as a broker does when it starts, and stop it cleanly.
 
-    :param dry_run: only say what would be done; nothing is changed.
-    :param cut_messages: also where whole messages lie behind a damaged one, which are lost then.
-    :param whole_index: make the index again however much of the log has to be read for it.
-    :raises StoreBusyError: a broker runs on it, or another process uses it.
+    :param dry_run: only report what would be done; nothing is changed.
+    :param cut_messages: recover also if whole messages are behind a damaged one; they are lost then.
+    :param whole_index: make the index again completely, even if that reads many files of the log.
+    :raises StoreBusyError: a broker runs on the store, or another process uses it.
     :raises CorruptFrameError: whole messages would be cut off, and ``cut_messages`` isn't given.
     """
     layout = resolve_layout(config)
@@ -62,9 +62,8 @@ def recover_store(
     if dry_run:
         if (holder := store_lock.lock_holder(layout)) is not None:
             raise StoreBusyError(
-                f"{layout.root}: expected no process that writes the store, found {holder}. What a "
-                "recovery would "
-                "do can't be told. Nothing was changed. Stop it first."
+                f"{layout.root}: expected no process that writes the store, found {holder}. Until it ends, "
+                "the result of a recovery can't be computed. Nothing was changed. Stop it first."
             )
         return preview_recovery(layout, settings, whole_index=whole_index)
     with store_lock.lock(layout):
@@ -79,9 +78,9 @@ def recover_store(
 
 
 def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
-    """Make sure that whoever opens a store to write it cuts off no whole message. The caller has its lock.
+    """Make sure that opening a store for writing cuts off no whole message. The caller has the store's lock.
 
-    :raises CorruptFrameError: whole messages lie behind a damaged one.
+    :raises CorruptFrameError: whole messages are behind a damaged one.
     """
     _check_nothing_lost(layout, preview_recovery(layout, settings))
 
@@ -90,8 +89,8 @@ def _check_nothing_lost(layout: StoreLayout, found: StoreRecovery) -> None:
     if found.cut_messages:
         raise CorruptFrameError(
             f"{layout.root}: expected nothing but unwritten room behind offset {found.log_end}, where a "
-            f"message is damaged, found {found.cut_messages} whole messages. A recovery would cut them "
-            "off, as a broker that starts would. Nothing was changed. Archive the segments first with "
+            f"message is damaged, found {found.cut_messages} whole messages. A recovery would cut them off, "
+            "and so would a broker that starts. Nothing was changed. Archive the segments first with "
             "--accept-damage, or put the file back from a replica; to lose them, run ",
             Command("recover"),
             " with --cut-messages.",
@@ -99,11 +98,11 @@ def _check_nothing_lost(layout: StoreLayout, found: StoreRecovery) -> None:
 
 
 def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
-    """Make consume queues and index of a stopped broker's store again from its log.
+    """Rebuild the consume queues and the index of a stopped broker's store from its log.
 
-    A kill at any moment leaves a store that counts as crashed, and that a recovery makes whole.
+    After a kill at any moment the store counts as crashed, and a recovery makes it whole.
 
-    :raises StoreBusyError: a broker runs on it, or another process uses it.
+    :raises StoreBusyError: a broker runs on the store, or another process uses it.
     :raises CorruptFrameError: the log is damaged before its end; nothing was changed.
     """
     layout = resolve_layout(config)
@@ -136,10 +135,10 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
-    """Remove files that are made again from the log. A queue whose messages are all gone stays: it alone
-    knows its next offset.
+    """Remove the files that are rebuilt from the log. A queue whose messages are all gone stays: only its
+    files have its next offset.
 
-    :param first_offset: of the log.
+    :param first_offset: first offset of the log.
     """
     for directory in (layout.consumequeue_ext, layout.index):
         if directory.is_dir():
@@ -153,9 +152,9 @@ def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
 def preview_recovery(
     layout: StoreLayout, settings: EngineSettings, *, whole_index: bool = False
 ) -> StoreRecovery:
-    """Find out what a recovery would do. Changes nothing.
+    """Compute the result of a recovery without changing anything.
 
-    :raises StoreLayoutError: files that no broker could load.
+    :raises StoreLayoutError: no broker could load the files.
     """
     crashed = layout.abort.exists()
     checkpoint = StoreCheckpoint(layout.checkpoint)
@@ -204,7 +203,9 @@ def preview_recovery(
 def _unsure_index(
     index: IndexWriter, parts: list[LogPart], end: RecoveredEnd
 ) -> tuple[tuple[Path, ...], int | None]:
-    """Return the index files that a recovery drops, and from where it makes entries again; None: nowhere."""
+    """Return the index files that a recovery deletes, and the offset from which it indexes messages again.
+    None: it indexes none again.
+    """
     listed = index.listed()
     unflushed = tuple(path for path in listed if index.is_unflushed(path))
     log_begin = parts[0].base_offset if parts else 0
@@ -241,7 +242,7 @@ def _end(parts: list[LogPart], number: int, settings: EngineSettings) -> Recover
 
 
 def _cut_at(part: LogPart, end: int) -> int:
-    """Return the position in a file of the log from which on it is cut off."""
+    """Return the position from which a recovery cuts off a file of the log."""
     return min(max(end - part.base_offset, 0), len(part.data))
 
 

@@ -1,6 +1,6 @@
-"""Finding the log's end after a stop or a crash, and making queues and index agree with it.
+"""Recovery after a stop or a crash: finds the log's end, and makes queues and index agree with it.
 
-Nothing is judged by more than what the broker looks at, so that both leave the same files.
+It decides by the same data as the broker, so that both leave the same files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from storage_engine.rocketmq.engine.dispatch.reput import Bytes, Dispatcher, Fra
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
 
 INDEXED_FILES = 10
-"""Number of the log's files that a start reads again at most, to make an index that a crash damaged."""
+"""Most files of the log that a start reads again to rebuild an index that a crash damaged."""
 
 OnRows = Callable[[Bytes, Rows], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A file of the log as a recovery reads it."""
+    """A file of the log, mapped for a recovery."""
 
     path: Path
     base_offset: int
@@ -43,8 +43,8 @@ class LogPart:
 class RecoveredEnd:
     """End of the log's whole messages.
 
-    :param last_message: where the last one begins; None: there is none in what was read.
-    :param began_at: first offset that was read.
+    :param last_message: offset of the last whole message; None: none was read.
+    :param began_at: offset at which reading began.
     """
 
     offset: int
@@ -53,9 +53,11 @@ class RecoveredEnd:
 
 
 def first_part_after_crash(parts: Sequence[LogPart], recovery_time_ms: int) -> int:
-    """Return the number of the file to begin with (CommitLog#isMappedFileMatchedRecover).
+    """Return the number of the file at which a recovery begins after a crash
+    (CommitLog#isMappedFileMatchedRecover).
 
-    It is the newest whose first message was stored before all that the checkpoint vouches for, or the first.
+    It is the newest file whose first message is no younger than the checkpoint's recovery time; otherwise the
+    first file.
     """
     for number in range(len(parts) - 1, 0, -1):
         stored_ms = _first_store_ms(parts[number].data)
@@ -65,7 +67,9 @@ def first_part_after_crash(parts: Sequence[LogPart], recovery_time_ms: int) -> i
 
 
 def first_part_after_stop(parts: Sequence[LogPart], dispatched: int) -> int:
-    """Return the number of the file to begin with: the newest that begins in what was dispatched."""
+    """Return the number of the file at which a recovery begins after a clean stop. It is the newest file that
+    begins at or below the dispatched offset.
+    """
     for number in range(len(parts) - 1, 0, -1):
         if parts[number].base_offset <= dispatched:
             return number
@@ -75,9 +79,9 @@ def first_part_after_stop(parts: Sequence[LogPart], dispatched: int) -> int:
 def find_end(
     parts: Sequence[LogPart], number: int, reader: FrameReader, on_rows: OnRows, *, check_crc: bool
 ) -> RecoveredEnd:
-    """Read frames from a file on until one isn't whole.
+    """Read frames, from the start of a file on, up to the first one that isn't whole.
 
-    :param on_rows: gets the messages in their order.
+    :param on_rows: called with the messages in their order.
     """
     part, position, last = parts[number], 0, None
     began_at = part.base_offset
@@ -105,7 +109,7 @@ def recover(
     *,
     clean: bool,
 ) -> RecoveredEnd:
-    """Find the ends of log and queues, cut off what lies behind them, and dispatch what the queues lack.
+    """Find the ends of log and queues, cut off everything behind them, and dispatch messages without entries.
 
     :param clean: the store was stopped cleanly.
     :raises OSError: the disk refuses.
@@ -154,12 +158,13 @@ def recover(
 
 
 def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everything: bool) -> int:
-    """Return from which offset the index is made again: of the newest files of the log, and no others.
+    """Return the offset from which messages are indexed again. Only the newest files of the log are read for
+    that.
 
     :param begin: offset from which messages need entries.
-    :param began_at: where the recovery began to read the log.
+    :param began_at: offset at which the recovery began to read the log.
     :param bases: first offsets of the log's files, ascending.
-    :param everything: from ``begin`` on, however many files that reads.
+    :param everything: index from ``begin`` on, even if that reads many files.
     """
     if everything or len(bases) <= INDEXED_FILES:
         return begin
@@ -169,7 +174,7 @@ def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everythin
 def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin: int, now_ms: int) -> None:
     """Index the messages from an offset of the log on.
 
-    :param now_ms: names new files.
+    :param now_ms: time from which new files get their names.
     :raises OSError: the disk refuses.
     """
     parts = [LogPart(f.path, f.base_offset, f.array) for f in files.files if f.end_offset > begin]
@@ -186,7 +191,7 @@ def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin
 
 
 def _first_store_ms(data: npt.NDArray[np.uint8]) -> int | None:
-    """Return when a file's first message was stored; None where it begins with none."""
+    """Return the store time of a file's first message; None: the file begins with no message."""
     header = bytes(data[: frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES])
     (magic,) = struct.unpack_from(">I", header, frame.MAGIC_AT)
     if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):

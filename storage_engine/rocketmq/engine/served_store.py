@@ -1,7 +1,7 @@
 """A store that this package's own engine writes, as retention sees it.
 
-Where a process serves it, the store is read beside that process and changed through it. Where none does, it
-is a stopped broker's, and who flushes it opens it. Name, identity and receipts are those of any such store.
+If a process serves the store, it is read beside that process and changed through it. Otherwise it is handled
+as a stopped broker's store, and opened to be flushed. Name, identity and receipts are the same in both cases.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from storage_engine.rocketmq.store.store import RocketMQStore
 class ServedStore(RocketMQBrokerStore):
     """A store of the engine.
 
-    :param session: with the process that serves it; None: none does.
+    :param session: connection with the process that serves the store; None: no process does.
     """
 
     session: EngineSession | None = None
@@ -55,9 +55,10 @@ class ServedStore(RocketMQBrokerStore):
             self.session.close()
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. Sealed is what is on disk, by the word of the process that writes it.
+        """Return the store's snapshot. Only bytes that the writing process reports as flushed to disk count
+        as sealed.
 
-        :raises BrokerError: that process doesn't answer.
+        :raises BrokerError: the writing process doesn't answer.
         """
         return self._look(lambda: RocketMQBrokerStore.snapshot(self, now_ms))
 
@@ -128,7 +129,9 @@ class ServedProcess(FileProcess):
     session: EngineSession | None
 
     def user(self) -> str:
-        """Return the lock's user; "" where the store is served: its server is asked for each change."""
+        """Return the process that has the broker's lock, as a clause; "": a process serves the store, and is
+        asked for each change.
+        """
         return "" if self.session is not None else FileProcess.user(self)
 
     def running_pid(self) -> int | None:
@@ -151,9 +154,10 @@ class ServedProcess(FileProcess):
         )
 
     def flush_now(self) -> FlushedStore:
-        """Have log, queues and checkpoint flushed by who serves the store, or open it for that.
+        """Flush log, queues and checkpoint through the process that serves the store, or open the store for
+        that.
 
-        :raises StoreBusyError: a broker has the store, or another program.
+        :raises StoreBusyError: a broker or another program uses the store.
         """
         if self.session is not None:
             return from_jsonable(FlushedStore, self.session.ask("flush"), "answer of the engine")
@@ -167,7 +171,7 @@ def open_served(settings: StoreSettings) -> ServedStore:
     """Open a store of the engine, beside the process that serves it if one does.
 
     :raises StoreNotFoundError: a directory of the store is missing.
-    :raises BrokerError: there is such a process, and it can't be asked.
+    :raises BrokerError: a process serves the store, and can't be asked.
     """
     found = open_files(settings)
     session = ask_who_serves(found.files.layout.root)

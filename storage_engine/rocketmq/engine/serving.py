@@ -1,7 +1,8 @@
-"""A socket by which other processes ask for the store that this one writes.
+"""A socket through which other processes reach the store that this process writes.
 
-They say how far it is, have it flushed, and delete what they have proven. One line of JSON is a request, one
-its answer. Only who may write the store gets an answer. What a process has locked is free when it ends.
+They ask for its progress, flush it, and delete files that they have proven. A request is one line of JSON,
+and so is its answer. Only a process with the right to write the store gets an answer. A process's lock is
+released when the process ends.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
 from storage_engine.same_bytes.removing import remove_unchanged
 
 _TIMEOUT_SECONDS = 600
-"""A flush, or a deletion whose file somebody reads, takes long at most."""
+"""Time to wait for an answer. A flush, or the deletion of a file that a reader uses, may take long."""
 ERRORS: Mapping[str, type[StorageEngineError]] = {
     error.__name__: error for error in (StoreBusyError, BrokerError, ChangedUnderUsError)
 }
@@ -42,7 +43,7 @@ ERRORS: Mapping[str, type[StorageEngineError]] = {
 
 
 PEER = struct.Struct("3i")
-"""Process, user and group of who is at a socket's other end (struct ucred)."""
+"""Process, user and group at a socket's other end (struct ucred)."""
 
 
 class EngineSession:
@@ -54,14 +55,14 @@ class EngineSession:
 
     @property
     def pid(self) -> int | None:
-        """Return the process at the other end; None where it isn't one of this system's processes."""
+        """Return the process at the other end; None: its number isn't visible to this process."""
         pid, _, _ = PEER.unpack(self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         return pid or None
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """Have something done, and return what came of it.
+        """Send a request, and return its result.
 
-        :raises StorageEngineError: the other process' own error, or BrokerError where it doesn't answer.
+        :raises StorageEngineError: the other process' own error, or BrokerError if it doesn't answer.
         """
         try:
             self._connection.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
@@ -79,14 +80,14 @@ class EngineSession:
         return answer.get("done")
 
     def positions(self) -> StorePositions:
-        """Return how far the store is."""
+        """Return the store's progress."""
         return from_jsonable(StorePositions, self.ask("positions"), "answer of the engine")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other runs from deleting from the store until the block ends.
 
-        :raises StoreBusyError: one of them does.
+        :raises StoreBusyError: another run is deleting.
         """
         self.ask("lock")
         try:
@@ -107,7 +108,7 @@ class EngineSession:
 
 
 def ask_who_serves(root: Path) -> EngineSession | None:
-    """Connect with the process that serves a store; None: none does."""
+    """Connect to the process that serves a store; None: no process does."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(_TIMEOUT_SECONDS)
     try:
@@ -128,7 +129,7 @@ def ask_who_serves(root: Path) -> EngineSession | None:
 def is_served(root: Path) -> bool:
     """Return whether a process serves a store.
 
-    :raises BrokerError: there is one, and it can't be asked.
+    :raises BrokerError: a process serves the store, and can't be asked.
     """
     session = ask_who_serves(root)
     if session is None:
@@ -138,9 +139,9 @@ def is_served(root: Path) -> bool:
 
 
 def socket_path(directory: int) -> str:
-    """Return a short name of the socket: a path of a socket may have 107 bytes.
+    """Return a short path of the socket, as such paths may have only 107 bytes.
 
-    :param directory: descriptor of our directory of the store.
+    :param directory: descriptor of our directory in the store.
     """
     return f"/proc/self/fd/{directory}/{ENGINE_SOCKET}"
 
@@ -149,7 +150,7 @@ _FORCED_AFTER_MS = 120_000
 
 
 def positions_of(store: MessageStore) -> StorePositions:
-    """Return how far an open store is."""
+    """Return the progress of an open store."""
     found = store.positions()
     return StorePositions(
         found.wrote, found.committed, found.flushed, found.dispatched, asdict(found.checkpoint)
@@ -157,7 +158,7 @@ def positions_of(store: MessageStore) -> StorePositions:
 
 
 class _Session(StreamRequestHandler):
-    """One process that asks, until it hangs up."""
+    """The requests of one process, until it closes the connection."""
 
     server: StoreServer
 
@@ -185,7 +186,7 @@ class _Session(StreamRequestHandler):
 
 
 class StoreServer(ThreadingMixIn, UnixStreamServer):
-    """Answers for one open store, a thread a process that asks."""
+    """Server for one open store. Each asking process has a thread."""
 
     daemon_threads = True
 
@@ -206,14 +207,16 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         super().server_bind()
 
     def may_ask(self, connection: socket.socket) -> bool:
-        """Return whether the caller has the same rights on the store as this process."""
+        """Return whether the caller may change the store as this process may: it is the same user, or
+        root.
+        """
         _, uid, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         return uid in (0, os.geteuid())
 
     def lock(self) -> bool:
-        """Keep other processes from deleting.
+        """Keep other processes from deleting, by the lock of this server.
 
-        :raises StoreBusyError: one of them has it.
+        :raises StoreBusyError: another process has the lock.
         """
         if not self._lock.acquire(blocking=False):
             raise StoreBusyError(
@@ -230,7 +233,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
     def answer(self, request: Mapping[str, Any], *, locked: bool) -> Mapping[str, Any]:
         """Answer a request.
 
-        :raises StorageEngineError: it can't be done.
+        :raises StorageEngineError: the request can't be fulfilled.
         """
         if request["do"] in ("lock", "unlock"):
             return {"pid": os.getpid()}
@@ -244,7 +247,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return {"before": before, "after": positions_of(self._store)}
 
     def _delete_segments(self, request: Mapping[str, Any]) -> None:
-        """Delete the log's first files, exactly these; what is gone already is passed over."""
+        """Delete exactly these files, the log's first ones. Files that are gone already are skipped."""
         root, files = self._store.layout.root, self._store.files
         for one in request["segments"]:
             segment = from_jsonable(Segment, one, "segment")
@@ -267,7 +270,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         self._store.queues.correct_min(files.min_offset)
 
     def _delete_dependents(self, request: Mapping[str, Any]) -> None:
-        """Delete the first files of queues and index, durably; what is gone already is passed over."""
+        """Delete these first files of queues and index, durably. Files that are gone already are skipped."""
         for one in request["files"]:
             facts = from_jsonable(DependentFile, one, "file").facts
             path = Path(facts.path)
@@ -294,11 +297,11 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
 
 
 def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
-    """Delete a file of the log once no reader has it; as a ``Remove``."""
+    """Delete a file of the log when no reader uses it. Has the form of a ``Remove``."""
     if not file.destroy(_FORCED_AFTER_MS, clock_ms()):
         raise BrokerError(
-            f"{path}: expected no reader, found one. It stays. Run again when that one is done; "
-            f"in {_FORCED_AFTER_MS // 1000} s a run deletes it whoever reads it.",
+            f"{path}: expected no reader, found one. The file stays. Run again when the reader is done; "
+            f"after {_FORCED_AFTER_MS // 1000} s a run deletes the file even if it is read.",
             may_have_acted=True,
         )
     return True
@@ -306,7 +309,7 @@ def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
 
 @contextmanager
 def serving(store: MessageStore) -> Iterator[StoreServer]:
-    """Let other processes ask for an open store while the block runs.
+    """Answer other processes' requests for an open store while the block runs.
 
     :raises OSError: the socket can't be made.
     """

@@ -1,7 +1,8 @@
-"""A store of the engine as a process of its own: it writes, serves who asks, and deletes what is proven.
+"""A store of the engine in a process of its own. The process writes, answers requests, and deletes proven
+files.
 
-Runs that delete go on beside the passes of a cleanup: a run takes as long as its archive does, and meanwhile
-the passes say what a full disk means for writing.
+Runs that delete work beside the passes of the cleanup. A run takes as long as its archiving does; meanwhile
+the passes decide whether a full disk stops writing.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class LogPass:
 
 
 class CleanupLoop:
-    """The passes over one open store. :func:`cleaning` runs them by time."""
+    """Cleanup passes over one open store. :func:`cleaning` runs them at intervals."""
 
     def __init__(
         self,
@@ -67,13 +68,13 @@ class CleanupLoop:
         measure: Callable[[Path], DiskUsage] = DiskUsage.of,
         pause: Callable[[int], object] | None = None,
     ) -> None:
-        """Make a loop that cleans a store up as its broker does; :meth:`start` begins it.
+        """Make a loop that cleans a store as its broker would. :meth:`start` begins it.
 
-        :param zone: in which deleteWhen is meant.
-        :param release: deletes in place of this loop; None: it deletes all that the rules let it.
-        :param clock: in ms since the epoch.
-        :param pause: waits so many ms; None: until the loop is stopped at most.
-        :raises BrokerConfigError: a deleteWhen that the broker can't parse.
+        :param zone: time zone of deleteWhen.
+        :param release: deletes in place of this loop; None: the loop itself deletes all that the rules allow.
+        :param clock: returns ms since the epoch.
+        :param pause: waits this number of ms; None: a wait that ends early when the loop is stopped.
+        :raises BrokerConfigError: the broker can't parse deleteWhen.
         """
         delete_hours(config)
         self._store, self._config, self._zone = store, config, zone
@@ -89,9 +90,9 @@ class CleanupLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the pass end at its next file, wait for it, and end a deletion that a reader holds up.
+        """Stop the pass at its next file, wait for its end, and finish a deletion that a reader delays.
 
-        What pointed into that file may be gone already. Its memory stays the reader's.
+        Files that point into the deleted file may be gone already. The reader keeps the file's memory.
         """
         self._stopped.set()
         if self._thread.is_alive():
@@ -100,7 +101,7 @@ class CleanupLoop:
             self._store.files.retry_first(0, self._clock())
 
     def delete_manually(self) -> None:
-        """Let the next passes delete what has expired at any hour (#executeDeleteFilesManually)."""
+        """Make the next passes delete expired files at any hour (#executeDeleteFilesManually)."""
         self._manual = MANUAL_PASSES
 
     def clean_log(self) -> LogPass:
@@ -187,7 +188,7 @@ class CleanupLoop:
                 self._pause(config.delete_commit_log_files_interval_ms)
 
     def _retry_first(self) -> None:
-        """Delete a first file that a reader held, from time to time (#reDeleteHangedFile)."""
+        """Try again, from time to time, to delete a first file that a reader used (#reDeleteHangedFile)."""
         now_ms = self._clock()
         if now_ms - self._retried_ms > self._config.redelete_hanged_file_interval_ms:
             self._retried_ms = now_ms
@@ -202,9 +203,9 @@ def cleaning(
     *,
     release: Callable[[PlanRequest], object] | None = None,
 ) -> Iterator[CleanupLoop]:
-    """Clean a store up by time while the block runs.
+    """Clean a store at intervals while the block runs.
 
-    :param release: as for :class:`CleanupLoop`.
+    :param release: see :class:`CleanupLoop`.
     """
     loop = CleanupLoop(store, config, zone, release=release)
     loop.start()
@@ -215,18 +216,20 @@ def cleaning(
 
 
 STOP_SECONDS = 20.0
-"""For how long who stops waits for a step. What it leaves then is as after a kill: the next run goes on."""
+"""Time that a stop waits for a run's present step. A step that takes longer is left as after a kill, and the
+next run continues.
+"""
 
 
 class ReleaseBeside:
-    """Has one run at a time made, in a thread of its own."""
+    """Starts runs that delete, one at a time, in a thread of their own."""
 
     def __init__(self, release: Release) -> None:
         self._release = release
         self._thread: threading.Thread | None = None
 
     def __call__(self, request: PlanRequest) -> None:
-        """Begin a run, unless one is going on."""
+        """Begin a run, if none is going on."""
         if self._thread is not None and self._thread.is_alive():
             return
         # An end of this process may not wait for hours.
@@ -234,7 +237,7 @@ class ReleaseBeside:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let a run end at its next step, and wait for that a little."""
+        """Stop a run at its next step, and wait a short time for that."""
         self._release.stop()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
@@ -249,7 +252,7 @@ class ReleaseBeside:
 
 @contextmanager
 def releasing_beside(release: Release) -> Iterator[ReleaseBeside]:
-    """Stop the runs when the block ends."""
+    """Give a :class:`ReleaseBeside`, and stop its run when the block ends."""
     beside = ReleaseBeside(release)
     try:
         yield beside
@@ -267,16 +270,16 @@ def serve_store(
     ends: threading.Event,
     release: Release | None,
 ) -> None:
-    """Hold a store until it is told to end, or until its input has ended.
+    """Keep a store open and serve it, until ``ends`` is set or its input has ended.
 
-    The passes of the cleanup set what a full disk means for writing, and delete nothing. Who asks this
-    process to delete has proven what goes: a run from elsewhere, or ``release``.
+    The passes of the cleanup decide whether a full disk stops writing, and delete nothing. Deletions are
+    requested by ``release`` or by a run in another process, which has proven the files before.
 
-    :param topic: each line becomes a message of it; None: nothing is read.
-    :param lines: without their ends; they end when ``ends`` is set.
-    :param release: asked where the rules let files go; None: nobody is.
-    :raises StoreBusyError: another process has the store, or it takes no message any more.
-    :raises CorruptFrameError: its recovery would cut off whole messages.
+    :param topic: each line becomes a message of this topic; None: no lines are read.
+    :param lines: lines without their line ends; they stop when ``ends`` is set.
+    :param release: called when the rules allow a deletion; None: nothing is deleted.
+    :raises StoreBusyError: another process uses the store, or the store accepts no more messages.
+    :raises CorruptFrameError: a recovery of the store would cut off whole messages.
     """
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
     with (

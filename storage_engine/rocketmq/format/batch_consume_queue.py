@@ -1,7 +1,7 @@
-"""Batch consume queues: like consume queues, but one entry stands for a batch of messages.
+"""Batch consume queues: like consume queues, but one entry is for a whole batch of messages.
 
 Entry (46 bytes, big-endian): physical offset 8, frame size 4, tags code 8, store time 8, base queue offset 8,
-batch size 2, compacted offset 4, reserved 4. Kept under ``batchconsumequeue``.
+batch size 2, compacted offset 4, reserved 4. Their directory is ``batchconsumequeue``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPE = np.dtype(
 
 
 def _in_use(entries: Any) -> Any:
-    """BatchConsumeQueue#recover."""
+    """Tell which entries are in use, by the rule of BatchConsumeQueue#recover."""
     return (
         (entries["offset"] >= 0)
         & (entries["size"] > 0)
@@ -42,7 +42,9 @@ def _in_use(entries: Any) -> Any:
 
 
 FORMAT = EntryFormat(DTYPE, _in_use)
-"""Messages [base_offset, base_offset + batch_size) of the queue lie in one frame, for each entry."""
+"""Format of entries. An entry points at the frame with the queue's messages [base_offset, base_offset +
+batch_size).
+"""
 
 
 def all_queues(layout: StoreLayout) -> Iterator[tuple[QueueDirectory, EntryFormat]]:
@@ -58,9 +60,9 @@ def all_queues(layout: StoreLayout) -> Iterator[tuple[QueueDirectory, EntryForma
 def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = None) -> QueueBounds:
     """Return the readable queue offsets (BatchConsumeQueue#correctMinOffset).
 
-    They count messages, not entries.
+    The offsets count messages, not entries.
 
-    :param last: as of :func:`storage_engine.rocketmq.format.consume_queue.bounds`.
+    :param last: see :func:`storage_engine.rocketmq.format.consume_queue.bounds`.
     """
     at = last or FORMAT.last_position(files)
     newest = None if at is None else FORMAT.entry(*at)

@@ -1,8 +1,8 @@
-"""Storage settings of broker.conf, as the values that are in effect.
+"""Storage settings of broker.conf, as the broker's effective values.
 
-Reads java.util.Properties syntax; types and clamps as the broker applies them. A value that the broker
-would silently drop (it keeps its default then) or that would stop its cleaning is an error here: a plan
-must not rest on a setting that a person believes in and the broker does not.
+Reads java.util.Properties syntax, with the broker's own types and limits. Some values the broker would
+silently replace with its default, and some would stop its cleaning. Such values are errors here: a plan must
+not depend on a setting that the broker doesn't follow.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from storage_engine.core.untrusted import read_file
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
 
 RELEASE: Final = "brokerVersion"
-"""By this name a release stands among the settings of the broker that said it, as in ``4.9.7``."""
+"""Key under which the broker's release, such as ``4.9.7``, is added to its settings."""
 
 TRIED: Final = ("4.9", "5.0", "5.1", "5.2", "5.3", "5.4", "5.5")
-"""Lines of releases of which a broker deleted exactly what it was told to."""
+"""Release lines that were tested: their brokers deleted exactly the files that they were told to."""
 
 TRIED_FROM: Final = "4.9.4"
-"""Earlier ones know no request to delete what has expired (RequestCode.DELETE_EXPIRED_COMMITLOG)."""
+"""First tested release. Earlier releases have no request to delete expired files
+(RequestCode.DELETE_EXPIRED_COMMITLOG).
+"""
 
 DELETE_FILES_BATCH_MAX: Final = 10
-"""Files that a pass deletes where no setting says so (MappedFileQueue.DELETE_FILES_BATCH_MAX until 4.9)."""
+"""Most files that a pass deletes if no setting gives another number (MappedFileQueue.DELETE_FILES_BATCH_MAX
+until 4.9).
+"""
 
 _FROM_5_0: Final = frozenset(
     {
@@ -40,30 +44,34 @@ _FROM_5_0: Final = frozenset(
         "replicasPerDiskPartition",
     }
 )
-"""Settings of the rules that 4.x doesn't read, and shows all the same where its broker.conf has them."""
+"""Settings of cleanup rules that 4.x doesn't follow, although it shows them if broker.conf has them."""
 
 _TRACES: Final = (("rocksdbstore", "5.4"), ("timerlog", "5.0"), ("timerwheel", "5.0"))
-"""Files that releases from this one on make in every store (StorePathConfigHelper and its callers)."""
+"""File names, each with the first release that makes the file in every store (StorePathConfigHelper and its
+callers).
+"""
 
 WITHOUT_DIRECTORIES: Final = "5.1"
-"""Before this release no broker starts beside a directory among its segments (MappedFileQueue#load)."""
+"""First release that starts although a directory is among its segments (MappedFileQueue#load)."""
 
 SERVED_WITHOUT_QUEUES: Final = (
-    "Of the messages 4.9.7 and 5.3.3 then serve all, 5.0 to 5.2 none, 5.4 and 5.5 those of the last 10 "
-    "segments."
+    "Then 4.9.7 and 5.3.3 serve all messages, 5.0 to 5.2 serve none, and 5.4 and 5.5 serve those of the last "
+    "10 segments."
 )
-"""Number of last segments from which brokers make queues by themselves (CommitLog#recoverNormally,
-commitLogRecoverMaxNum)."""
+"""Sentence on the messages that brokers serve of a store without queues. How many last segments a broker
+reads to make queues depends on its release (CommitLog#recoverNormally, commitLogRecoverMaxNum).
+"""
 
 _V4_0_0, _V5_9_9 = 213, 611
 _PATCHES = 10
 
 
 def release_of(ordinal: int) -> str:
-    """Return the release that a broker names in the header of each answer.
+    """Return the release that is named in the header of each of a broker's answers.
 
-    :param ordinal: its place among MQVersion.Version: two a release, of which the first is a snapshot.
-    :return: the number itself where it is none of 4.0.0 to 5.9.9.
+    :param ordinal: place of the release in MQVersion.Version, which has two entries for each release, first a
+        snapshot.
+    :return: the release; outside of 4.0.0 to 5.9.9, the number itself.
     """
     if not _V4_0_0 <= ordinal <= _V5_9_9:
         return str(ordinal)
@@ -73,7 +81,9 @@ def release_of(ordinal: int) -> str:
 
 
 def is_tried(release: str) -> bool:
-    """Return whether brokers of this release's line were seen to delete exactly what they were told to."""
+    """Return whether tests with brokers of this release's line showed that they delete exactly the files that
+    they are told to.
+    """
     # Of all tried lines only 4.9 has earlier releases, and no part of a release has two digits.
     return release.rpartition(".")[0] in TRIED and release >= TRIED_FROM
 
@@ -81,18 +91,20 @@ def is_tried(release: str) -> bool:
 def clamps_levels(release: str) -> bool:
     """Return whether a release keeps its disk levels within bounds (CleanCommitLogService, from 5.0 on).
 
-    :param release: "": it is unknown, and counts as one that does.
+    :param release: "": unknown, and counts as a release that does.
     """
     return not release.startswith("4.")
 
 
 def has_timers(release: str) -> bool:
-    """Return whether the runtime info says how far timers are behind (TimerMessageStore, from 5.0 on)."""
+    """Return whether the runtime info has the lag of timers (TimerMessageStore, from 5.0 on)."""
     return not release.startswith("4.")
 
 
 def known_by_traces(root: Path) -> str:
-    """Return the release that a store's own files suggest, since no file names it; "": they suggest none."""
+    """Return a text on the release that a store's own files suggest, since no file names it; "": they suggest
+    none.
+    """
     for name, release in _TRACES:
         if (root / name).exists():
             return f"{release} or later, as {name} is there"
@@ -100,7 +112,7 @@ def known_by_traces(root: Path) -> str:
 
 
 def with_release(settings: Mapping[str, str], ordinal: int) -> dict[str, str]:
-    """Return a broker's settings as it works by them, and its release among them."""
+    """Return the settings that a broker follows, with its release added."""
     release = release_of(ordinal)
     ignored = _FROM_5_0 if release.startswith("4.") else ()
     return {key: value for key, value in settings.items() if key not in ignored} | {RELEASE: release}
@@ -114,8 +126,9 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 WARNING_LEVEL_PROPERTY = "rocketmq.broker.diskSpaceWarningLevelRatio"
 CLEAN_FORCIBLY_PROPERTY = "rocketmq.broker.diskSpaceCleanForciblyRatio"
 LEVEL_PROPERTIES = (WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY)
-"""System properties of the broker's JVM, fractions like 0.90: they win over broker.conf. They can only
-be given as overrides, since no file of the broker records them."""
+"""System properties of the broker's JVM with fractions like 0.90, which override broker.conf. They can only
+be given as overrides, since no file of the broker records them.
+"""
 
 _JAVA_INT = re.compile(r"[+-]?[0-9]{1,400}")
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -124,7 +137,7 @@ MAX_CONF_BYTES = 4 << 20
 
 
 def named(key: str, default: Any = MISSING) -> Any:
-    """Make a field that has the value of a setting of the broker.
+    """Make a dataclass field for a setting of the broker.
 
     :param key: the broker's name of the setting.
     """
@@ -133,10 +146,10 @@ def named(key: str, default: Any = MISSING) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Settings in effect. Names are the broker's in snake_case, with the unit appended.
+    """Broker settings in effect. Names are the broker's in snake_case, with the unit appended.
 
-    Sizes of files are None when nothing sets them: the files themselves tell then. ``raw`` holds the
-    texts of broker.conf and overrides; ``source`` is the path of broker.conf, None without one.
+    Sizes of files are None if nothing sets them; then the files' own sizes count. ``raw`` has the texts of
+    broker.conf and overrides. ``source`` is the path of broker.conf; None: there is none.
     """
 
     store_path_root_dir: str = named("storePathRootDir")
@@ -186,12 +199,12 @@ SETTING_NAMES: Mapping[str, str] = {
 KNOWN_SETTINGS = frozenset(
     {*SETTING_NAMES.values(), *LEVEL_PROPERTIES, CONTROLLER_MODE, "cleanResourceInterval"}
 )
-"""The broker's names of all settings that decide anything here."""
+"""The broker's names of all settings that this package uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Property:
-    """One setting and where it stands, for error messages."""
+    """One setting and its place in a file, for error messages."""
 
     key: str
     value: str
@@ -204,13 +217,13 @@ class _Property:
 def load_broker_config(
     path: str | Path | None, overrides: Mapping[str, str] | None = None, *, root: str | Path | None
 ) -> BrokerConfig:
-    """Read broker.conf and work out the settings in effect.
+    """Read broker.conf and compute the settings in effect.
 
     :param path: broker.conf, in java.util.Properties syntax; None: the broker's defaults.
-    :param overrides: values by broker key that win over the file (what-if questions).
-    :param root: the store's root directory; None: as storePathRootDir says.
-    :raises BrokerConfigError: a file that can't be read or parsed, a value that the broker would not
-        work with, no root at all, or two different ones.
+    :param overrides: values by the broker's keys, which override the file (for what-if questions).
+    :param root: the store's root directory; None: storePathRootDir's value.
+    :raises BrokerConfigError: the file can't be read or parsed, the broker would not accept a value, or the
+        root is missing or named differently twice.
     """
     properties = _read(Path(path)) if path is not None else {}
     for key, value in (overrides or {}).items():
@@ -221,11 +234,12 @@ def load_broker_config(
 def usable_broker_config(
     path: str | Path | None, *, root: str | Path | None
 ) -> tuple[BrokerConfig, tuple[BrokerConfigError, ...]]:
-    """Work out the settings in effect without those that the broker would not work with, for a caller that
-    only looks.
+    """Compute the settings in effect, without values that the broker would not accept. For callers that only
+    look.
 
-    :return: with why each of these can't be worked with.
-    :raises BrokerConfigError: a file that can't be read or parsed, no root at all, or two different ones.
+    :return: the settings, and an error for each value that was left out.
+    :raises BrokerConfigError: the file can't be read or parsed, or the root is missing or named differently
+        twice.
     """
     properties = _read(Path(path)) if path is not None else {}
     source = None if path is None else str(path)
@@ -244,7 +258,8 @@ def usable_broker_config(
 
 
 def parse_delete_when(delete_when: str) -> tuple[int, ...]:
-    """The hours of deleteWhen, joined by ";" (UtilAll#isItTimeToDo). One that no clock shows never comes.
+    """Return the hours of deleteWhen, joined by ";" (UtilAll#isItTimeToDo). An hour that no clock shows never
+    comes.
 
     :raises ValueError: an hour that the broker can't parse; it would abort the whole cleaning pass.
     """
@@ -257,7 +272,9 @@ def parse_delete_when(delete_when: str) -> tuple[int, ...]:
 
 
 def _read(path: Path) -> dict[str, _Property]:
-    """Parse a properties file as Properties#load reads a stream: ISO 8859-1, of equal keys the last wins."""
+    """Parse a properties file as Properties#load reads a stream: in ISO 8859-1, and the last of equal keys
+    counts.
+    """
     try:
         content = read_file(path, MAX_CONF_BYTES)
     except CorruptFileError as error:
@@ -330,7 +347,9 @@ def _effective(
 
 
 def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
-    """The store's root: as the caller says, or as the broker is configured; both must agree."""
+    """Return the store's root, from the caller or from the broker's configuration. If both name it, they must
+    agree.
+    """
     configured = properties.get("storePathRootDir")
     value = configured.value.strip() if configured is not None else ""
     if root is None:
@@ -347,7 +366,7 @@ def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
 
 
 def _hint(properties: Mapping[str, _Property], configured: str, root: Path) -> str:
-    """Return how to say where a container's paths lie on this host."""
+    """Return advice on how to name the paths on this host that belong to a container's paths."""
     settings = [f"storePathRootDir={root}"]
     for key in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
         text = properties[key].value.strip() if key in properties else ""
@@ -357,12 +376,12 @@ def _hint(properties: Mapping[str, _Property], configured: str, root: Path) -> s
 
 
 def container_hint(settings: Iterable[str]) -> str:
-    """Say how to give a container's paths as they are on this host.
+    """Say with which options to name a container's paths on this host.
 
     :param settings: ``KEY=PATH``.
     """
     given = " ".join(f"--set {setting}" for setting in settings)
-    return f"Where broker.conf has the paths inside a container, say what they are here: {given}"
+    return f"If broker.conf has the paths inside a container, give the paths on this host: {given}"
 
 
 def _clamp(value: int, low: int, high: int) -> int:
@@ -370,7 +389,9 @@ def _clamp(value: int, low: int, high: int) -> int:
 
 
 class _Reader:
-    """Typed access as MixAll#properties2Object converts: only texts are trimmed, numbers are not."""
+    """Typed access to properties, converted as MixAll#properties2Object does. Only texts are trimmed, not
+    numbers.
+    """
 
     def __init__(self, properties: Mapping[str, _Property]) -> None:
         self._properties = properties
@@ -380,7 +401,7 @@ class _Reader:
         return default if found is None else found.value.strip()
 
     def like(self, key: str, default: Any) -> Any:
-        """Return a value of its default's type; without a default it is a size."""
+        """Return a value of the default's type. Without a default, the value is a size."""
         if default is None:
             return self.size(key)
         if isinstance(default, bool):
@@ -411,8 +432,9 @@ class _Reader:
         return found.value.lower() == "true"
 
     def fraction(self, key: str, default_percent: int) -> int:
-        """A fraction like 0.85 as whole percent; used percents are whole, so rounding down keeps every
-        comparison "used > level" as it is."""
+        """Return a fraction like 0.85 as whole percent. Used percents are whole, so rounding down changes no
+        comparison "used > level".
+        """
         found = self._properties.get(key)
         if found is None or not found.value:
             return default_percent
@@ -439,7 +461,9 @@ class _Reader:
         return value
 
     def paths(self, key: str) -> tuple[str, ...]:
-        """Directories joined by ",". Neither trimmed nor expanded, as the broker does neither."""
+        """Return directories that are joined by ",". They are neither trimmed nor expanded, since the broker
+        does neither.
+        """
         found = self._properties.get(key)
         value = "" if found is None else found.value.strip()
         if found is None or not value:

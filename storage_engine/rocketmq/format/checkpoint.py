@@ -1,5 +1,6 @@
-"""The ``checkpoint`` file: up to which store time each part was on disk. Read only; a recovery trusts it,
-so nothing here can raise a value."""
+"""The ``checkpoint`` file, which has the store time up to which each part is on disk. It is only read here. A
+recovery trusts it, so nothing here may raise a value.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ _VALUE_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Store times in milliseconds since the epoch, offsets in bytes (StoreCheckpoint)."""
+    """Values of a checkpoint: store times in milliseconds since the epoch, and offsets in bytes
+    (StoreCheckpoint).
+    """
 
     physic_msg_timestamp_ms: int
     logics_msg_timestamp_ms: int
@@ -27,12 +30,12 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Read a store's checkpoint; None when there is none (the broker makes one when it opens a store).
+    """Read a store's checkpoint; None: it has none (the broker makes the file when it opens a store).
 
-    Of a file of any size the first page counts, and what it lacks is zeros, as the broker maps and extends it
-    (StoreCheckpoint). A value that is cut off is then too low, so that a recovery begins earlier.
+    Only the first page counts, and missing bytes are read as zeros, since the broker maps and extends the
+    file (StoreCheckpoint). A value that is cut off is then too low, so that a recovery begins earlier.
 
-    :raises CorruptFileError: it is no ordinary file.
+    :raises CorruptFileError: the checkpoint is no ordinary file.
     :raises StoreLayoutError: it is a symbolic link.
     :raises OSError: it can't be read.
     """
@@ -41,11 +44,11 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def read_known_values(path: Path) -> Mapping[str, int] | None:
-    """Return the values that a store's checkpoint has to their last byte, by name; None: there is none.
+    """Return the values that are complete in a store's checkpoint, by name; None: there is no checkpoint.
 
-    Of a value that is cut off, or that the file ends before, nothing is known.
+    A value that is cut off or missing at the file's end is unknown, and left out.
 
-    :raises CorruptFileError: it is no ordinary file.
+    :raises CorruptFileError: the checkpoint is no ordinary file.
     :raises StoreLayoutError: it is a symbolic link.
     :raises OSError: it can't be read.
     """

@@ -1,4 +1,6 @@
-"""The broker's own records in ``config``: topics, groups, subscriptions. Offsets: ``consumer_offsets``."""
+"""The broker's own records in ``config``: topics, groups, subscriptions. For consumer offsets see
+``consumer_offsets``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic as the broker has it (TopicConfig)."""
+    """Configuration of a topic in the broker (TopicConfig)."""
 
     topic: str
     read_queues: int
@@ -31,7 +33,7 @@ class TopicConfig:
 def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
     """Return every topic in ``topics.json``, system topics included, by name.
 
-    :raises CorruptFileError: neither the file nor its backup can be read as what it is.
+    :raises CorruptFileError: neither the file nor its backup is readable and well-formed.
     """
 
     def parse(data: bytes) -> tuple[TopicConfig, ...]:
@@ -46,9 +48,9 @@ def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
 
 
 def batch_topics(layout: StoreLayout) -> frozenset[str]:
-    """Topics that have batch consume queues (QueueTypeUtils#isBatchCq).
+    """Return the topics that have batch consume queues (QueueTypeUtils#isBatchCq).
 
-    Where neither the file nor its backup can be read, those that have them on disk.
+    If neither the file nor its backup can be read, return the topics that have such queues on disk.
     """
 
     def parse(data: bytes) -> frozenset[str]:
@@ -69,7 +71,7 @@ def batch_topics(layout: StoreLayout) -> frozenset[str]:
 def groups(layout: StoreLayout) -> tuple[str, ...]:
     """Return the names of the consumer groups in ``subscriptionGroup.json``.
 
-    :raises CorruptFileError: neither the file nor its backup can be read as what it is.
+    :raises CorruptFileError: neither the file nor its backup is readable and well-formed.
     """
 
     def parse(data: bytes) -> tuple[str, ...]:
@@ -81,9 +83,9 @@ def groups(layout: StoreLayout) -> tuple[str, ...]:
 def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
     """Return (group, topic) of each subscription with an SQL filter (ConsumerFilterManager).
 
-    Dead ones are included. A broker writes down no other subscriptions.
+    Dead subscriptions are included. A broker writes no other subscriptions to files.
 
-    :raises CorruptFileError: neither ``consumerFilter.json`` nor its backup can be read as what it is.
+    :raises CorruptFileError: neither ``consumerFilter.json`` nor its backup is readable and well-formed.
     """
 
     def parse(data: bytes) -> tuple[tuple[str, str], ...]:
@@ -100,9 +102,10 @@ def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
 
 
 def delay_offsets(layout: StoreLayout) -> dict[int, int]:
-    """Return the next queue offset of SCHEDULE_TOPIC_XXXX to deliver, by delay level (1, 2, …).
+    """Return the queue offset of the next message to deliver in SCHEDULE_TOPIC_XXXX, by delay level (1, 2,
+    …).
 
-    :raises CorruptFileError: neither ``delayOffset.json`` nor its backup can be read as what it is.
+    :raises CorruptFileError: neither ``delayOffset.json`` nor its backup is readable and well-formed.
     """
 
     def parse(data: bytes) -> dict[int, int]:
@@ -115,12 +118,13 @@ def delay_offsets(layout: StoreLayout) -> dict[int, int]:
 def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) -> Content | None:
     """Return a config file's content (ConfigManager#load).
 
-    It is its backup's when the file is missing, empty or can't be read.
+    If the file is missing, empty or unreadable, return its backup's content.
 
-    :param parse: raises one of ``MALFORMED`` for content that is not this file's.
-    :param expected: what the file has to have, for the error.
-    :return: None when there is neither: the broker had nothing to write yet.
-    :raises CorruptFileError: there is something, and neither can be read.
+    :param parse: parses the content; raises one of ``MALFORMED`` for content that doesn't belong in this
+        file.
+    :param expected: what the file must contain, for the error.
+    :return: None: neither file exists, as the broker had nothing to write yet.
+    :raises CorruptFileError: a file exists, and neither of the two can be read.
     """
     errors = []
     for candidate in (path, path.with_name(path.name + ".bak")):
@@ -146,9 +150,9 @@ def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) ->
 
 
 def parse_object(data: bytes) -> dict[Any, Any]:
-    """Parse a config file, which is an object.
+    """Parse a config file, whose content must be an object.
 
-    :raises FastjsonError, UnicodeDecodeError: it is something else.
+    :raises FastjsonError, UnicodeDecodeError: the text is something else.
     """
     text = data.decode("utf-8")
     content = fastjson.loads(text)
@@ -165,7 +169,7 @@ def _table(data: bytes, name: str) -> dict[Any, Any]:
 
 
 def _int(value: Any) -> int:
-    """A value that is one of Java's ints."""
+    """Return a value as a number in the range of Java's int."""
     return _within(value, -(1 << 31), 1 << 31)
 
 

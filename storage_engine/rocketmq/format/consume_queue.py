@@ -1,11 +1,11 @@
-"""Consume queues and their extensions: the places of each queue's messages in the commitlog.
+"""Consume queues and their extensions. They have the places of each queue's messages in the commitlog.
 
 Entry (20 bytes, big-endian): physical offset 8, frame size 4, tags code 8. A queue's offset counts entries:
 entry i of a file is queue offset base_offset / 20 + i.
 
-Extensions of consume queues (ConsumeQueueExt): what a consume queue entry has no room for. Unit, big-endian:
-size 2, tags code 8, store time 8, bitmap length 2, bitmap. An entry of the consume queue points to its unit
-by an address in place of the tags code: Long.MIN_VALUE + the unit's offset. A size below 1 ends a file.
+Extensions of consume queues (ConsumeQueueExt) have data for which an entry has no room. Unit, big-endian:
+size 2, tags code 8, store time 8, bitmap length 2, bitmap. In place of the tags code, an entry of the consume
+queue has the address of its unit: Long.MIN_VALUE + the unit's offset. A unit size below 1 marks a file's end.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 
 def _in_use(entries: Any) -> Any:
-    """ConsumeQueue#recover."""
+    """Tell which entries are in use, by the rule of ConsumeQueue#recover."""
     return (entries["offset"] >= 0) & (entries["size"] > 0)
 
 
 FORMAT = EntryFormat(DTYPE, _in_use)
-"""Fillers are in use; the first entry's queue offset is the first file's base / 20."""
+"""Format of entries. Fillers count as in use. The first entry's queue offset is the first file's base offset
+/ 20.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a consume queue: where a message lies."""
+    """One entry of a consume queue, with the position of a message in the log."""
 
     queue_offset: int
     physical_offset: int
@@ -47,20 +49,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """Queue offsets [min_offset, max_offset) that are readable, as the broker reports them."""
+    """Range of readable queue offsets [min_offset, max_offset), as the broker reports it."""
 
     min_offset: int
     max_offset: int
 
 
 def last_entry(files: tuple[MappedFile, ...]) -> Entry | None:
-    """A queue's newest entry; None when it has none."""
+    """Return a queue's newest entry; None: it has none."""
     found = FORMAT.last_position(files)
     return None if found is None else _entry(*found)
 
 
 def entry_at(files: tuple[MappedFile, ...], queue_offset: int) -> Entry | None:
-    """The entry of a queue offset; None when the queue has none there (any more, or yet)."""
+    """Return the entry at a queue offset; None: the queue has no entry there, or none any more, or none
+    yet.
+    """
     position = queue_offset * CONSUME_QUEUE_ENTRY_BYTES
     for file in files:
         if file.base_offset <= position < file.end_offset:
@@ -69,11 +73,11 @@ def entry_at(files: tuple[MappedFile, ...], queue_offset: int) -> Entry | None:
 
 
 def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = None) -> QueueBounds:
-    """The readable queue offsets, given the commitlog's min offset (ConsumeQueue#correctMinOffset).
+    """Return the readable queue offsets for a min offset of the commitlog (ConsumeQueue#correctMinOffset).
 
-    A queue whose messages are all gone keeps its max offset, and its min offset equals it.
+    If all messages of a queue are gone, it keeps its max offset, and the min offset equals the max offset.
 
-    :param last: where the last entry is (``FORMAT.last_position``) where that is known already.
+    :param last: position of the last entry, the result of ``FORMAT.last_position``, if it is known already.
     """
     if not files:
         return QueueBounds(0, 0)
@@ -107,7 +111,7 @@ _MIN_LONG = -(1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class ExtUnits:
-    """Units of one file, as columns; ``bitmap`` holds bytes."""
+    """Units of one file, as columns; ``bitmap`` has bytes objects."""
 
     offset: npt.NDArray[np.int64]
     size: npt.NDArray[np.int16]
@@ -120,7 +124,7 @@ def list_files(queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFil
     """List a queue's extension files, oldest first.
 
     :param queue: the directory consumequeue_ext/<topic>/<queue id>.
-    :raises CorruptFileError: a wrong name or size, or a hole.
+    :raises CorruptFileError: a file has a wrong name or size, or there is a hole.
     """
     return list_mapped_files((queue,), error=CorruptFileError, size_bytes=size_bytes)
 
@@ -128,15 +132,15 @@ def list_files(queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFil
 def unit_offset(tags_code: int) -> int | None:
     """Return the offset of the unit that an entry's tags code points to (ConsumeQueueExt#unDecorate).
 
-    :return: None when it is a tags code and no address (ConsumeQueueExt#isExtAddr).
+    :return: None: the value is a real tags code and no address (ConsumeQueueExt#isExtAddr).
     """
     return tags_code - _MIN_LONG if tags_code <= MAX_ADDRESS else None
 
 
 def read_units(file: MappedFile) -> ExtUnits:
-    """All units of a file.
+    """Return all units of a file.
 
-    :raises CorruptFileError: a unit that is shorter than its header or longer than the file.
+    :raises CorruptFileError: a unit is shorter than its header or longer than the file.
     """
     data = np.fromfile(file.path, np.uint8)
     if len(data) != file.size_bytes:
@@ -157,7 +161,9 @@ def _joined(parts: list[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArr
 
 
 def _runs(file: MappedFile, data: npt.NDArray[np.uint8]) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
-    """Units of equal size that follow one another, as one array each: a file has few sizes."""
+    """Yield runs of consecutive units of equal size, each run as one array. A file has few different
+    sizes.
+    """
     position = 0
     while position + 2 <= len(data):
         size = int(data[position : position + 2].view(">i2")[0])

@@ -1,7 +1,7 @@
-"""Reads the JSON dialect of the broker's config files, which fastjson writes.
+"""Parser for the JSON dialect of the broker's config files, which fastjson writes.
 
-It is JSON, except that the keys of an object may be numbers without quotes (``{0:402}``) or even objects,
-and that strings have a few more escapes. Such keys come back as ``int`` and as tuples of pairs.
+It is JSON, except that the keys of an object may be numbers without quotes (``{0:402}``) or even objects, and
+that strings have a few more escapes. Such keys are returned as ``int`` and as tuples of pairs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"} | 
 _LITERAL_ESCAPES = "\"'\\/"
 
 MAX_CHARACTERS = 64 << 20
-"""Of a text. It becomes objects of ten times its size at most, at some millions of characters a second."""
+"""Most characters of a text. Its objects take up to ten times its size in memory, and a second is enough for
+some millions of characters.
+"""
 _MAX_NUMBER_CHARACTERS = 400
 _MAX_DEPTH = 100
 
 
 class FastjsonError(ValueError):
-    """The text is not what fastjson writes.
+    """A text is not in the dialect that fastjson writes.
 
-    :param position: index of the character where it stops being so.
+    :param position: index of the first character that is not in the dialect.
     """
 
     def __init__(self, position: int, expected: str, text: str) -> None:
@@ -43,7 +45,7 @@ class FastjsonError(ValueError):
 def loads(text: str) -> Any:
     """Parse a text; objects become dicts, arrays lists.
 
-    :raises FastjsonError: at the first thing that is not in the dialect.
+    :raises FastjsonError: a part of the text is not in the dialect; the error names the first one.
     """
     if len(text) > MAX_CHARACTERS:
         raise FastjsonError(MAX_CHARACTERS, f"at most {MAX_CHARACTERS} characters", text)
@@ -61,7 +63,10 @@ def _skip(text: str, position: int) -> int:
 
 
 def _value(text: str, position: int, depth: int) -> tuple[Any, int]:
-    """:param depth: how many levels more may be nested here."""
+    """Parse one value.
+
+    :param depth: number of further levels that may be nested here.
+    """
     start = text[position : position + 1]
     if start in ("{", "["):
         if not depth:

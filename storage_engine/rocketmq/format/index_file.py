@@ -43,7 +43,7 @@ _HINT = "The broker rebuilds no index: restore the file, or move it away while t
 class IndexHeader:
     """An index file's header; timestamps are store times in milliseconds since the epoch.
 
-    :param next_entry: number that the next entry gets; next_entry - 1 are in use.
+    :param next_entry: number that the next entry gets; next_entry - 1 entries are in use.
     """
 
     begin_timestamp_ms: int
@@ -59,7 +59,7 @@ class IndexFile:
     """One index file.
 
     :param hash_slots: number of hash slots (maxHashSlotNum).
-    :param capacity: number of entries it has room for, number 0 included (maxIndexNum).
+    :param capacity: number of entries for which the file has room, with the unused number 0 (maxIndexNum).
     """
 
     path: Path
@@ -70,12 +70,12 @@ class IndexFile:
 
 
 def list_index_paths(layout: StoreLayout) -> tuple[Path, ...]:
-    """A store's index files, oldest first; empty when it has none.
+    """Return a store's index files, oldest first; empty: it has none.
 
-    A last one without a byte doesn't count: who made it is about to give it its size, or was killed before.
+    An empty last file doesn't count: its writer hasn't set its size yet, or was killed before.
 
-    :raises CorruptFileError: a file whose name isn't a time, yyyyMMddHHmmssSSS.
-    :raises StoreLayoutError: a symbolic link.
+    :raises CorruptFileError: a file's name isn't a time in the form yyyyMMddHHmmssSSS.
+    :raises StoreLayoutError: a file is a symbolic link.
     """
     try:
         with os.scandir(layout.index) as found:
@@ -90,8 +90,8 @@ def list_index_paths(layout: StoreLayout) -> tuple[Path, ...]:
             raise CorruptFileError(f"{path}: expected an ordinary file, found another kind. {_HINT}")
         if len(path.name) != NAME_DIGITS or not path.name.isdecimal():
             raise CorruptFileError(
-                f"{path}: expected a name of {NAME_DIGITS} digits, the time it was begun. "
-                "Move the file out of the store."
+                f"{path}: expected a name of {NAME_DIGITS} digits, the time at which it was begun. Move the "
+                "file out of the store."
             )
     if paths and sizes[paths[-1]] == 0:
         paths.pop()
@@ -114,12 +114,14 @@ def read_header(path: Path) -> IndexHeader:
 
 
 def read_index_files(layout: StoreLayout, config: BrokerConfig) -> tuple[IndexFile, ...]:
-    """A store's index files, oldest first.
+    """Return a store's index files, oldest first.
 
-    Where the broker's settings don't say how many slots and entries a file has, a full file does, and else
-    the proportion of the broker's defaults, if the file bears it out.
+    The broker's settings may not have the numbers of slots and entries of a file. Then they follow from a
+    full file. Without a full file, the proportion of the broker's defaults is assumed, if the file confirms
+    it.
 
-    :raises CorruptFileError: sizes differ, a header can't be, or the shape can't be told.
+    :raises CorruptFileError: sizes differ, a header is impossible, or the numbers of slots and entries stay
+        unknown.
     """
     found = [(path, path.stat().st_size, read_header(path)) for path in list_index_paths(layout)]
     if not found:
@@ -137,23 +139,23 @@ def read_index_files(layout: StoreLayout, config: BrokerConfig) -> tuple[IndexFi
 
 
 def read_slots(file: IndexFile) -> npt.NDArray[np.int32]:
-    """The hash slots, each the number of its newest entry, 0 when there is none."""
+    """Return the hash slots. Each has the number of its newest entry; 0: it has no entry."""
     return np.fromfile(file.path, ">i4", file.hash_slots, offset=HEADER_BYTES).astype(np.int32)
 
 
 def read_entries(file: IndexFile) -> Entries:
-    """The entries in use, number 1 first."""
+    """Return the entries in use, from number 1 on."""
     start = HEADER_BYTES + SLOT_BYTES * file.hash_slots + ENTRY_BYTES
     return np.fromfile(file.path, DTYPE, file.header.next_entry - 1, offset=start)
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash under which ``topic#key`` is indexed (IndexFile#indexKeyHashMethod)."""
+    """Return the hash under which ``topic#key`` is indexed (IndexFile#indexKeyHashMethod)."""
     return abs_or_zero(java_hash(f"{topic}#{key}"))
 
 
 def java_hash(text: str) -> int:
-    """String#hashCode: over UTF-16 units, as a signed 32-bit integer."""
+    """Compute String#hashCode over UTF-16 units, as a signed 32-bit integer."""
     value = 0
     for unit in memoryview(text.encode("utf-16", "surrogatepass")[2:]).cast("H"):
         value = (31 * value + unit) & 0xFFFFFFFF
@@ -161,15 +163,15 @@ def java_hash(text: str) -> int:
 
 
 def abs_or_zero(value: int) -> int:
-    """Math#abs, but 0 for Integer.MIN_VALUE, which has no absolute in 32 bits."""
+    """Return Math#abs, but 0 for Integer.MIN_VALUE, which has no absolute value in 32 bits."""
     return 0 if value == -(1 << 31) else abs(value)
 
 
 @contextmanager
 def open_index(layout: StoreLayout, config: BrokerConfig) -> Iterator[Index]:
-    """Map a store's index files for many lookups; the mappings are gone when the block ends.
+    """Map a store's index files for many lookups. The mappings are closed when the block ends.
 
-    :raises CorruptFileError: an index file that can't be one.
+    :raises CorruptFileError: a file isn't a possible index file.
     """
     with ExitStack() as stack:
         files = []
@@ -187,13 +189,16 @@ class Index:
     files: tuple[tuple[IndexFile, mmap.mmap], ...]
 
     def lookup(self, topic: str, key: str, max_count: int) -> tuple[int, ...]:
-        """Return at most ``max_count`` of the newest ones, ascending (IndexService#queryOffset)."""
+        """Return the physical offsets of at most ``max_count`` of the newest messages, ascending
+        (IndexService#queryOffset).
+        """
         return tuple(sorted(islice(self.newest_first(topic, key), max(0, max_count))))
 
     def newest_first(self, topic: str, key: str) -> Iterator[int]:
-        """Yield the physical offsets that are listed under the hash of topic and key.
+        """Yield the physical offsets that are listed under the hash of topic and key, the newest first.
 
-        Another message's topic and key may have the same hash. Messages may be gone from the log since.
+        Another message's topic and key may have the same hash. Messages may have been deleted from the log
+        since.
 
         :param key: one of the message's keys, or its unique key.
         """
@@ -203,7 +208,9 @@ class Index:
 
 
 def _chain(file: IndexFile, data: mmap.mmap, wanted: int) -> Iterator[int]:
-    """Offsets of one file's entries with this hash, newest first (IndexFile#selectPhyOffset)."""
+    """Yield the offsets of one file's entries with this hash, the newest first
+    (IndexFile#selectPhyOffset).
+    """
     if file.header.next_entry <= 1:
         return
     (number,) = _SLOT.unpack_from(data, HEADER_BYTES + SLOT_BYTES * (wanted % file.hash_slots))
@@ -221,7 +228,7 @@ def _chain(file: IndexFile, data: mmap.mmap, wanted: int) -> Iterator[int]:
 
 
 def _shape(found: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig) -> tuple[int, int]:
-    """Number of slots and of entries that a file has room for."""
+    """Return the numbers of slots and of entries for which a file has room."""
     path, size, header = found[0]
     room = size - HEADER_BYTES
     slots, capacity = config.max_hash_slot_num, config.max_index_num
@@ -244,7 +251,7 @@ def _shape(found: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig)
 
 
 def _bears_out(file: IndexFile) -> bool:
-    """Return whether the newest entry lies where the file's header says, and is the newest of its slot."""
+    """Return whether the newest entry matches the file's header, and is the newest entry of its slot."""
     newest = file.header.next_entry - 1
     if newest == 0:
         return True

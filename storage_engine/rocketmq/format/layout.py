@@ -1,8 +1,10 @@
-"""Places of a store's files, the check that its layout is a known one, and whose a directory is.
+"""Places of a store's files, the check that its layout is supported, and the check to which store a directory
+belongs.
 
-Only looks; never creates a missing directory (a disk that isn't mounted must not look like an empty store).
+Only looks, and never creates a missing directory: a disk that isn't mounted must not look like an empty
+store.
 
-Whose directories these are: a broker that finds strange files among its own does not start.
+A directory must belong to this store, since a broker that finds foreign files among its own does not start.
 """
 
 from __future__ import annotations
@@ -21,25 +23,29 @@ from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE, Broker
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_files
 
 LOG = "commitlog"
-"""Directory of a store's log, where its settings name no other (StorePathConfigHelper)."""
+"""Default directory of a store's log (StorePathConfigHelper)."""
 _EPOCHS = "epochFileCheckpoint"
-"""Beside the log of a broker that a controller gives its role (MessageStoreConfig#getStorePathEpochFile)."""
+"""File in the store of a broker whose role a controller decides
+(MessageStoreConfig#getStorePathEpochFile).
+"""
 IDENTITY = "brokerIdentity"
-"""Cluster, name and id of such a broker (MessageStoreConfig#getStorePathBrokerIdentity)."""
+"""File with the cluster, name and id of a broker whose role a controller decides
+(MessageStoreConfig#getStorePathBrokerIdentity).
+"""
 _RIGHTS = ("acls", "users")
-"""Databases of who may do what, below config, which say nothing of messages (AuthConfig)."""
+"""Databases of access rights, below config. They have no data on messages (AuthConfig)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
     """A store's paths (StorePathConfigHelper, CommitLog#<init>), without symbolic links in them.
 
-    :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
-    :param timers_in_rocksdb: timerRocksDBEnable, as the settings have it.
-    :param halves_in_rocksdb: transRocksDBEnable likewise.
-    :param archive_only: why nothing may be deleted of it: what else the store has that points into its log
-        can't be read here. "": it can.
-    :param reading: tells others that this process reads the store, as long as it may.
+    :param segment_size_bytes: mappedFileSizeCommitLog; None: it isn't set, and the files' size counts.
+    :param timers_in_rocksdb: value of timerRocksDBEnable in the settings.
+    :param halves_in_rocksdb: value of transRocksDBEnable in the settings.
+    :param archive_only: reason why nothing may be deleted from the store: its files that point into the log
+        are in a form that can't be read here. "": they can be read.
+    :param reading: lock by which this process shows others that it reads the store, if it may take it.
     """
 
     root: Path
@@ -58,7 +64,7 @@ class StoreLayout:
 
     @property
     def log_paths(self) -> tuple[Path, ...]:
-        """Every directory that may hold segments."""
+        """Return every directory that may contain segments."""
         return tuple(dict.fromkeys(self.commitlog_paths + self.read_only_paths))
 
     @property
@@ -68,7 +74,7 @@ class StoreLayout:
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Return where any of the store's files are."""
+        """Return all directories that contain files of the store."""
         return tuple(dict.fromkeys((self.root, *self.log_paths, *self.dependent_directories, self.config)))
 
     @property
@@ -77,40 +83,45 @@ class StoreLayout:
 
     @property
     def abort(self) -> Path:
-        """Exists while a broker runs, and after one that did not stop cleanly."""
+        """Return the path of ``abort``. The file exists while a broker runs, and after an unclean stop."""
         return self.root / "abort"
 
     @property
     def lock(self) -> Path:
-        """Opened by ``store_lock`` alone: closing any descriptor of it drops the process's lock."""
+        """Return the path of the broker's lock file. Only ``store_lock`` may open it: closing any descriptor
+        of the file drops the process's lock.
+        """
         return self.root / "lock"
 
     def check_cleanable(self) -> None:
         """Make sure that segments of the store may be deleted.
 
-        :raises UnsupportedLayoutError: it is for archiving alone.
+        :raises UnsupportedLayoutError: the store may only be archived.
         """
         if self.archive_only:
             raise UnsupportedLayoutError(self.archive_only)
 
     @property
     def rocksdb(self) -> Path:
-        """In every store of 5.4 and later, whatever is in it."""
+        """Return the path of RocksDB's directory. Every store of 5.4 and later has it, whatever its
+        content.
+        """
         return self.root / "rocksdbstore"
 
 
 def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLayout:
-    """Find a store's directories and refuse layouts by name that we can't handle.
+    """Find a store's directories, and refuse unsupported layouts by name.
 
-    The root, the log's directories and those of one kind of file may be symbolic links, which are resolved
-    here, once. Nothing below them may.
+    The root, the log's directories and the directories of the other kinds of files may be symbolic links.
+    They are resolved here, once. Nothing below them may be a link.
 
-    :param to_archive: also where the log alone is in a form that is read here, such as one whose queues are
-        in RocksDB: every message is in the log. Its ``archive_only`` says so, and nothing may be deleted.
+    :param to_archive: also accept a store of which only the log can be read here, for example because its
+        queues are in RocksDB. Every message is in the log. The layout's ``archive_only`` is then set, and
+        nothing may be deleted.
     :raises StoreNotFoundError: the root or a configured commitlog directory is missing.
-    :raises UnsupportedLayoutError: RocksDB, DLedger or compaction.
-    :raises StoreLayoutError: a directory of it is another store's, or a symbolic link leads where its owner
-        could not have put it.
+    :raises UnsupportedLayoutError: the store uses RocksDB, DLedger or compaction.
+    :raises StoreLayoutError: a directory belongs to another store, or a symbolic link leads to a directory of
+        another owner.
     """
     named = Path(config.store_path_root_dir)
     _require_directory(named, "the store's root directory")
@@ -129,10 +140,10 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
-    """Return a store's directories, which need not be there.
+    """Return a store's directories, which need not exist.
 
     :param root: without symbolic links in it.
-    :raises StoreLayoutError: as :func:`resolve_layout`.
+    :raises StoreLayoutError: see :func:`resolve_layout`.
     """
 
     def own(path: str | Path) -> Path:
@@ -155,11 +166,12 @@ def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
 
 
 def _own_directory(root: Path, path: Path) -> Path:
-    """Resolve a directory of a store, and make sure that it is this store's.
+    """Resolve a directory of a store, and make sure that it belongs to this store.
 
-    Whoever may write the root may put a link there, so that one leads only where its owner may delete.
+    Anybody who may write the root could put a link there. So a link must be root's, or belong to the owner of
+    the directory to which it leads, who may delete there anyway.
 
-    :raises StoreLayoutError: it is in another store, or another user's.
+    :raises StoreLayoutError: the directory is in another store, or belongs to another user.
     """
     real = Path(os.path.realpath(path))
     link = path.lstat() if path.is_symlink() and path.parent.samefile(root) else None
@@ -180,7 +192,7 @@ def _own_directory(root: Path, path: Path) -> Path:
 
 
 def _same_file(left: Path, right: Path) -> bool:
-    """Return whether two names are one file, as in a directory that is mounted twice."""
+    """Return whether two paths lead to the same file, for example in a directory that is mounted twice."""
     try:
         return os.path.samestat(left.lstat(), right.lstat())
     except FileNotFoundError:
@@ -188,10 +200,11 @@ def _same_file(left: Path, right: Path) -> bool:
 
 
 def list_segments(layout: StoreLayout) -> tuple[MappedFile, ...]:
-    """The commitlog's files by base offset, over all its directories.
+    """Return the commitlog's files from all its directories, by base offset.
 
-    :raises StoreNotFoundError: there is none.
-    :raises StoreLayoutError: a wrong name or size, a hole, or one base offset on two paths.
+    :raises StoreNotFoundError: there is no file.
+    :raises StoreLayoutError: a file has a wrong name or size, there is a hole, or two files have the same
+        base offset.
     """
     files = list_mapped_files(layout.log_paths, error=StoreLayoutError, size_bytes=layout.segment_size_bytes)
     if not files:
@@ -204,9 +217,9 @@ def list_segments(layout: StoreLayout) -> tuple[MappedFile, ...]:
 
 
 def is_new(layout: StoreLayout) -> bool:
-    """Return whether no message was ever stored: the first one makes the first segment and queue files.
+    """Return whether no message was ever stored. The first message makes the first segment and queue files.
 
-    A log that was emptied, or whose disk isn't mounted, leaves queues or index files.
+    If a log was emptied, or its disk isn't mounted, files of queues or index still exist.
     """
     return not any(
         map(_has_file, (*layout.log_paths, layout.consumequeue, layout.batchconsumequeue, layout.index))
@@ -214,8 +227,8 @@ def is_new(layout: StoreLayout) -> bool:
 
 
 def _has_file(directory: str | Path) -> bool:
-    """Return whether any file lies below one of them, directories left out. Stops at the first, which a log
-    has at once.
+    """Return whether a file other than a directory is anywhere below a directory. Stops at the first file,
+    which a log's directory has at once.
     """
     try:
         entries = os.scandir(directory)
@@ -226,7 +239,7 @@ def _has_file(directory: str | Path) -> bool:
 
 
 def _stores_nearby(root: Path) -> list[Path]:
-    """Return the stores that a person may have meant who named a directory inside or above a store."""
+    """Return stores near a directory: a person may have named a directory inside or above the right store."""
     nearby = [root.parent]
     with suppress(OSError):
         nearby += sorted(root.iterdir())
@@ -234,7 +247,10 @@ def _stores_nearby(root: Path) -> list[Path]:
 
 
 def _require_directory(path: Path, what: str, stores: Sequence[Path] = (), elsewhere: str = "") -> None:
-    """:param elsewhere: what to say where an absolute path isn't here."""
+    """Make sure that a directory exists.
+
+    :param elsewhere: advice for an absolute path that doesn't exist here.
+    """
     if path.is_dir():
         return
     hint = (
@@ -252,7 +268,7 @@ def _require_directory(path: Path, what: str, stores: Sequence[Path] = (), elsew
 
 
 _ROCKSDB = "defaultrocksdb"
-"""StoreType#DEFAULT_ROCKSDB in small letters, as a broker compares it."""
+"""StoreType#DEFAULT_ROCKSDB in small letters: a broker ignores case."""
 _QUEUES_IN_ROCKSDB = "RocksDB consume queue"
 _CONFIGURATION_IN_ROCKSDB = "RocksDB configuration"
 _COMPACTION = "compaction topics"
@@ -260,11 +276,13 @@ _OF_ROCKSDB = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old\.\d+)?|(MANIFEST|OPTI
 """Names of a database's files (rocksdb/file/filename.cc)."""
 _DLEDGER = "DLedger commitlog"
 _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
-"""Features that leave the commitlog as it is: every message is in it, whatever points there."""
+"""Features that don't change the commitlog: it has every message, in whatever form the queues are."""
 
 
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return data that a broker keeps in a form that we don't handle, and the setting for it; None: none."""
+    """Return a kind of data that a broker keeps in an unsupported form, and the setting for it; None: all
+    forms are supported.
+    """
     for kind, setting, is_set in (
         (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
         (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),
@@ -283,15 +301,16 @@ def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
 
 
 def has_rocksdb_queues(config: BrokerConfig) -> bool:
-    """Return whether a broker keeps its queues in RocksDB, and all else in a form that we handle."""
+    """Return whether a broker keeps its queues in RocksDB, and everything else in a supported form."""
     only_queues = replace(config, store_type="default")
     return config.store_type.lower() == _ROCKSDB and unhandled_setting(only_queues) is None
 
 
 def _unhandled(root: Path, config: BrokerConfig) -> tuple[str, str] | None:
-    """Return the data that a store keeps in a form that we don't handle, and the sign of it; None: none.
+    """Return a kind of data that a store keeps in an unsupported form, and the sign of it; None: all forms
+    are supported.
 
-    What has another log than the usual one comes first.
+    An unusual form of the log itself comes first.
     """
     found = list(_unhandled_all(root, config))
     return min(found, key=lambda one: one[0] in _LOG_AS_USUAL, default=None)
@@ -317,7 +336,9 @@ def _unhandled_all(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]
 
 
 def _file_of_rocksdb(directory: Path) -> str:
-    """Return the path of a database's file in a directory, even of a partial copy; "": there is none."""
+    """Return the path of a RocksDB file in a directory, even in a partial copy of a database; "": there is
+    none.
+    """
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -333,8 +354,7 @@ def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
         Text(
             " Archive its log all the same (",
             Command("archive"),
-            "), and leave deleting to its broker: what consumers have not read, and what is still pending, "
-            "can't be told from here.",
+            "), and leave deleting to its broker: unread and pending messages can't be counted from here.",
         )
         if kind in _LOG_AS_USUAL
         else ""
@@ -349,12 +369,14 @@ def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
 def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
     """Return whether a controller decides which broker is the master of this log.
 
-    A broker that it makes a slave cuts off what its new master doesn't have (AutoSwitchHAClient#doTruncate),
-    and no file says up to where that can't be: the checkpoint of a slave has the offset that its master
-    sent, which is the master's end unless ``allAckInSyncStateSet`` is set (CommitLog#getConfirmOffset), and
-    that of a broker without a controller has its own end.
+    If the controller makes a broker a slave, the broker cuts off all that its new master doesn't have
+    (AutoSwitchHAClient#doTruncate). No file has the offset below which nothing can be cut off. A slave's
+    checkpoint has the offset that its master sent; unless ``allAckInSyncStateSet`` is set, that is the
+    master's end (CommitLog#getConfirmOffset). The checkpoint of a broker without a controller has its own
+    end.
 
-    :return: also where the settings don't say, and the broker kept beside its log what only such ones keep.
+    :return: True also if the settings don't say, and the store has a file that only brokers with a controller
+        keep.
     """
     says = config.raw.get(CONTROLLER_MODE, "").strip().lower()
     return says == "true" or (says != "false" and (layout.root / _EPOCHS).exists())

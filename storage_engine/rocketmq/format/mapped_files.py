@@ -1,8 +1,10 @@
-"""Files that make up one offset space, named by their first offset: commitlog and every kind of queue.
+"""Files of one offset space, each named by its first offset: those of the commitlog and of every kind of
+queue.
 
-MappedFileQueue#doLoad and #checkSelf are the source of the rules. The broker logs a damaged run of files
-and goes on; in :func:`list_mapped_files` it is an error, since what is deleted is decided from it.
-Validation, which must not stop at the first fault, takes the files as they are: :func:`list_raw_files`.
+The rules come from MappedFileQueue#doLoad and #checkSelf. The broker only logs a fault in a run of files and
+continues. In :func:`list_mapped_files` such a fault is an error, since deletions are decided from its result.
+Validation must not stop at the first fault, so it uses :func:`list_raw_files`, which returns the files as
+they are.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from storage_engine.rocketmq.format.stored_files import open_stored, symbolic_li
 
 NAME_DIGITS = 20
 MAX_FILE_BYTES = (1 << 31) - 1
-"""Of a file that a broker maps: Java counts its bytes in an int."""
+"""Most bytes of a file that a broker maps: Java counts them in an int."""
 MAX_QUEUE_ID = (1 << 31) - 1
 
 _MAX_OFFSET = (1 << 63) - 1
@@ -31,7 +33,7 @@ _LISTINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """One file: it covers the offsets [base_offset, base_offset + size_bytes)."""
+    """One file, which covers the offsets [base_offset, base_offset + size_bytes)."""
 
     path: Path
     base_offset: int
@@ -43,7 +45,7 @@ class MappedFile:
 
 
 def file_name(base_offset: int) -> str:
-    """The name of the file that begins at ``base_offset`` (UtilAll#offset2FileName)."""
+    """Return the name of the file that begins at ``base_offset`` (UtilAll#offset2FileName)."""
     return f"{base_offset:0{NAME_DIGITS}d}"
 
 
@@ -53,16 +55,16 @@ def is_offset(name: str) -> bool:
 
 
 def queue_id_of(name: str) -> int | None:
-    """The queue whose directory has this name; None where no queue of a broker's can have it."""
+    """Return the id of the queue whose directory has this name; None: no queue can have this directory."""
     if not (name.isascii() and name.isdecimal()) or len(name) > NAME_DIGITS or int(name) > MAX_QUEUE_ID:
         return None
     return int(name)
 
 
 def has_directory(topic: str) -> bool:
-    """Return whether a topic of this name can have a directory among the queues, and only there.
+    """Return whether a topic of this name can have a directory, inside the directory of the queues.
 
-    A frame or an offset table of others may name any text as a topic.
+    A foreign frame or offset table may have any text as a topic.
     """
     return (
         topic not in ("", ".", "..")
@@ -72,16 +74,15 @@ def has_directory(topic: str) -> bool:
 
 
 def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) -> tuple[tuple[Path, int], ...]:
-    """(path, size) of every file, in the order of names, whatever is wrong with it.
+    """Return (path, size) of every file, in the order of names, also of faulty files.
 
-    A missing directory has none, and directories inside are no files. What is no ordinary file (a pipe, a
-    device) has the size -1, and must not be opened: that may never end. A last file without a byte doesn't
-    count: the broker removes it when it opens the store (MappedFileQueue#doLoad), or is about to give it its
-    size.
+    A missing directory has no files, and directories inside don't count. A pipe, a device or the like has the
+    size -1, and must not be opened, since that may never end. An empty last file doesn't count: the broker
+    removes it when it opens the store (MappedFileQueue#doLoad), or hasn't set its size yet.
 
     :param refuse_links: False: a symbolic link has the size -1, too.
     :raises StoreBusyError: files keep vanishing while they are listed.
-    :raises StoreLayoutError: one is a symbolic link.
+    :raises StoreLayoutError: a file is a symbolic link.
     """
     found: list[tuple[Path, int]] = []
     for directory in directories:
@@ -93,9 +94,10 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
 
 
 def check_not_emptied(queue: Path) -> None:
-    """Make sure that a queue without a readable file has none that is empty: it may have had entries.
+    """Make sure that a queue without a readable file has no empty file either. An empty file may have had
+    entries.
 
-    :raises CorruptFileError: it has one.
+    :raises CorruptFileError: a file of the queue is empty.
     """
     for path, size in _list_directory(queue):
         if size == 0:
@@ -123,13 +125,13 @@ def _list_directory(directory: Path, *, refuse_links: bool = True) -> list[tuple
                     found.append((Path(entry.path), size))
             return found
     raise StoreBusyError(
-        f"{directory}: expected its files to stay while they are listed, found that they went away each "
-        "time. Find out who deletes them, and run again."
+        f"{directory}: expected its files to stay while they are listed, found that files vanished during "
+        "each attempt. Find out who deletes them, and run again."
     )
 
 
 def size_bytes_of(entry: os.DirEntry[str]) -> int | None:
-    """Size of an ordinary file; None for a directory, -1 for anything else."""
+    """Return the size of an ordinary file; None for a directory, -1 for anything else."""
     try:
         if entry.is_file():
             return entry.stat().st_size
@@ -141,7 +143,7 @@ def size_bytes_of(entry: os.DirEntry[str]) -> int | None:
 
 
 def readable_files(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) -> tuple[MappedFile, ...]:
-    """Of raw files those that a broker could have made and that have at least one unit, by offset."""
+    """Return those raw files that a broker could have made and that have at least one unit, by offset."""
     return tuple(
         MappedFile(path, int(path.name), size)
         for path, size in files
@@ -150,7 +152,7 @@ def readable_files(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) ->
 
 
 def _is_reachable(name: str, size_bytes: int) -> bool:
-    """Return whether a file's last byte has an offset that a broker can count (a long)."""
+    """Return whether a broker can count the offset of a file's last byte (in a long)."""
     return int(name) + size_bytes <= _MAX_OFFSET
 
 
@@ -161,12 +163,12 @@ def list_mapped_files(
     size_bytes: int | None = None,
     unit_bytes: int = 1,
 ) -> tuple[MappedFile, ...]:
-    """List the files of one offset space, by base offset, and check that they form one.
+    """List the files of one offset space, by base offset, and check that they are contiguous.
 
-    :param directories: where the files may lie; one that is missing holds none.
-    :param error: what to raise when they don't form one contiguous run.
-    :param size_bytes: size that the broker is configured for; None: the size that most files have.
-    :param unit_bytes: a file holds whole units of this size.
+    :param directories: directories of the files; a missing directory has none.
+    :param error: error to raise if the files aren't one contiguous run.
+    :param size_bytes: file size in the broker's settings; None: the size of most files.
+    :param unit_bytes: size of a unit; each file must have whole units.
     """
     found = list_raw_files(directories)
     if not found:
@@ -221,12 +223,12 @@ _EMPTY = (
 
 @contextmanager
 def mapped(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
-    """A file's bytes as a read-only mapping that is gone when the block ends.
+    """Map a file read-only until the block ends.
 
-    For looking at a few pages of a large file. No view of it may outlive the block.
+    It serves to read a few pages of a large file. No view of the mapping may outlive the block.
 
-    :param scattered: read from disk the pages that are looked at, and none behind them.
-    :raises StoreBusyError: the file is empty by now.
+    :param scattered: read only the used pages from disk, without reading ahead.
+    :raises StoreBusyError: the file has become empty.
     """
     with open_stored(path) as file:
         try:

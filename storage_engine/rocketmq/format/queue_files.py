@@ -1,6 +1,7 @@
-"""Directories <kind>/<topic>/<queue id>/ of fixed-size entries: what consume queues of both kinds share.
+"""Directories <kind>/<topic>/<queue id>/ with files of fixed-size entries, for consume queues of both kinds.
 
-Reads as little as possible: one entry by position, the end by bisection, whole files only when asked.
+Reads as little as possible: single entries by position, a queue's end by bisection, and whole files only on
+request.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from storage_engine.rocketmq.format.stored_files import open_stored, symbolic_li
 
 Entries = npt.NDArray[np.void]
 Position = tuple[MappedFile, int] | None
-"""File of an entry and its place there, counted in entries; None: there is none, or it isn't known."""
+"""File of an entry and the entry's number in it; None: there is no entry, or it isn't known."""
 
 FILLER_SIZE = 0x7FFFFFFF
-"""Size in the entries (with offset 0) that fill up a queue that begins in the middle of a file
-(ConsumeQueue#fillPreBlank); they lie before every message."""
+"""Size field of filler entries, whose offset is 0. If a queue begins in the middle of a file, fillers take
+the place before its first message (ConsumeQueue#fillPreBlank).
+"""
 
 
 def physical_offset(entry: Mapping[str, int]) -> int:
-    """Return where an entry's message lies in the commitlog; -1 for a filler."""
+    """Return the physical offset of an entry's message; -1: the entry is a filler."""
     return -1 if int(entry["size"]) == FILLER_SIZE else int(entry["offset"])
 
 
@@ -45,11 +47,11 @@ class QueueDirectory:
 
 
 def iter_queues(directory: Path, *, min_files: int = 0) -> Iterator[QueueDirectory]:
-    """The queues below ``consumequeue`` (or a directory like it), in the order the file system gives.
+    """Yield the queues below ``consumequeue`` (or a similar directory), in the file system's order.
 
     A directory whose name is not a number is no queue (ConsumeQueueStore#loadConsumeQueues).
 
-    :param min_files: pass over queues of fewer files; cheaper than asking afterwards.
+    :param min_files: skip queues with fewer files; this is cheaper than a check afterwards.
     :raises StoreLayoutError: a topic or a queue is a symbolic link.
     """
     try:
@@ -84,25 +86,27 @@ def _has_files(directory: str, count: int) -> bool:
 class EntryFormat:
     """The entries of one kind of queue.
 
-    :param dtype: big-endian, packed; has a field ``offset``: the physical offset.
-    :param in_use: which entries of an array the recovery of the broker takes for written; or whether one
-        entry, given as its fields, is.
+    :param dtype: type of an entry, big-endian and packed; its field ``offset`` is the physical offset.
+    :param in_use: tells which entries of an array the broker's recovery accepts as written; for a single
+        entry, given as its fields, whether it does.
     """
 
     dtype: np.dtype[Any]
     in_use: Callable[[Any], Any]
 
     def files(self, queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFile, ...]:
-        """A queue's files, oldest first.
+        """Return a queue's files, oldest first.
 
-        :raises CorruptFileError: they don't form one contiguous queue.
+        :raises CorruptFileError: the files don't form one contiguous queue.
         """
         return list_mapped_files(
             (queue,), error=CorruptFileError, size_bytes=size_bytes, unit_bytes=self.dtype.itemsize
         )
 
     def read_file(self, file: MappedFile) -> Entries:
-        """The whole entries of one file in use: up to the first one that isn't, as recovery reads."""
+        """Return the entries of one file up to the first one that isn't in use, as the broker's recovery
+        does.
+        """
         # What isn't in use is not read: the file may be a sparse one of gigabytes.
         size = self.count_in_use(file) * self.dtype.itemsize
         with open_stored(file.path) as opened:
@@ -114,7 +118,7 @@ class EntryFormat:
         return entries[: unused[0]] if unused.size else entries
 
     def read_queue(self, files: tuple[MappedFile, ...]) -> Entries:
-        """All entries of a queue's files that are in use."""
+        """Return all entries of a queue's files that are in use."""
         parts = []
         for file in files:
             parts.append(self.read_file(file))
@@ -126,13 +130,13 @@ class EntryFormat:
         return file.size_bytes // self.dtype.itemsize
 
     def entry(self, file: MappedFile, position: int) -> Mapping[str, int] | None:
-        """The fields of the entry at ``position`` (counted in entries) of a file; None when not in use."""
+        """Return the fields of the entry with number ``position`` in a file; None: it isn't in use."""
         with open_stored(file.path) as opened:
             entry = self._read_at(opened.fileno(), file, position)
         return entry if self.in_use(entry) else None
 
     def count_in_use(self, file: MappedFile) -> int:
-        """Return how many entries of a file are in use, by bisection: written ones come first."""
+        """Return the number of entries in use in a file, by bisection: written entries come first."""
         with open_stored(file.path) as opened:
             fd, high = opened.fileno(), self.capacity(file)
             if self.in_use(self._read_at(fd, file, high - 1)):
@@ -140,9 +144,9 @@ class EntryFormat:
             return self._bisect(fd, file, high - 1, self.in_use)
 
     def last_position(self, files: tuple[MappedFile, ...]) -> tuple[MappedFile, int] | None:
-        """Return where a queue's last entry in use is: its file and position there; None in an empty queue.
+        """Return the file and the number of a queue's last entry in use; None: the queue is empty.
 
-        Files behind it are preallocated or left over.
+        Files behind this entry are preallocated or left over.
         """
         for file in reversed(files):
             count = self.count_in_use(file)
@@ -151,7 +155,9 @@ class EntryFormat:
         return None
 
     def last_message(self, files: tuple[MappedFile, ...]) -> tuple[int, int] | None:
-        """Return the physical offset and size of what a queue's last entry points to; None: it has none."""
+        """Return the physical offset and size of the message at which a queue's last entry points; None: it
+        has no such entry.
+        """
         last = self.last_position(files)
         entry = None if last is None else self.entry(*last)
         if entry is None or entry["size"] == FILLER_SIZE:
@@ -161,14 +167,15 @@ class EntryFormat:
     def first_at_or_above(
         self, files: tuple[MappedFile, ...], minimum: int, last: tuple[MappedFile, int] | None = None
     ) -> tuple[MappedFile, int]:
-        """Return the position of the first entry in use whose message lies at ``minimum`` or above.
+        """Return the position of the first entry in use whose message is at ``minimum`` or above.
 
-        It is that of the entry to come when there is none (ConsumeQueue#correctMinOffset: the min offset
-        of a queue without valid entries is its max offset). By bisection: entries ascend.
+        If there is none, return the position of the next entry to be written (ConsumeQueue#correctMinOffset:
+        the min offset of a queue without valid entries is its max offset). The search is a bisection, since
+        entries ascend.
 
-        :param files: at least one.
+        :param files: at least one file.
         :param minimum: a physical offset of the log.
-        :param last: their :meth:`last_position` where it is known already.
+        :param last: result of :meth:`last_position` for these files, if it is known already.
         """
 
         def below(entry: Mapping[str, int]) -> bool:
@@ -187,9 +194,9 @@ class EntryFormat:
         return file, position
 
     def first_left(self, files: tuple[MappedFile, ...], minimum: int) -> tuple[MappedFile, int]:
-        """Return the same as :meth:`first_at_or_above`, without asking where the queue ends.
+        """Return the same as :meth:`first_at_or_above`, without a search for the queue's end.
 
-        :param files: at least one.
+        :param files: at least one file.
         """
 
         def is_gone(entry: Mapping[str, int]) -> bool:
@@ -205,8 +212,8 @@ class EntryFormat:
     def _bisect(
         self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
     ) -> int:
-        """Return how many of the first ``count`` entries something holds for; it does for those that come
-        first.
+        """Return the number of entries, among the first ``count``, for which a condition holds. It must hold
+        for the first entries and fail for all later ones.
         """
         low, high = 0, count
         while low < high:
@@ -233,5 +240,5 @@ _LETTERS = {2: "h", 4: "i", 8: "q"}
 
 @cache
 def _struct(dtype: np.dtype[Any]) -> struct.Struct:
-    """Return a struct of the dtype's fields: several times as quick as NumPy for a single entry."""
+    """Return a struct with the dtype's fields, which reads a single entry several times as fast as NumPy."""
     return struct.Struct(">" + "".join(_LETTERS[dtype[name].itemsize] for name in dtype.names or ()))

@@ -1,8 +1,8 @@
 """Opening of a store's files: never through a symbolic link below it.
 
-Whoever can write to a store's directory could otherwise have us read, touch or delete what is elsewhere, with
-our rights. Links above it, on the way to a store or to one of its configured directories, are its owner's
-decision: they are resolved once (:mod:`storage_engine.rocketmq.format.layout`).
+Otherwise anybody who can write to a store's directory could make us read, touch or delete other files, with
+our rights. Links above it, on the path to a store or to one of its configured directories, are its owner's
+decision. They are resolved once (:mod:`storage_engine.rocketmq.format.layout`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def open_stored(path: str | os.PathLike[str]) -> io.FileIO:
     """Open a file for reading, unbuffered.
 
-    :raises StoreLayoutError: it is a symbolic link.
+    :raises StoreLayoutError: the path is a symbolic link.
     :raises OSError: it can't be opened.
     """
     try:
@@ -39,10 +39,10 @@ def open_stored(path: str | os.PathLike[str]) -> io.FileIO:
 
 
 def read_stored(path: Path) -> bytes:
-    """Read a whole file, which must be an ordinary one.
+    """Read a whole file, which must be an ordinary file.
 
-    :raises StoreLayoutError: it is a symbolic link.
-    :raises CorruptFileError: it is of another kind, or too long.
+    :raises StoreLayoutError: the path is a symbolic link.
+    :raises CorruptFileError: the file is of another kind, or too long.
     :raises OSError: it can't be read.
     """
     refuse_link(path)
@@ -50,11 +50,11 @@ def read_stored(path: Path) -> bytes:
 
 
 def open_directory_below(root: Path, directory: Path) -> int:
-    """Open a directory below another one; the caller closes the descriptor.
+    """Open a directory below a root directory. The caller closes the descriptor.
 
-    :param root: followed, whatever it is.
-    :param directory: not followed from there on.
-    :raises StoreLayoutError: a symbolic link is on the way.
+    :param root: path whose symbolic links are followed.
+    :param directory: path below the root, in which no link is followed.
+    :raises StoreLayoutError: a part of the path below the root is a symbolic link.
     :raises OSError: it can't be opened.
     """
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -83,26 +83,29 @@ def _is_link(name: str, dir_fd: int) -> bool:
 def refuse_link(path: str | os.PathLike[str]) -> None:
     """Make sure that a path below a store isn't a symbolic link.
 
-    :raises StoreLayoutError: it is one.
+    :raises StoreLayoutError: the path is a symbolic link.
     """
     if Path(path).is_symlink():
         raise symbolic_link(path)
 
 
 def symbolic_link(path: str | os.PathLike[str]) -> StoreLayoutError:
-    """Make the error of a symbolic link below a store."""
+    """Make the error for a symbolic link below a store."""
     try:
         target = f" to {Path(path).readlink()}"
     except OSError:
         target = ""
     return StoreLayoutError(
         f"{path}: expected a file or directory of the store's own, found a symbolic link{target}, which is "
-        "not followed below a store. Nothing was changed. Put there what it leads to, or mount it there."
+        "not followed below a store. Nothing was changed. Replace the link by its target, or mount the "
+        "target there."
     )
 
 
 ATTEMPTS = 5
-"""Beside a running broker. Its own writes take milliseconds; config files are written every 5 to 10 s."""
+"""Number of attempts beside a running broker. Its own writes take milliseconds; it writes config files every
+5 to 10 s.
+"""
 PAUSE_SECONDS = 0.1
 
 Found = TypeVar("Found")
@@ -114,10 +117,10 @@ _POLL_SECONDS = 0.5
 
 
 def reread(read: Callable[[], Found], attempts: int) -> Found:
-    """Read until it succeeds, for a bounded number of times.
+    """Read again until it succeeds, for a limited number of times.
 
     :param read: reads everything again, its lists of files included.
-    :param attempts: 1 for the store of a stopped broker, where nothing is going to change.
+    :param attempts: number of attempts; 1 for the store of a stopped broker, where nothing changes.
     :raises BadInputError, StoreBusyError, FileNotFoundError: those of the last attempt.
     """
     for _ in range(attempts - 1):
@@ -131,11 +134,11 @@ def reread(read: Callable[[], Found], attempts: int) -> Found:
 def read_or_tell(
     read: Callable[[], Found], nothing: Nothing, what: str, attempts: int = 1
 ) -> tuple[Found | Nothing, tuple[str, ...]]:
-    """Return the part that can be read, and why the rest is unknown; (): nothing is.
+    """Return a part of a store, and the reason why it can't be read; (): it was read.
 
-    :param nothing: what stands for it where it can't be read.
-    :param what: its name, for the reason.
-    :param attempts: as for :func:`reread`.
+    :param nothing: value to return if it can't be read.
+    :param what: name of the part, for the reason.
+    :param attempts: see :func:`reread`.
     """
     try:
         return reread(read, attempts), ()
@@ -145,11 +148,11 @@ def read_or_tell(
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a look at a store's files waits for a broker that changes them meanwhile.
+    """How often and how long to read a store's files again, while a running broker changes them.
 
-    :param attempts: how often a thing is looked at that doesn't fit together; 1 where no broker runs.
-    :param cleaning_ms: how long the broker may take to delete what points only below the log's min offset;
-        0 where no broker runs.
+    :param attempts: number of attempts to read data that don't fit together; 1: no broker runs.
+    :param cleaning_ms: time that the broker may take to delete files that point only below the log's min
+        offset; 0: no broker runs.
     """
 
     attempts: int = 1
@@ -162,8 +165,8 @@ class Patience:
     def settled(
         self, read: Callable[[Log], Row], log: Log, look: Callable[[], Log], is_sound: Callable[[Row], bool]
     ) -> Row:
-        """Return the result of ``read``; where that is unsound, or fails, its result with the log as it is
-        then.
+        """Return the result of ``read``. If the result is unsound, or ``read`` fails, read again with the log
+        as it is then.
 
         :raises StorageEngineError, OSError: those of the last attempt.
         """
@@ -183,14 +186,15 @@ class Patience:
         return row
 
     def again(self, read: Callable[[], Row]) -> Row:
-        """Return the result of ``read``, tried again where it fails because files change meanwhile."""
+        """Return the result of ``read``. If it fails because files change meanwhile, try again."""
         return reread(read, self.attempts)
 
     def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:
-        """Return the files that the broker still has to delete by itself.
+        """Wait until the broker has deleted left-over files by itself, and return how many are left in each
+        place.
 
-        :param count: counts them again, one function a place.
-        :param found: how many there were.
+        :param count: functions that count the files again, one for each place.
+        :param found: number of files found before, for each place.
         """
         left = list(found)
         deadline = time.monotonic() + self.cleaning_ms / 1000

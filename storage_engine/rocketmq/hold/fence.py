@@ -1,15 +1,17 @@
-"""The fence: the oldest segments, with mtimes that keep them and all younger ones; and no deletion by force.
+"""The fence of a hold: mtimes of the oldest segments that protect them and all younger ones, and an end to
+deletion by force.
 
 A broker deletes from the oldest segment on and stops at the first whose mtime + fileReservedTime hasn't
-passed (MappedFileQueue#deleteExpiredFileByTime). It reads the mtime at every pass. So the segments that must
-stay get an mtime in the future: the moment at which the hold is to end. Until then no fileReservedTime from 0
-on makes them old, whoever sets it; nothing has to run for that.
+passed (MappedFileQueue#deleteExpiredFileByTime). It reads the mtime in every pass. So the oldest segments
+that must stay get an mtime in the future: the time at which the hold ends. Until then no fileReservedTime
+from 0 on makes them expire, whoever sets it. No process has to run for that.
 
-One such segment would do, until somebody touches or removes it. A pass deletes deleteFileBatchMax segments
-at most; the fence has one more, so that a pass through a gap in it doesn't come to its end.
+One such segment would be enough, as long as no program touches or removes it. A pass deletes at most
+deleteFileBatchMax segments. The fence has one more, so that a pass that gets through a gap still doesn't
+reach the end of the fence.
 
-No mtime stands against force (cleanFileForciblyEnable). Segments' ages, and what the broker's rules mean, are
-decided by the store as it would be without all this.
+An mtime doesn't prevent deletion by force (cleanFileForciblyEnable). Plans use the mtimes and settings that
+the store would have without the hold.
 """
 
 from __future__ import annotations
@@ -44,12 +46,13 @@ _SECOND_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The segments whose mtimes keep a broker from deleting them and what follows.
+    """Segments whose mtimes keep a broker from deleting them and all later segments.
 
-    :param mtimes_ns: its segments, oldest first, with the mtime that each should have; none: only the
-        active one is left, which no broker deletes.
-    :param ends_at_ms: until when it stands, whatever fileReservedTime becomes, from 0 on.
-    :param deletes_from_ms: when it, or what is left, can go by the broker's rules as they are now.
+    :param mtimes_ns: the fence's segments, oldest first, each with the mtime that it should have. Empty: only
+        the active segment is left, which no broker deletes.
+    :param ends_at_ms: end of the fence, valid for any later fileReservedTime from 0 on.
+    :param deletes_from_ms: time from which the broker's present rules allow the deletion of the fence's
+        segments, or of those that are left.
     """
 
     mtimes_ns: tuple[tuple[SeenFile, int], ...]
@@ -58,12 +61,12 @@ class Fence:
 
     @property
     def offset(self) -> int:
-        """Base offset of its first segment; -1: it has none."""
+        """Return the base offset of the fence's first segment; -1: it has no segment."""
         return self.mtimes_ns[0][0].base_offset if self.mtimes_ns else -1
 
 
 def fence_count(settings: Mapping[str, str]) -> int:
-    """Return how many segments a fence has: one more than this broker deletes in a pass."""
+    """Return the number of segments in a fence: one more than this broker deletes in a pass."""
     try:
         batch_max = int(settings.get(BATCH_MAX, DELETE_FILES_BATCH_MAX))
     except ValueError:
@@ -73,13 +76,13 @@ def fence_count(settings: Mapping[str, str]) -> int:
 
 
 def first_that_stay(found: Observed, releasing: Collection[int] = (), count: int = 1) -> tuple[SeenFile, ...]:
-    """Return the oldest segments that must stay, as far as a fence can be put on them.
+    """Return the oldest segments that must stay and that can be part of a fence.
 
-    What lies below the broker's min offset it has given up already: no mtime holds that
-    (MappedFileQueue#retryDeleteFirstFile). The active segment is none of them: the broker writes to it.
+    The broker has already given up segments below its min offset, and no mtime protects them
+    (MappedFileQueue#retryDeleteFirstFile). The active segment is left out, since the broker writes to it.
 
-    :param releasing: base offsets of the segments that are deleted.
-    :param count: so many at most.
+    :param releasing: base offsets of the segments to delete.
+    :param count: most segments to return.
     """
     start = max((found.min_offset, *(offset + 1 for offset in releasing)))
     sealed = (f for f in found.files if f.base_offset >= start and f.end_offset <= found.max_offset)
@@ -89,27 +92,32 @@ def first_that_stay(found: Observed, releasing: Collection[int] = (), count: int
 def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
     """Return the mtime of a segment that the broker must not delete before ``hold_hours`` have passed.
 
-    A negative fileReservedTime, which a broker takes as it is, makes files older; the mtime makes up for it.
-    A whole second, rounded up: some file systems, and Java 8, keep no more.
+    A broker accepts a negative fileReservedTime, which makes files expire earlier; the mtime is later by as
+    much. It is a whole second, rounded up, since some file systems and Java 8 keep only seconds.
     """
     mtime_ms = now_ms + (hold_hours + max(-reserved_hours, 0)) * HOUR_MS
     return -(-mtime_ms // _SECOND_MS) * _SECOND_MS * _MS_NS
 
 
 def stands_until_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """Return until when no broker takes a file for expired, whatever fileReservedTime becomes, from 0 on."""
+    """Return the time before which no broker treats a file as expired, for any later fileReservedTime from 0
+    on.
+    """
     return mtime_ns // _MS_NS + min(reserved_hours, 0) * HOUR_MS
 
 
 def expires_at_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """Return when a broker takes a file for expired (MappedFileQueue#deleteExpiredFileByTime)."""
+    """Return the time from which a broker treats a file as expired
+    (MappedFileQueue#deleteExpiredFileByTime).
+    """
     return mtime_ns // _MS_NS + reserved_hours * HOUR_MS
 
 
 def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_hours: int) -> Fence:
-    """Return where the fence belongs now, and with which mtimes: never older ones than the segments' own.
+    """Return the fence that is needed now, with its mtimes. They are never older than the segments' original
+    mtimes.
 
-    A lease of which more than half is left is kept as it is.
+    If at least half of a segment's lease is left, the segment keeps its mtime.
     """
     releasing = () if state is None else state.releasing
     files = first_that_stay(found, releasing, fence_count(found.settings))
@@ -126,7 +134,7 @@ def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_ho
 
 
 def is_due(left_ms: int, hold_hours: int) -> bool:
-    """Return whether a hold with so much time left is to be renewed: less than half of it."""
+    """Return whether a hold must be renewed: less than half of its time is left."""
     return 2 * left_ms < hold_hours * HOUR_MS
 
 
@@ -142,22 +150,26 @@ def _mtime_ns(
 
 
 def _has_lease(state: HoldState, file: SeenFile) -> bool:
-    """Return whether a file belongs to our fence, and is untouched."""
+    """Return whether a file has the mtime that our hold gave it."""
     touched = state.touched_at(file.base_offset)
     return touched is not None and touched.inode == file.inode and touched.mtime_ns == file.mtime_ns
 
 
 LOWEST_HOURS: Final = 24 * 365
-"""Down to this, times in the future make up for a negative fileReservedTime; a file system has a last one."""
+"""Largest negative fileReservedTime, in hours, for which a later mtime compensates. File systems limit how
+late an mtime can be.
+"""
 
 MARGIN_PERCENT: Final = 5
-"""So far below the force level a hold is refused, where the broker may delete by force above it."""
+"""Percentage points below the force level. If the broker may delete by force, a hold is refused when a disk's
+level is closer to the force level.
+"""
 
 
 def reserved_hours(found: Observed, root: str) -> int:
-    """Return fileReservedTime as it works now; a broker takes any number, below 0 too.
+    """Return the present fileReservedTime. A broker accepts any number, also a negative one.
 
-    :raises GateRefusedError: it isn't known, or so far below 0 that no mtime makes up for it.
+    :raises GateRefusedError: the value is unknown, or so far below 0 that no mtime compensates for it.
     """
     value = found.settings.get(RESERVED, "")
     try:
@@ -174,14 +186,17 @@ def reserved_hours(found: Observed, root: str) -> int:
 
 
 def deletes_by_force(found: Observed) -> bool:
-    """Return whether the broker deletes above the force level, whatever the mtimes; unknown counts as yes."""
+    """Return whether the broker deletes above the force level, whatever the mtimes. An unknown setting counts
+    as yes.
+    """
     return found.settings.get(FORCIBLY) != "false"
 
 
 def with_force_ended(state: HoldState, found: str) -> HoldState:
-    """Return a hold that sets the broker's deletion by force to false, and what it was before the hold back.
+    """Return the hold's state, with the broker's deletion by force recorded as changed to false. When the
+    hold ends, the original value is restored.
 
-    :param found: the setting now; it counts where the hold knows of none before.
+    :param found: present value of the setting; it counts as the original one if the hold has recorded none.
     """
     if any(changed.key == FORCIBLY for changed in state.changed_settings):
         return state
@@ -191,13 +206,13 @@ def with_force_ended(state: HoldState, found: str) -> HoldState:
 
 
 def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[DiskUsage], root: str) -> str:
-    """Make sure that disks are far below the force level of a broker that may delete by force.
+    """Make sure that all disks of a broker that may delete by force are far below the force level.
 
     Above the force level the broker ignores mtimes (CleanCommitLogService#isSpaceToDelete).
 
-    :param disks: of every commitlog path, then the consume queues'.
+    :param disks: disks of all commitlog paths, then the consume queues' disk.
     :return: a notice for a person.
-    :raises GateRefusedError: a disk is near the force level, or isn't known.
+    :raises GateRefusedError: a disk's level is near the force level, or unknown.
     """
     limit = config.disk_space_clean_forcibly_percent - MARGIN_PERCENT
     remedy = (
@@ -231,7 +246,9 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
 
 
 def announce_rewrite(found: Observed) -> str:
-    """Say before a hold sets a setting what that makes the broker do, and how it can be had without."""
+    """Return a notice before a hold changes a setting: what the broker then does, and how a person can avoid
+    it.
+    """
     conf = found.saved.path or "its broker.conf"
     return (
         f"a hold sets {FORCIBLY}=false at broker {found.address} by updateBrokerConfig, which makes the "
@@ -244,10 +261,12 @@ def announce_rewrite(found: Observed) -> str:
 def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path) -> LogSnapshot:
     """Return the log with the mtimes that its segments had before a hold set them.
 
-    One that has another mtime than the hold gave it was touched by somebody else: it is as it is found.
+    If a segment's mtime isn't the one that the hold gave it, another program has set it, and it stays as
+    found.
 
-    :param memory: what the journal knows; None, or without a hold: what lies with the store counts.
-    :param root: the store's.
+    :param memory: the journal's memory of the hold. If it is None or has no hold, the record in the store's
+        directory counts.
+    :param root: the store's root.
     """
     state = _known_state(memory, root)
     if state is None or not state.touched:
@@ -267,9 +286,9 @@ def _known_state(memory: HoldMemory | None, root: Path) -> HoldState | None:
 def with_original_settings(
     settings: Mapping[str, str], memory: HoldMemory | None, root: Path
 ) -> dict[str, str]:
-    """A broker's settings as they were before a hold changed them: what its rules mean is decided by these.
+    """Return a broker's settings as they were before a hold changed them. Plans follow these settings.
 
-    One that somebody else has set since is as it is found.
+    If another program has changed a setting since then, its present value stays.
 
     :param memory: see :func:`with_original_times`.
     :param root: likewise.

@@ -1,6 +1,7 @@
-"""A watch's heartbeat, ``.storage-engine/watch``: it tells others whether somebody looks at the fence.
+"""A watch's heartbeat, the file ``.storage-engine/watch``. It tells other processes whether a watch checks
+the fence.
 
-That a process is alive says nothing of the fence: others go by its last look.
+A live process may still not check the fence. So other processes rely on the time of its last look.
 """
 
 from __future__ import annotations
@@ -30,27 +31,29 @@ NAME: Final = "watch"
 _LOCK: Final = "watch.lock"
 BEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 5.0
-"""A watch that was not seen for so long isn't alive: its disk hangs, or it was killed. One that hasn't looked
-for so long doesn't watch."""
+"""After this time without a heartbeat a watch counts as dead: its disk hangs, or it was killed. After this
+time without a look it counts as not watching.
+"""
 TENDED_SECONDS: Final = 600.0
-"""A shield that was last tended before that isn't any more. Tending archives what only the shield has."""
+"""After this time without tending, a shield counts as untended. Tending archives segments that only the
+shield still has.
+"""
 _BYTES: Final = 512
 _MAX_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a watch leaves in a store's directory, so that others see that it runs.
+    """Record that a watch writes in a store's directory, so that other processes see that it runs.
 
-    :param host: name of the machine.
-    :param process_id: there.
-    :param has_ended: it ended, and left this.
-    :param tends_shield: it acts on what is deleted, and its last try didn't fail; one that knows no broker
-        only mends the fence.
-    :param looked_at_ms: as ``fenced``, ``mended`` and ``runs_out_at_ms``, see
-        :class:`storage_engine.model.hold.WatchLook`; releases before these fields don't say that they
-        looked.
-    :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
+    :param host: name of the watch's machine.
+    :param process_id: number of the process on that machine.
+    :param has_ended: the watch ended, and this record is its last one.
+    :param tends_shield: the watch archives deleted segments, and its last attempt didn't fail. A watch that
+        knows no broker only mends the fence.
+    :param looked_at_ms: see :class:`storage_engine.model.hold.WatchLook`, also for ``fenced``, ``mended`` and
+        ``runs_out_at_ms``. Releases before these fields don't report their looks.
+    :param tended_at_ms: time of its last complete look at the shield; 0: there was none yet.
     """
 
     host: str
@@ -67,9 +70,9 @@ class Heartbeat:
 
 
 class Watching:
-    """The right to watch a store, which one process has at a time.
+    """The right to watch a store, which only one process can have at a time.
 
-    :param directory: ours in the store's root, by its descriptor.
+    :param directory: descriptor of our directory in the store's root.
     """
 
     def __init__(self, directory: int) -> None:
@@ -78,10 +81,10 @@ class Watching:
         self._beat_at: float | None = None
 
     def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
-        """Show that the watch is alive, and what it saw last, once a second at most.
+        """Write that the watch is alive, with the result of its last look, at most once a second.
 
-        It isn't flushed: no watch outlives a crash of its machine. On a disk that was full before the first
-        one, nobody sees it until there is room.
+        The file isn't flushed, since a crash of the machine ends the watch anyway. If the disk was full
+        before the first heartbeat, no process sees it until there is space.
 
         See :meth:`storage_engine.model.broker.broker_store.Beating.beat`.
 
@@ -117,7 +120,9 @@ class Watching:
         self._beat_at = now
 
     def end(self) -> None:
-        """Leave no sign of life. The file stays: on a full disk the next watch could make none."""
+        """Write that the watch has ended. The file stays, as on a full disk the next watch couldn't create
+        it.
+        """
         with suppress(OSError):
             self._write_over(_sign(replace(self._mine(), has_ended=True)))
 
@@ -125,9 +130,10 @@ class Watching:
         return Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, clock_ms())
 
     def _write_over(self, sign: bytes) -> None:
-        """
+        """Write a heartbeat into the existing file.
+
         :raises FileNotFoundError: there is no file yet.
-        :raises OSError: it can't be written.
+        :raises OSError: the file can't be written.
         """
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with durable.opened(NAME, flags, dir_fd=self._directory) as descriptor:
@@ -136,7 +142,7 @@ class Watching:
 
 @contextmanager
 def watching(root: Path) -> Iterator[Watching | None]:
-    """Watch a store until the block ends; None: another process does.
+    """Give the right to watch a store until the block ends; None: another process has it.
 
     :raises OSError: our directory can't be written.
     """
@@ -152,13 +158,13 @@ def watching(root: Path) -> Iterator[Watching | None]:
 
 
 def no_watch(root: Path) -> str:
-    """Return why no watch is known to look at a store's fence; empty: one does."""
+    """Return the reason why no watch is known to check a store's fence; empty: a watch does."""
     beat = _read(root)
     return beat if isinstance(beat, str) else _why_dead(beat) or _why_blind(beat)
 
 
 def last_look(root: Path) -> WatchLook | None:
-    """Return the last look of a store's watch; None: none is known to look."""
+    """Return the last look of a store's watch; None: no watch is known to check the fence."""
     beat = _read(root)
     if isinstance(beat, str) or _why_dead(beat) or _why_blind(beat):
         return None
@@ -166,7 +172,9 @@ def last_look(root: Path) -> WatchLook | None:
 
 
 def silent_watch(root: Path) -> str:
-    """Return the watch that left no sign of its end, and doesn't look; empty: none is known."""
+    """Return a text on a watch that doesn't check the fence, although it hasn't recorded its end; empty: no
+    such watch is known.
+    """
     beat = _read(root)
     if isinstance(beat, str) or beat.has_ended:
         return ""
@@ -174,9 +182,10 @@ def silent_watch(root: Path) -> str:
 
 
 def is_shield_tended(root: Path) -> bool:
-    """Return whether a watch is alive on a store that acts on deleted segments, and lately did.
+    """Return whether a store has a live watch that archives deleted segments and has lately done so.
 
-    One that has just begun is at its first look: who took it for none would drop the links that it makes.
+    A watch that has just begun counts as well, as it is at its first look. Otherwise a run would remove the
+    links that the watch makes.
     """
     beat = _read(root)
     if not isinstance(beat, Heartbeat) or not beat.tends_shield or _why_dead(beat):
@@ -185,7 +194,7 @@ def is_shield_tended(root: Path) -> bool:
 
 
 def _read(root: Path) -> Heartbeat | str:
-    """Return the last sign of life, or why there is none that can be read."""
+    """Return the last heartbeat, or the reason why there is none or it can't be read."""
     path = root / DIRECTORY / NAME
     try:
         with own_directory(root) as directory:
@@ -198,7 +207,7 @@ def _read(root: Path) -> Heartbeat | str:
 
 
 def _why_dead(beat: Heartbeat) -> str:
-    """Return why the watch of a sign of life isn't alive; empty: it is."""
+    """Return the reason why the watch with this heartbeat isn't alive; empty: it is alive."""
     if beat.has_ended:
         return "no watch is alive"
     if _is_within(beat.at_ms, SILENT_SECONDS):
@@ -210,7 +219,7 @@ def _why_dead(beat: Heartbeat) -> str:
 
 
 def _why_blind(beat: Heartbeat) -> str:
-    """Return why a watch that is alive isn't known to look; empty: it does."""
+    """Return the reason why a live watch isn't known to check the fence; empty: it does."""
     if _is_within(beat.looked_at_ms, SILENT_SECONDS):
         return ""
     when = f"since {time_text(beat.looked_at_ms)}" if beat.looked_at_ms else "yet, or is of an older release"
@@ -221,9 +230,9 @@ def _why_blind(beat: Heartbeat) -> str:
 
 
 def _is_within(at_ms: int, seconds: float) -> bool:
-    """Return whether a moment lies within a span from now.
+    """Return whether a time is within a span before or after now.
 
-    One after now: the clock was set back, or the watch is on another machine.
+    A time after now means that the clock was set back, or that the watch is on another machine.
     """
     return abs(clock_ms() - at_ms) <= seconds * 1000
 

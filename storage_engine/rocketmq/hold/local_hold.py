@@ -1,8 +1,9 @@
-"""The hold as it lies with the store, ``.storage-engine/hold``: what the journal has, and a watch reads.
+"""The record of a hold in the store's directory, ``.storage-engine/hold``: a copy of the journal's, which a
+watch reads.
 
-A lost journal doesn't take the segments' first mtimes with it, and whoever watches the fence needs neither
-journal nor broker. Two slots of one size are written in turn and in place: that works on a full disk too, and
-a write that is cut short leaves the other slot.
+So the segments' original mtimes aren't lost with the journal, and a watch needs neither journal nor broker.
+The file has two slots of equal size, which are written in turn and in place. This works on a full disk, too,
+and an interrupted write leaves the other slot whole.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _MS_NS: Final = 1_000_000
 
 
 class SegmentGoneError(GateRefusedError):
-    """A segment went between the moment it was seen and the moment its mtime was to be set."""
+    """A segment was deleted before its mtime could be set."""
 
 
 def original_mtime_ns(state: HoldState | None, file: SeenFile) -> int:
-    """Return a file's mtime before our first touch."""
+    """Return a file's mtime before we changed it for the first time."""
     touched = None if state is None else state.touched_at(file.base_offset)
     return file.mtime_ns if touched is None or touched.inode != file.inode else touched.original_mtime_ns
 
@@ -42,14 +43,15 @@ def original_mtime_ns(state: HoldState | None, file: SeenFile) -> int:
 def set_mtimes(
     root: Path, memory: HoldMemory, state: HoldState, wanted: Sequence[tuple[SeenFile, int]]
 ) -> HoldState:
-    """Set mtimes in this order, durably, with the first ones remembered before.
+    """Set mtimes in this order, durably. The original mtimes are recorded before.
 
-    :param root: the store's, which has the record of what we did ourselves.
-    :param wanted: files with the mtime in nanoseconds that each shall have.
-    :return: the state as it is remembered now.
-    :raises GateRefusedError: a file's mtime may not be set, or isn't kept; what was set before is remembered.
+    :param root: the store's root, which has the record of our own acts.
+    :param wanted: files, each with its new mtime in nanoseconds.
+    :return: the hold's state as it is saved now.
+    :raises GateRefusedError: a file's mtime may not be set, or the file system doesn't keep it. Mtimes set
+        before are recorded.
     :raises SegmentGoneError: a file is gone by now.
-    :raises ChangedUnderUsError: another file lies under the path now; it was not touched.
+    :raises ChangedUnderUsError: another file is at the path now; it was not touched.
     """
     if not wanted:
         return state
@@ -74,14 +76,14 @@ def set_mtimes(
 
 
 def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Collection[int]) -> HoldState:
-    """Give files their first mtimes again, oldest first, and forget that they were touched.
+    """Restore files' original mtimes, oldest first, and forget that they were touched.
 
-    A fence is the youngest of them: it stands until what lies before it is as it was.
+    The fence is the youngest of these files, so it stands until all older files are restored.
 
-    A file that is gone, or another one by now, is only forgotten; one that somebody else has touched since
-    keeps what it was given.
+    A file that is gone or was replaced is only forgotten. A file that another program has touched since then
+    keeps its mtime.
 
-    :return: the state as it is remembered now.
+    :return: the hold's state as it is saved now.
     :raises GateRefusedError: a file's mtime may not be set.
     """
     chosen = [touched for touched in state.touched if touched.base_offset in base_offsets]
@@ -99,7 +101,7 @@ def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Col
 
 
 def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
-    """Give all files their first mtimes again; from now on no watch takes them for a fence.
+    """Restore all files' original mtimes. From now on they are no fence for a watch.
 
     :raises GateRefusedError: a file's mtime may not be set.
     """
@@ -109,11 +111,11 @@ def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
 
 
 def set_mtime(acts: Acting, meant: Touched) -> Touched:
-    """Set one file's mtime, flush it, and look whether it is kept.
+    """Set one file's mtime, flush it, and check whether the file system keeps it.
 
-    :raises GateRefusedError: it may not be set, or isn't kept.
+    :raises GateRefusedError: the mtime may not be set, or isn't kept.
     :raises SegmentGoneError: the file is gone.
-    :raises ChangedUnderUsError: another file lies under its path; it was not touched.
+    :raises ChangedUnderUsError: another file is at its path; it was not touched.
     """
     try:
         with acts.on(meant.path, mtime_ns=meant.mtime_ns):
@@ -128,7 +130,7 @@ def set_mtime(acts: Acting, meant: Touched) -> Touched:
 
 
 def is_ours(touched: Touched) -> bool:
-    """Return whether the file has the mtime that we gave it, or were about to give."""
+    """Return whether the file has an mtime that it can have if only we touched it."""
     try:
         stat = Path(touched.path).lstat()
     except FileNotFoundError:
@@ -139,7 +141,7 @@ def is_ours(touched: Touched) -> bool:
 
 
 def same_ms(left_ns: int, right_ns: int) -> bool:
-    """Return whether two mtimes are equal for a broker, which reads milliseconds."""
+    """Return whether two mtimes are equal in milliseconds, which is what a broker reads."""
     return left_ns // _MS_NS == right_ns // _MS_NS
 
 
@@ -197,27 +199,27 @@ NAME: Final = "hold"
 _LOCK: Final = "hold-record.lock"
 _SLOT_BYTES: Final = 16 * 1024
 _MAX_BYTES: Final = 16 << 20
-"""Of both slots: a fence of tens of thousands of segments."""
+"""Most bytes of both slots, enough for a fence of tens of thousands of segments."""
 
 
 @contextmanager
 def settled(root: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
-    """Keep the local hold from being written until the block ends: what it says of the fence stays true.
+    """Lock the local hold until the block ends, so that its record of the fence stays true.
 
     :return: the descriptor of our directory.
-    :raises TimeoutError: another process does so for longer.
-    :raises OSError: that can't be written.
+    :raises TimeoutError: another process keeps the lock for longer.
+    :raises OSError: our directory can't be written.
     """
     with locked(root, _LOCK, wait_seconds=wait_seconds) as directory:
         yield directory
 
 
 def read_local(root: Path) -> HoldState | None:
-    """Return the hold that a store's own directory has.
+    """Return the record of a hold in a store's own directory.
 
-    None: there is none, or a damaged one; then the hold in the journal counts.
+    None: there is none, or it is damaged, and the hold in the journal counts.
 
-    :raises GateRefusedError: there is one that may not be read, or that this release can't read.
+    :raises GateRefusedError: the record may not be read, or this release can't read it.
     """
     path = root / DIRECTORY / NAME
     try:
@@ -242,11 +244,12 @@ def read_local(root: Path) -> HoldState | None:
 
 
 def write_local(root: Path, state: HoldState | None) -> None:
-    """Replace the hold that lies with a store, durably; None: there is none any more.
+    """Replace the record of a hold in a store's directory, durably; None: remove the hold from it.
 
-    Without space there is none either: the journal has it, and an old one would misguide a watch.
+    If the disk is full, the record is removed: the journal has the hold, and an old record would mislead a
+    watch.
 
-    :raises OSError: it can't be written; what was there before is there.
+    :raises OSError: the record can't be written; the previous one is still there.
     """
     path = root / DIRECTORY / NAME
     if state is None and not path.exists():
@@ -261,10 +264,10 @@ def write_local(root: Path, state: HoldState | None) -> None:
 
 
 def write_settled(directory: int, state: HoldState | None) -> None:
-    """Replace the hold that lies with a store, for who has it :func:`settled`.
+    """Replace the record of a hold in a store's directory, for a caller that has it :func:`settled`.
 
-    :param directory: ours, by its descriptor.
-    :raises OSError: it can't be written; what was there before is there.
+    :param directory: descriptor of our directory.
+    :raises OSError: the record can't be written; the previous one is still there.
     """
     try:
         data = _read(directory)
@@ -287,25 +290,26 @@ def write_settled(directory: int, state: HoldState | None) -> None:
 
 
 def _make(directory: int, line: bytes) -> None:
-    """Make the file with slots that this line fits into."""
+    """Create the file with slots that are large enough for this line."""
     size = max(_SLOT_BYTES, 1 << len(line).bit_length())
     durable.write_file(NAME, line.ljust(size) + b" " * size, dir_fd=directory, shared=True)
 
 
 @dataclass(frozen=True, slots=True)
 class HoldMemories:
-    """Implements :class:`storage_engine.model.hold.HoldMemory`: the journal's, with a copy in the store.
+    """Implements :class:`storage_engine.model.hold.HoldMemory` by the journal's memory, with a copy in the
+    store.
 
-    :param journal: counts wherever both say something.
+    :param journal: the journal's memory, which counts where the two differ.
     """
 
     journal: HoldMemory
     root: Path
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return the journal's state, with the segments that a watch has fenced since.
+        """Return the journal's state, with segments added that a watch has fenced since then.
 
-        :raises GateRefusedError: what lies in the store can't be read.
+        :raises GateRefusedError: the record in the store can't be read.
         """
         saved, local = load_state(self.journal), read_local(self.root)
         if saved is None:
@@ -324,7 +328,8 @@ class HoldMemories:
         self.journal.record_drift(found)
 
     def save(self, state: Mapping[str, Any] | None) -> None:
-        """Durable in both, the journal first: who comes after a kill goes by that.
+        """Save the state durably in both places, first in the journal: after a kill the next run relies on
+        the journal.
 
         :raises GateRefusedError: the store's directory can't be written.
         """
@@ -341,7 +346,7 @@ class HoldMemories:
 
 
 def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
-    """Add the segments that a watch has fenced; those have the mtimes that it gave them still."""
+    """Add segments that a watch has fenced, if they still have the mtimes that the watch gave them."""
     known = {(touched.base_offset, touched.inode) for touched in saved.touched}
     more = [one for one in local.touched if (one.base_offset, one.inode) not in known and is_ours(one)]
     if not more:
@@ -354,9 +359,10 @@ def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
 
 
 def left_behind(root: Path) -> HoldState | None:
-    """Return segments that still have the times of a hold that no journal knows any more.
+    """Return the local record of a hold that is in no journal any more, with the segments that still have its
+    mtimes.
 
-    :raises GateRefusedError: it can't be read.
+    :raises GateRefusedError: the record can't be read.
     """
     local = read_local(root)
     if local is None:
@@ -376,7 +382,7 @@ def _slots(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _slot(data: bytes) -> dict[str, Any] | None:
-    """Return the content of a slot; None: it has nothing whole."""
+    """Return the content of a slot; None: the slot has no complete record."""
     checksum, _, content = data.rstrip().partition(b" ")
     with suppress(*MALFORMED):
         if int(checksum, 16) == zlib.crc32(content):

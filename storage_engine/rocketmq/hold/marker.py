@@ -1,11 +1,12 @@
-"""One manager a store: locks for a moment among processes of this machine, a marker file for longer.
+"""Only one manager for each store: short locks between processes of this machine, and a marker file for
+longer.
 
-A run has the store's hold alone for as long as it takes (:func:`alone`). A watch mends meanwhile: whoever
-changes what is remembered of the hold, or sets the broker's settings, keeps others from that only from
-reading it to writing it (:func:`changing`).
+A run locks the store's hold for its whole time (:func:`alone`). A watch mends the fence meanwhile. So the
+hold's state and the broker's settings are changed under a second lock, which lasts only from reading to
+writing (:func:`changing`).
 
-The marker lies in the store's root and says until when a hold stands. Another manager, with another journal,
-leaves the store alone for so long. It is renewed in place, which works on a full disk too.
+The marker is in the store's root and has the end of the hold. Until then another manager, with another
+journal, doesn't touch the store. The marker is renewed in place, which works on a full disk, too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusy
 
 NAME: Final = HOLD_MARKER
 _BYTES: Final = 512
-"""A sector: written as one, whatever is cut short."""
+"""Size of a sector, which a disk writes completely or not at all."""
 _MAX_BYTES: Final = 64 << 10
 _WAIT_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.05
@@ -41,10 +42,10 @@ _LOCKS: Final = Path("/proc/locks")
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A file in a store's root by which other managers see that it is held, and until when.
+    """A file in a store's root that tells other managers that the store is held, and until when.
 
-    :param manager: whose hold it is (``HoldState.manager``).
-    :param host: name of the machine that renewed it last.
+    :param manager: id of the hold's manager (``HoldState.manager``).
+    :param host: name of the machine that last renewed the hold.
     """
 
     manager: str
@@ -54,13 +55,15 @@ class Marker:
 
 @contextmanager
 def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
-    """Keep other processes of this machine from working on the store's hold. Ends with the process, too.
+    """Keep other processes of this machine from working on the store's hold. The lock also ends with the
+    process.
 
-    The lock is a file that only the store's owner and root can open. Releases before it lock the directory,
-    which anybody can who may read it: that counts only where the store's owner or root has done it.
+    The lock is a file that only the store's owner and root can open. Earlier releases lock the directory
+    instead, and any user who may read it can lock it. So such a lock counts only if the store's owner or root
+    has it.
 
-    :raises StoreBusyError: another one does, and isn't done after ``wait_seconds``.
-    :raises GateRefusedError: the lock can't be had.
+    :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
+    :raises GateRefusedError: the lock can't be taken.
     """
     deadline = time.monotonic() + wait_seconds
     with ExitStack() as opened:
@@ -78,13 +81,13 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
-    """Keep other processes from changing the hold, from where it is read to where the change is written.
+    """Keep other processes from changing the hold while it is read and the change is written.
 
-    Whoever has the store :func:`alone` takes this too, each time again: in between a watch mends. It lasts as
-    long as a broker takes to answer.
+    A process with the lock of :func:`alone` takes this lock as well, again for each change: in between, a
+    watch can mend. It lasts as long as a broker takes to answer.
 
-    :raises StoreBusyError: another one does, and isn't done after ``wait_seconds``.
-    :raises GateRefusedError: the lock can't be had.
+    :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
+    :raises GateRefusedError: the lock can't be taken.
     """
     with ExitStack() as opened:
         with _lock_errors(root, _CHANGES_LOCK):
@@ -94,7 +97,8 @@ def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def _lock_errors(root: Path, name: str) -> Iterator[None]:
-    """
+    """Translate the errors of taking a lock.
+
     :raises StoreBusyError: in place of a TimeoutError.
     :raises GateRefusedError: in place of another OSError.
     """
@@ -108,7 +112,7 @@ def _lock_errors(root: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def _locked(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
-    """Lock one of our files; on a full disk that has none of that name, do without."""
+    """Lock one of our files. If it doesn't exist and the disk is full, go on without the lock."""
     with ExitStack() as held:
         try:
             held.enter_context(locked(root, name, wait_seconds=wait_seconds))
@@ -126,7 +130,9 @@ def _busy(root: Path) -> StoreBusyError:
 
 
 def _locked_by_a_manager(fd: int) -> bool:
-    """Return whether a process of the directory's owner or of root that we can see has it locked (flock)."""
+    """Return whether a process of the directory's owner or of root has the directory locked (flock).
+    Processes that we can't see don't count.
+    """
     here = os.fstat(fd)
     managers = {0, here.st_uid}
     if not _LOCKS.exists():
@@ -153,7 +159,7 @@ def _no_lock(root: Path, name: str, error: OSError) -> GateRefusedError:
 def read_marker(root: Path) -> Marker | None:
     """Read the marker of a store's hold; None: there is none.
 
-    :raises GateRefusedError: there is a marker that can't be read: whose it is, is unknown.
+    :raises GateRefusedError: the marker can't be read, so it is unknown whose it is.
     """
     path = root / NAME
     try:
@@ -172,8 +178,8 @@ def read_marker(root: Path) -> Marker | None:
 def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
     """Make sure that no other manager holds a store.
 
-    :param manager: ours; None: we have no hold yet.
-    :raises GateRefusedError: another manager's hold stands, or can't be told.
+    :param manager: our own id; None: we have no hold yet.
+    :raises GateRefusedError: another manager's hold stands, or the marker can't be read.
     """
     found = read_marker(root)
     if found is None or found.manager == manager or found.ends_at_ms <= now_ms:
@@ -193,10 +199,10 @@ def _moment(timestamp_ms: int) -> str:
 
 
 def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:
-    """Say durably that the store is held until ``ends_at_ms``.
+    """Write a marker, durably, that the store is held until ``ends_at_ms``.
 
-    :return: a notice when there is no space for it; empty otherwise.
-    :raises GateRefusedError: it may not be written.
+    :return: a notice if there is no space for the marker; otherwise empty.
+    :raises GateRefusedError: the marker may not be written.
     """
     path = root / NAME
     data = json.dumps(to_jsonable(Marker(manager, socket.gethostname(), ends_at_ms))).encode().ljust(_BYTES)
@@ -216,7 +222,7 @@ def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:
 
 
 def remove_marker(root: Path, manager: str) -> None:
-    """Remove our own marker, durably; another's stays."""
+    """Remove our own marker, durably. Another manager's marker stays."""
     found = read_marker(root)
     if found is not None and found.manager == manager:
         durable.unlink(root / NAME)

@@ -1,7 +1,8 @@
-"""The remembered state that a hold rests on (:class:`HoldState`), and the present one (:class:`Observed`).
+"""The saved state of a hold (:class:`HoldState`), and the observed state of broker and log
+(:class:`Observed`).
 
-Everything in a ``HoldState`` was durable in the journal before it was done to the store: whoever comes after
-a kill knows each file's first mtime and each setting's first value.
+Each change in a ``HoldState`` is durable in the journal before the store is changed. So after a kill, the
+next run knows each file's original mtime and each setting's original value.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ CLUSTER: Final = "brokerClusterName"
 ROLE: Final = "brokerRole"
 SLAVE: Final = "SLAVE"
 HELD_SETTINGS: Final = (FORCIBLY, RESERVED)
-"""Settings that a hold rests on."""
+"""Broker settings on which a hold depends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """A segment whose mtime we set, or are about to.
+    """A segment whose mtime we have set, or are about to set.
 
-    :param inode: of the file; another one under its path is another file, which we never touched.
-    :param original_mtime_ns: before we touched it for the first time.
-    :param mtime_ns: what we set it to last.
-    :param ctime_ns: what the file system made of that; None: it was meant to be set, and may have been.
-    :param before_mtime_ns: just before it was set last.
+    :param inode: inode of the file. A file with another inode at the path is another file, which we never
+        touched.
+    :param original_mtime_ns: mtime before we touched the file for the first time.
+    :param mtime_ns: mtime that we set last.
+    :param ctime_ns: ctime after that; None: we were about to set the mtime, and may have set it.
+    :param before_mtime_ns: mtime just before we set it last.
     """
 
     base_offset: int
@@ -55,9 +57,9 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
-    """A setting that we changed, or are about to.
+    """A broker setting that we have changed, or are about to change.
 
-    :param original: its value before; as the broker writes it.
+    :param original: its value before the hold, in the broker's form.
     """
 
     key: str
@@ -67,37 +69,38 @@ class ChangedSetting:
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """Everything that has to be known again after a kill.
+    """Saved state of a hold: everything that must be known again after a kill.
 
-    :param manager: tells this hold from those of other managers; in the marker file of the store.
-    :param boot_timestamp_ms: of the broker's process when it was last looked at.
-    :param fence_offset: base offset of the fence's first segment, which keeps itself and all younger ones;
-        -1: none is needed, since only the active one is left.
-    :param ends_at_ms: until when the fence stands, whatever fileReservedTime is, unless the hold is renewed.
-    :param expected_settings: of :data:`HELD_SETTINGS`, as they were when the hold was made; renewing it
-        changes none.
-    :param min_offset: the broker's, when it was last looked at.
-    :param segments: (base offset, inode) of every file of the log when it was last looked at, in order.
-    :param end_offset: behind the last of them.
-    :param max_offset: the broker's, when it was last looked at.
-    :param address: of the broker, then.
-    :param frame_offset: where the first message of the newest sealed segment begins; -1: none is known.
-    :param frame_sha256: of that message's frame.
-    :param releasing: base offsets of the segments that are exposed right now; the fence lies behind them.
-    :param last_trigger_ms: when the broker was last told to delete; it goes on for up to 20 passes.
-    :param reported: drift that lasts, and was reported already.
+    :param manager: id that distinguishes this hold from those of other managers; also in the store's marker
+        file.
+    :param boot_timestamp_ms: start time of the broker's process at the last look.
+    :param fence_offset: base offset of the fence's first segment, which protects itself and all younger ones;
+        -1: no fence is needed, since only the active segment is left.
+    :param ends_at_ms: end of the fence if the hold isn't renewed, valid for any fileReservedTime from 0 on.
+    :param expected_settings: values of :data:`HELD_SETTINGS` when the hold was made; a renewal doesn't change
+        them.
+    :param min_offset: the broker's min offset at the last look.
+    :param segments: (base offset, inode) of every file of the log at the last look, in order.
+    :param end_offset: end of the last of these files.
+    :param max_offset: the broker's max offset at the last look.
+    :param address: the broker's address at the last look.
+    :param frame_offset: offset of the first message in the newest sealed segment; -1: unknown.
+    :param frame_sha256: SHA-256 of that message's frame.
+    :param releasing: base offsets of segments that the broker may delete right now; the fence is behind them.
+    :param last_trigger_ms: time at which the broker was last told to delete; it then makes up to 20 passes.
+    :param reported: names of lasting drift that was reported already.
     :param fence: base offsets of all segments of the fence.
-    :param fence_count: so many belong to it, as far as there are that many.
-    :param deletes_from_ms: when the broker may delete again by its own rules, unless the hold is renewed;
-        0: an older release renewed it last, and ``ends_at_ms`` is that.
-    :param broker_name: brokerName of the broker that was looked at last; "": an older release looked.
-    :param cluster_name: brokerClusterName, likewise.
-    :param log_paths: directories of the log then, each with the mount point of the file system that it lay
-        on, "" where the system doesn't say; none: an older release looked.
-    :param lasts_ms: for so long the last renewal holds the store; 0: an older release renewed it.
-    :param accepted_release: of the broker, that was not tested and a person accepted; "": none.
-    :param accepted_by: that person.
-    :param replicas: addresses of other brokers that had the broker's name when it was looked at last.
+    :param fence_count: number of segments that the fence should have, if there are as many.
+    :param deletes_from_ms: time from which the broker may delete again by its own rules if the hold isn't
+        renewed; 0: an older release renewed the hold last, and ``ends_at_ms`` has this time.
+    :param broker_name: brokerName at the last look; "": an older release made that look.
+    :param cluster_name: brokerClusterName at the last look; "": an older release made that look.
+    :param log_paths: directories of the log at the last look, each with the mount point of its file system
+        ("": the system doesn't tell it); empty: an older release made that look.
+    :param lasts_ms: time for which the last renewal holds the store; 0: an older release renewed it.
+    :param accepted_release: release of the broker that was not tested, but that a person accepted; "": none.
+    :param accepted_by: the person who accepted it.
+    :param replicas: addresses of other brokers that had the broker's name at the last look.
     """
 
     manager: str
@@ -129,7 +132,7 @@ class HoldState:
     replicas: tuple[str, ...] = ()
 
     def may_delete(self, release: str) -> bool:
-        """Return whether a broker of this release may be told to delete; "": it isn't known."""
+        """Return whether a broker of this release may be told to delete; "": the release is unknown."""
         return bool(release) and (is_tried(release) or release == self.accepted_release)
 
     def touched_at(self, base_offset: int) -> Touched | None:
@@ -138,7 +141,7 @@ class HoldState:
 
 @dataclass(frozen=True, slots=True)
 class SeenFile:
-    """A file of the log, as its directory has it."""
+    """A file of the log, as its directory lists it."""
 
     base_offset: int
     path: str
@@ -154,11 +157,12 @@ class SeenFile:
 
 @dataclass(frozen=True, slots=True)
 class SavedSettings:
-    """:data:`HELD_SETTINGS` as broker.conf has them: what a restart of the broker brings back.
+    """Values of :data:`HELD_SETTINGS` in broker.conf, which a restart of the broker brings back.
 
-    :param path: of broker.conf; None: nobody told us where it is.
-    :param values: those that are in it; one that isn't has the broker's default. None: it can't be read.
-    :param problem: why it can't.
+    :param path: path of broker.conf; None: no path was given.
+    :param values: values in the file; a missing setting has the broker's default. None: the file can't be
+        read.
+    :param problem: reason why the file can't be read.
     """
 
     path: str | None = None
@@ -168,18 +172,19 @@ class SavedSettings:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A broker and its log at one moment: what a hold is judged by. The broker was asked before the files.
+    """State of a broker and its log at one moment, by which a hold is judged. The broker was asked before its
+    files were listed.
 
-    :param settings: the broker's, as they work now.
-    :param role: brokerRole.
-    :param min_offset: the broker's; behind files that it no longer serves.
-    :param max_offset: the broker's; a segment that ends behind it is active.
-    :param files: of the log, by base offset; not necessarily back to back.
-    :param frame_sha256: of the frame that the broker has at the ``frame_offset`` that is remembered; "": no
-        message begins there. None: it was not asked for.
-    :param unproven: why the broker isn't provably the one that runs on these files; "" where it is, and of a
-        slave, which nobody asks.
-    :param log_paths: as of :class:`HoldState`.
+    :param settings: the broker's effective settings.
+    :param role: value of brokerRole.
+    :param min_offset: the broker's min offset, which is behind files that it no longer serves.
+    :param max_offset: the broker's max offset; a segment that ends behind it is active.
+    :param files: files of the log, by base offset; there may be gaps.
+    :param frame_sha256: SHA-256 of the frame that the broker has at the hold's ``frame_offset``; "": no
+        message begins there. None: the broker was not asked for it.
+    :param unproven: reason why the broker isn't provably the one that runs on these files; "": it is, or it
+        is a slave, which isn't checked.
+    :param log_paths: see :class:`HoldState`.
     """
 
     at_ms: int
@@ -202,8 +207,8 @@ class Observed:
 def first_state(left: HoldState | None, found: Observed) -> HoldState:
     """Return the state of a new hold.
 
-    :param left: of a hold that no journal knows any more: what it has changed, and what was before that, it
-        knows; what is found now isn't that. None: there is none.
+    :param left: state of a hold that is in no journal any more. It knows the original mtimes and settings,
+        which the present ones may not be. None: there is no such hold.
     """
     state = HoldState(uuid4().hex, found.boot_timestamp_ms, expected_settings=_held_settings(found))
     if left is None:
@@ -217,9 +222,10 @@ def first_state(left: HoldState | None, found: Observed) -> HoldState:
 
 
 def with_acceptance(state: HoldState, release: str, accepted: str, person: str) -> HoldState:
-    """Return the state with the acceptance of a release that was not tested; another release ends that.
+    """Return the state with a person's acceptance of an untested release. Another release ends the
+    acceptance.
 
-    :param accepted: release that the store's settings accept; "": none.
+    :param accepted: release that the store's settings accept; "": they accept none.
     """
     if release == state.accepted_release:
         return state
@@ -232,7 +238,7 @@ def with_acceptance(state: HoldState, release: str, accepted: str, person: str) 
 
 
 def with_moved_files(state: HoldState, found: Observed) -> HoldState:
-    """Return the state with the paths that touched files have by now: the store may have been moved."""
+    """Return the state with the present paths of touched files, since the store may have been moved."""
     by_inode = {(file.base_offset, file.inode): file.path for file in found.files}
     touched = tuple(
         replace(one, path=by_inode.get((one.base_offset, one.inode), one.path)) for one in state.touched
@@ -241,8 +247,8 @@ def with_moved_files(state: HoldState, found: Observed) -> HoldState:
 
 
 def as_looked_at(state: HoldState, found: Observed) -> HoldState:
-    """Return the state with the log's end and its broker as found, so that the next look sees later
-    deletions. What should be stays as it is remembered.
+    """Return the state with the log and broker as found now, so that the next look sees later deletions.
+    Expected mtimes and settings stay as recorded.
     """
     return replace(
         state,
@@ -271,10 +277,10 @@ def _held_settings(found: Observed) -> dict[str, str]:
 
 
 def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the addresses of brokers that had a broker's name: as its hold knows them, and other stores'
-    holds in the same journal.
+    """Return the addresses of brokers that had a broker's name. They come from the broker's own hold, and
+    from other stores' holds in the same journal.
 
-    :raises GateRefusedError: what is remembered isn't what this release writes.
+    :raises GateRefusedError: the saved state isn't in this release's form.
     """
     if memory is None:
         return ()
@@ -288,13 +294,13 @@ def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tu
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
-    """Return the remembered state of a store's hold; None: it isn't held, or none is remembered.
+    """Return the saved state of a store's hold; None: it isn't held, or no state was saved.
 
-    :raises GateRefusedError: what is remembered isn't what this release writes.
+    :raises GateRefusedError: the saved state isn't in this release's form.
     """
     return load_hold(memory, HoldState)
 
 
 def save_state(memory: HoldMemory, state: HoldState | None) -> None:
-    """Durable when it returns."""
+    """Save the state of a hold. It is durable when the function returns."""
     save_hold(memory, state)

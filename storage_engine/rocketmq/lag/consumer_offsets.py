@@ -1,13 +1,14 @@
-"""Groups, the queues that they read, and their positions, from the broker's files.
+"""Consumer groups, the queues that they read, and their positions, from the broker's files.
 
-A broker with many groups and queues writes hundreds of MB. Such a table is read by compiled code, into
-columns; anything in it that this code doesn't know, and any small table, by the general parser.
+A broker with many groups and queues writes hundreds of MB. Compiled code reads such a table into columns. If
+the table has anything that this code doesn't know, or is small, the general parser reads it.
 
-Groups and the queues that they read, as far as a broker's files or the running broker tell. Reads config and
-directory names only.
+The queues that groups read are known as far as a broker's files or the running broker tell them. Only config
+and directory names are read for that.
 
-A broker knows the topics of a group that has committed an offset, and little of one that has not: its retry
-topic, and its SQL filters. Consumers that keep their offsets themselves (broadcasting) are not known at all.
+If a group has committed an offset, the broker knows its topics. Otherwise the broker knows only the group's
+retry topic and its SQL filters. Consumers that keep their offsets themselves (broadcasting) are not known at
+all.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from storage_engine.rocketmq.format.stored_files import read_or_tell, refuse_lin
 TOPIC_GROUP_SEPARATOR = "@"
 
 LARGE_BYTES = 1 << 20
-"""From here on compiled code is quicker than the general parser, loading it included."""
+"""Size of a table from which compiled code is faster than the general parser, even with its loading time."""
 Codes = npt.NDArray[np.int64]
 Longs = npt.NDArray[np.int64]
 
@@ -41,12 +42,13 @@ _MAX_KEY = 1 << 62
 
 
 def consumer_offsets(layout: StoreLayout) -> pa.Table:
-    """One row of :data:`POSITIONS_SCHEMA` for each committed offset, by topic, queue and group.
+    """Return one row of :data:`POSITIONS_SCHEMA` for each committed offset, by topic, queue and group.
 
-    A broker with light message queues (enableLmq) keeps them in ``lmqConsumerOffset.json``, one without in
-    ``consumerOffset.json``. Where both are left, the lower offset counts: lag is never made smaller.
+    A broker with light message queues (enableLmq) keeps offsets in ``lmqConsumerOffset.json``, any other
+    broker in ``consumerOffset.json``. If both files exist, the lower offset counts, so that lag is never
+    reported too small.
 
-    :raises CorruptFileError: neither a file nor its backup can be read as what it is.
+    :raises CorruptFileError: neither a file nor its backup is readable and well-formed.
     """
     tables = []
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
@@ -57,18 +59,18 @@ def consumer_offsets(layout: StoreLayout) -> pa.Table:
 
 
 def parse_offsets(data: bytes) -> pa.Table:
-    """Offsets as a file has them, or a live broker's answer; rows in any order.
+    """Parse offsets in the form of a file or of a live broker's answer. The rows are in any order.
 
-    :raises MALFORMED: it is something else.
+    :raises MALFORMED: the text is something else.
     """
     found = parse_large(data) if len(data) >= LARGE_BYTES else None
     return parse_any(data) if found is None else found
 
 
 def parse_any(data: bytes) -> pa.Table:
-    """Offsets by the general parser.
+    """Parse offsets with the general parser.
 
-    :raises MALFORMED: it is something else.
+    :raises MALFORMED: the text is something else.
     """
     return from_rows(list(_rows(parse_object(data))))
 
@@ -92,12 +94,13 @@ def _topic_and_group(name: str) -> tuple[str, str]:
 
 
 def parse_large(data: bytes) -> pa.Table | None:
-    """The same by compiled code, in a fraction of the time and memory.
+    """Parse offsets with compiled code, in a fraction of the general parser's time and memory.
 
-    A queue that one topic@group names twice is there twice; the general parser knows the later one.
+    If one topic@group names a queue twice, both rows are returned; the general parser returns only the later
+    one.
 
-    :return: None when there is something in the text that only the general parser can judge.
-    :raises FastjsonError: the text ends too early, or in zeros: it was not written to its end.
+    :return: None: the text has something that only the general parser can read.
+    :raises FastjsonError: the text ends too early, or with zeros: it was not completely written.
     """
     # Loading compiled code takes longer than most tables do.
     from storage_engine.rocketmq.lag.offset_kernels import scan_offsets
@@ -146,9 +149,9 @@ def _repeated(names: Names, counts: npt.NDArray[np.int64]) -> Names:
 
 
 def _lowest(table: pa.Table) -> pa.Table:
-    """Return one row for each topic, queue and group: the one with the lowest offset.
+    """Return for each topic, queue and group the row with the lowest offset.
 
-    :param table: in queue order, of known offsets.
+    :param table: table in queue order, with known offsets.
     """
     if not table.num_rows:
         return table
@@ -165,16 +168,17 @@ def _lowest(table: pa.Table) -> pa.Table:
 
 
 def from_rows(rows: Sequence[tuple[str, int, str, int | None]]) -> pa.Table:
-    """A table of :data:`POSITIONS_SCHEMA` from its rows."""
+    """Make a table of :data:`POSITIONS_SCHEMA` from its rows."""
     columns = list(zip(*rows, strict=True)) or [()] * len(POSITIONS_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, POSITIONS_SCHEMA, strict=True)]
     return pa.table(arrays, schema=POSITIONS_SCHEMA)
 
 
 def in_queue_order(table: pa.Table) -> pa.Table:
-    """Return the rows by topic, queue and group: those of one queue together, in one chunk.
+    """Sort the rows by topic, queue and group, so that each queue's rows are together, and put them in one
+    chunk.
 
-    :param table: of :data:`POSITIONS_SCHEMA`.
+    :param table: table of :data:`POSITIONS_SCHEMA`.
     """
     topics, topic = coded(table["topic"])
     groups, group = coded(table["group"])
@@ -210,10 +214,11 @@ RETRY_TOPIC_PREFIX = "%RETRY%"
 class Consumers:
     """Known consumers, before the queues are looked at.
 
-    :param committed: of :data:`POSITIONS_SCHEMA`, in queue order: every committed offset.
+    :param committed: every committed offset, as a table of :data:`POSITIONS_SCHEMA` in queue order.
     :param groups: names of all groups that exist.
-    :param subscriptions: (group, topic) that are known, with or without an offset.
-    :param unknown: what isn't known, by the file that can't be read; what it has is in no other field.
+    :param subscriptions: known pairs (group, topic), with or without an offset.
+    :param unknown: texts on data that are unknown because a file can't be read; the other fields lack these
+        data.
     """
 
     committed: pa.Table
@@ -223,9 +228,9 @@ class Consumers:
 
 
 def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
-    """Return the groups that the broker last wrote to its files, as far as these can be read.
+    """Return the groups that the broker last wrote to its files, as far as the files can be read.
 
-    :param attempts: how often a file is read that can't be read as what it is.
+    :param attempts: number of attempts to read a file that is unreadable or malformed.
     """
     committed, no_positions = read_or_tell(
         partial(consumer_offsets, layout), POSITIONS_SCHEMA.empty_table(), "groups' positions", attempts
@@ -236,9 +241,10 @@ def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
 
 
 def read_filtered(layout: StoreLayout, attempts: int) -> tuple[frozenset[tuple[str, str]], tuple[str, ...]]:
-    """Return (group, topic) of each subscription with a filter, and why these aren't known; (): they are.
+    """Return (group, topic) of each subscription with a filter, and the reason why they are unknown; (): they
+    are known.
 
-    :param attempts: how often the file is read where it can't be read as what it is.
+    :param attempts: number of attempts to read a file that is unreadable or malformed.
     """
     read = partial(config_files.filtered_subscriptions, layout)
     filtered, unknown = read_or_tell(read, (), "subscriptions with a filter", attempts)
@@ -246,10 +252,10 @@ def read_filtered(layout: StoreLayout, attempts: int) -> tuple[frozenset[tuple[s
 
 
 def group_positions(layout: StoreLayout, consumers: Consumers) -> pa.Table:
-    """One row of :data:`POSITIONS_SCHEMA` for each group and queue, by topic, queue and group.
+    """Return one row of :data:`POSITIONS_SCHEMA` for each group and queue, by topic, queue and group.
 
-    ``committed_offset`` is null where a group that reads the topic has none: unknown, not zero. A group
-    that is known by nothing but its name is there with queue 0 of its retry topic.
+    ``committed_offset`` is null if a group reads the topic but has no offset in the queue: the offset is
+    unknown, not zero. If only the name of a group is known, it has a row with queue 0 of its retry topic.
     """
     committed = consumers.committed
     reads = _Reads.of(committed)
@@ -261,12 +267,12 @@ def group_positions(layout: StoreLayout, consumers: Consumers) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """Groups, with the queues in which they committed.
+    """Groups, with the queues in which they have committed an offset.
 
     :param topics, groups: names by code.
     :param row_topic, row_queue, row_group: codes of each row, by topic, queue and group.
-    :param pairs: topic code * number of groups + group code of each pair with an offset, ascending.
-    :param pair_rows: how many rows each pair has.
+    :param pairs: (topic code * number of groups + group code) of each pair with an offset, ascending.
+    :param pair_rows: number of rows of each pair.
     """
 
     topics: pa.Array[Any]
@@ -289,7 +295,9 @@ class _Reads:
 
 
 def _uncommitted_queues(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table]:
-    """Queues on disk without an offset of a group that has one in another queue of the topic."""
+    """Yield rows without an offset: queues on disk in which a group has no offset although it has one in
+    another queue of the topic.
+    """
     on_disk = [sorted(set(_queue_ids(layout, topic))) for topic in names_of(reads.topics)]
     counts = np.array([len(ids) for ids in on_disk], dtype=np.int64)
     queues = np.array([queue for ids in on_disk for queue in ids], dtype=np.int64)
@@ -333,7 +341,9 @@ def _found(values: Longs, ascending: Longs) -> npt.NDArray[np.bool_]:
 
 
 def _uncommitted_topics(layout: StoreLayout, reads: _Reads, consumers: Consumers) -> Iterator[pa.Table]:
-    """Queues of topics in which a group has no offset at all, and is known to read them all the same."""
+    """Yield rows without an offset: queues of topics that a group is known to read, although it has no offset
+    in the topic at all.
+    """
     groups = dict(zip(names_of(reads.groups), range(len(reads.groups)), strict=True))
     pairs = set(consumers.subscriptions)
     topics = _topics(layout)
@@ -352,7 +362,7 @@ def _uncommitted_topics(layout: StoreLayout, reads: _Reads, consumers: Consumers
 
 
 def _topics(layout: StoreLayout) -> frozenset[str] | None:
-    """Return the topics' names; None: they can't be read, so that directories alone tell of topics."""
+    """Return the topics' names; None: they can't be read, and topics are known only by their directories."""
     topics, unknown = read_or_tell(partial(config_files.topics, layout), (), "topics")
     return None if unknown else frozenset(topic.topic for topic in topics)
 
@@ -373,9 +383,10 @@ def _committed_among(
 
 
 def queue_directories(layout: StoreLayout, topic: str) -> tuple[Path, Path]:
-    """Return where a topic's consume queues are, and its batch consume queues if it has those instead.
+    """Return the directory of a topic's consume queues, and the directory of its batch consume queues. A
+    topic has queues in only one of them.
 
-    :param topic: one that ``has_directory``.
+    :param topic: a topic for which ``has_directory`` holds.
     """
     return layout.consumequeue / topic, layout.batchconsumequeue / topic
 

@@ -1,8 +1,8 @@
-"""Position up to which the commitlog has been dispatched to the consume queues, seen from the files.
+"""Position up to which the commitlog has been dispatched to the consume queues, found from the files.
 
-The broker dispatches in the order of the log (ReputMessageService#doReput), so one entry for a message
-proves that everything before it has been dispatched. Until that is proven a segment must stay: its
-messages would be lost to consumers.
+The broker dispatches in the order of the log (ReputMessageService#doReput), so one entry for a message proves
+that everything before it has been dispatched. A segment must stay until this is proven: otherwise consumers
+would lose its messages.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def dispatched_offset(
 ) -> int:
     """Return the offset below which every message is in its consume queue.
 
-    The consume queue of the first message behind the sealed segments is asked first. If it has no answer, the
-    ends of all queues are, until one proves it. Behind the highest entry, a segment without messages for a
-    consume queue counts as dispatched, too.
+    First the consume queue of the first message behind the sealed segments is read. If it proves nothing, the
+    ends of all queues are read until one is proof enough. Behind the highest entry, a segment without
+    messages for consume queues counts as dispatched, too.
 
     :param segments: the commitlog's files, oldest first.
-    :param sealed_end: where the active segment begins; more than that needs no proof.
+    :param sealed_end: start of the active segment; a proof up to there is enough.
     :param max_offset: the logical end of the log.
-    :return: at most ``max_offset``; the log's min offset when nothing is proven. An entry that points behind
+    :return: at most ``max_offset``; the log's min offset if nothing is proven. An entry that points behind
         ``max_offset`` proves nothing.
     """
     proven = segments[0].base_offset
@@ -58,7 +58,8 @@ def dispatched_offset(
 def _proofs(
     layout: StoreLayout, segments: Sequence[MappedFile], sealed_end: int, max_offset: int
 ) -> Iterator[int]:
-    """Ends of messages that are in a consume queue, the cheapest and highest first.
+    """Yield the ends of messages that have an entry in a consume queue. The one that is cheapest to find, and
+    highest, comes first.
 
     A queue whose files can't be read proves nothing.
     """
@@ -94,7 +95,9 @@ def _first_dispatched(layout: StoreLayout, segment: MappedFile, length: int) -> 
 
 
 def _consume_queue(layout: StoreLayout, fd: int, position: int, header: bytes, magic: int) -> Path | None:
-    """The queue directory that a message is dispatched to; None when it gets no plain entry there."""
+    """Return the directory of the consume queue to which a message is dispatched; None: it gets no plain
+    entry.
+    """
     (sys_flag,) = struct.unpack_from(">i", header, frame.SYS_FLAG_AT)
     if sys_flag & frame.TRANSACTION_MASK in (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK):
         return None

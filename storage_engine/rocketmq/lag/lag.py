@@ -1,10 +1,10 @@
 """Consumer groups' lag, computed from a store's files.
 
-Works on tables of (group, topic, queue, committed offset), each queue's files read once for all its groups
-and everything behind that vectorised, so that a Spark task can do any share of the work.
+Works on tables of (group, topic, queue, committed offset). Each queue's files are read once for all its
+groups, and all further steps are vectorised. So a Spark task can do any share of the work.
 
-What consumers have not read of the messages that a deletion takes from the broker. Of each queue that some
-group reads the first entry is looked at; more only of queues that lose entries.
+It also finds messages that consumers have not read and that a deletion takes from the broker. For each queue
+that a group reads, the first entry is read; further entries are read only of queues that lose entries.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LagContext:
-    """Data that lag is measured against; picklable.
+    """Data from which lag is measured; picklable.
 
-    :param segments: the commitlog's, oldest first.
+    :param segments: files of the commitlog, oldest first.
     :param doomed: base offsets of the segments about to be deleted.
-    :param time_to_loss_ms: for each segment, the time until age alone may take it, with everything older
-        gone before it; None where the window never comes.
-    :param source: where the positions are from that are measured.
-    :param attempts: how often a queue's files are read that don't fit together; beside a running broker
-        more than one.
-    :param unreadable: gets why queues can't be read, as far as this process has measured.
+    :param time_to_loss_ms: for each segment, the time until age alone allows its deletion, after all older
+        ones; None: the window never comes.
+    :param source: source of the measured positions.
+    :param attempts: number of attempts to read a queue's files that don't fit together; more than 1 beside a
+        running broker.
+    :param unreadable: gets the reasons why queues can't be read, for queues that this process has measured.
     """
 
     layout: StoreLayout
@@ -78,7 +78,9 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return the segments to delete, and in how long age may delete each of the others."""
+        """Return all segments, each with the information whether it is to be deleted, and the time until age
+        may delete it.
+        """
         bases = [segment.base_offset for segment in self.segments]
         return segments_table(
             (LOG, base_offset, base_offset in self.doomed, loss_ms)
@@ -94,10 +96,11 @@ def lag_context(
     now_ms: int,
     zone: ZoneInfo,
 ) -> LagContext:
-    """Put together what :func:`place_positions` needs.
+    """Collect the data that :func:`place_positions` needs.
 
-    :param doomed: the segments in a plan; those before the log's first one went meanwhile, by another run.
-    :raises BadInputError: one of the others isn't in the store.
+    :param doomed: the segments of a plan; segments before the log's first one were deleted meanwhile, by
+        another run.
+    :raises BadInputError: one of the other segments isn't in the store.
     """
     (log,) = snapshot.logs
     check_plan(snapshot, doomed)
@@ -119,15 +122,15 @@ def lag_context(
 def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
     """Find the position of each row's lag in the files.
 
-    A group whose next messages are gone goes on at the oldest one that is left. A group at the end of a
-    queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and may
-    need the queue's oldest message. In a queue whose files can't be read no group's next message is known, so
-    it may be anywhere.
+    If a group's next messages are gone, it continues at the oldest message that is left. A group at the end
+    of a queue, or in a queue that is gone, is caught up. The position of a group without a committed offset
+    is unknown: it may need the queue's oldest message. If a queue's files can't be read, the next message of
+    each of its groups may be anywhere.
 
-    :param positions: of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`, rows of one queue
-        together (they may go on in another call).
-    :return: of :data:`PLACES_SCHEMA`, in the order of ``positions``.
-    :raises FileGoneError: a queue's file vanished since it was listed.
+    :param positions: table of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`, with the rows of
+        one queue together (they may continue in another call).
+    :return: table of :data:`PLACES_SCHEMA`, in the order of ``positions``.
+    :raises FileGoneError: a queue's file vanished after it was listed.
     """
     known = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
     committed = _longs(positions["committed_offset"])
@@ -166,12 +169,12 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Contents of the queues' files, one element a row.
+    """Data read from the queues' files, one element for each row.
 
-    :param next_physical: physical offset of the group's next message, of the queue's oldest readable one
-        for a group that is unknown; -1 when there is none or it can't be told.
-    :param newest_physical: that of the queue's last message; -1 likewise.
-    :param readable: whether the queue's files can be read; of those that can't, nothing is known.
+    :param next_physical: physical offset of the group's next message, or of the queue's oldest readable
+        message if the group's position is unknown; -1: there is none, or its offset is unknown.
+    :param newest_physical: physical offset of the queue's last message; -1 as above.
+    :param readable: whether the queue's files can be read; otherwise the other fields say nothing.
     """
 
     min_offset: Longs
@@ -204,7 +207,7 @@ def _read_queues(
 
 
 def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, slice]]:
-    """The rows of each queue, as far as they lie together."""
+    """Yield the runs of neighbouring rows of one queue."""
     starts = queue_starts(positions)
     if not starts.size:
         return
@@ -219,9 +222,10 @@ def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int,
 def read_queue(
     layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int, wanted: Longs
 ) -> tuple[consume_queue.QueueBounds, Longs]:
-    """A queue's bounds, and the physical offsets at the wanted queue offsets and of the newest message.
+    """Return a queue's bounds, and the physical offsets at the wanted queue offsets and of the newest
+    message.
 
-    Wanted ones below the bounds count as the lowest; what isn't there is -1.
+    A wanted offset below the bounds counts as the lowest one. -1: there is no message.
     """
     if not has_directory(topic):
         return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
@@ -245,9 +249,9 @@ def read_files(
     last: Position = None,
     is_batch: bool = False,
 ) -> tuple[consume_queue.QueueBounds, Longs]:
-    """Return the same as :func:`read_queue`, of a queue whose files are listed.
+    """Return the same as :func:`read_queue`, for a queue whose files are listed already.
 
-    :param last: where its last entry is, where that is known already.
+    :param last: position of the queue's last entry, if it is known already.
     """
     kind = batch_consume_queue if is_batch else consume_queue
     bounds = kind.bounds(files, log_min_offset, last)
@@ -276,7 +280,9 @@ def _physical_offsets(
 def _batch_physical_offsets(
     files: tuple[MappedFile, ...], asked: Longs, bounds: consume_queue.QueueBounds
 ) -> Longs:
-    """An entry stands for a run of queue offsets: the last one that begins at or below the wanted one."""
+    """Return physical offsets in a batch consume queue. An entry is for a run of queue offsets, so the last
+    entry that begins at or below the wanted offset counts.
+    """
     entries = batch_consume_queue.FORMAT.read_queue(files)
     found = np.full(len(asked), UNKNOWN, dtype=np.int64)
     readable = (asked >= bounds.min_offset) & (asked < bounds.max_offset)
@@ -286,7 +292,9 @@ def _batch_physical_offsets(
 
 
 def _lag_in_time(context: LagContext, read: _Read, located: Flags) -> tuple[Longs, Flags]:
-    """Store time of the queue's newest message minus that of the group's next, where both can be read."""
+    """Return the store time of the queue's newest message minus that of the group's next message, and where
+    both times could be read.
+    """
     lag_ms = np.zeros(len(located), dtype=np.int64)
     wanted, inverse = np.unique(
         np.concatenate([read.next_physical[located], read.newest_physical[located]]), return_inverse=True
@@ -305,10 +313,10 @@ def _longs(column: Any) -> Longs:
 
 @dataclass(frozen=True, slots=True)
 class _InQueue:
-    """One group's unread messages in one queue that go.
+    """One group's unread messages in one queue that a deletion takes.
 
-    :param messages: -1: the group's position is not known.
-    :param physical_offset: of the first one; -1: it can't be told.
+    :param messages: number of messages; -1: the group's position is unknown.
+    :param physical_offset: physical offset of the first message; -1: unknown.
     """
 
     topic: str
@@ -327,13 +335,13 @@ def unread_messages(
 ) -> Unread:
     """Find the messages below an offset of the log that each group has not read, by group and topic.
 
-    :param segments: of the log, oldest first.
-    :param positions: of ``POSITIONS_SCHEMA`` in ``lag.consumer_offsets``, in queue order.
-    :param new_min_offset: where the log begins after the deletion.
-    :param attempts: how often files are read that don't fit together.
-    :param deleted: the segments are gone from the log, so that queues may lack entries of them.
+    :param segments: segments of the log, oldest first.
+    :param positions: table of ``POSITIONS_SCHEMA`` in ``lag.consumer_offsets``, in queue order.
+    :param new_min_offset: the log's first offset after the deletion.
+    :param attempts: number of attempts to read files that don't fit together.
+    :param deleted: the segments are already deleted, so that queues may lack entries for them.
     :raises CorruptFileError: a queue's files aren't a queue.
-    :raises FileNotFoundError: a queue's file vanished since it was listed.
+    :raises FileNotFoundError: a queue's file vanished after it was listed.
     """
     log_min_offset = segments[0].base_offset
     groups = one_array(positions["group"])
@@ -373,13 +381,14 @@ def _told_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
 def _untold_text(groups_and_topics: list[tuple[str, str]]) -> str:
     (group, topic), *more = sorted(groups_and_topics)
     others = f"; likewise for {count_text(len(more), 'more group and topic')}" if more else ""
-    return f"queues of {topic} have lost their entries of what {group} had not read{others}"
+    return f"queues of {topic} have lost their entries of messages that {group} had not read{others}"
 
 
 def _gone_below(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
-    """Return the queue offset below which a queue may have lost entries of messages from an offset on.
+    """Return the queue offset below which a queue may have lost entries of messages at or behind the log's
+    min offset.
 
-    0: it has all of them, or is gone.
+    0: it has all these entries, or is gone.
     """
     found = _queue_files(layout, topic, queue_id)
     if found is None:
@@ -399,10 +408,10 @@ def _in_queue(
     committed: Longs,
     known: Flags,
 ) -> tuple[Longs, Longs]:
-    """Return how many unread messages of a queue each row loses, -1 for an unknown number; and where they
-    begin.
+    """Return for each row how many unread messages of a queue it loses (-1: an unknown number), and the
+    physical offset of the first of them.
 
-    :param min_offsets: of the log, now and after the deletion.
+    :param min_offsets: min offset of the log, now and after the deletion.
     """
     now, after = min_offsets
     none = np.zeros(len(committed), np.int64)
@@ -432,14 +441,14 @@ def _in_queue(
 
 
 def _physical_offset(files: tuple[MappedFile, ...], queue_offset: int) -> int:
-    """Return where in the log a queue's message lies; -1: it can't be told."""
+    """Return the physical offset of a queue's message; -1: unknown."""
     entry = consume_queue.entry_at(files, queue_offset)
     return UNKNOWN if entry is None else entry.physical_offset
 
 
 def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) -> bool:
-    """Return whether the message at a queue offset, or the one before it, provably lies at or above an offset
-    of the log, so that a group that has read up to there loses none.
+    """Return whether the message at a queue offset, or the message before it, is provably at or above an
+    offset of the log. Then a group that has read up to this queue offset loses no message.
     """
     for offset in (queue_offset, queue_offset - 1):
         entry = consume_queue.entry_at(files, offset)
@@ -449,9 +458,10 @@ def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) 
 
 
 def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, tuple[Any, ...], Any] | None:
-    """Return a queue's format, its files, and its first entry or None; None: it has no file.
+    """Return a queue's format, its files, and its first entry or None. None in place of all three: it has no
+    file.
 
-    :raises CorruptFileError: its files aren't a queue, or the only one is empty.
+    :raises CorruptFileError: its files aren't a queue, or its only file is empty.
     """
     if not has_directory(topic):
         return None
@@ -466,7 +476,10 @@ def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, t
 
 
 def _row(group: str, items: list[_InQueue], times: Mapping[int, int]) -> UnreadMessages:
-    """:param times: store timestamps by physical offset, those that can be told."""
+    """Make a group's row for the report.
+
+    :param times: store timestamps by physical offset; unknown ones are left out.
+    """
     messages = sum(item.messages for item in items if item.messages > 0)
     return UnreadMessages(
         group=group,
@@ -478,12 +491,12 @@ def _row(group: str, items: list[_InQueue], times: Mapping[int, int]) -> UnreadM
 
 
 def _first_offset(items: list[_InQueue]) -> int:
-    """Return the physical offset of the first message; -1: it can't be told."""
+    """Return the physical offset of the first message; -1: unknown."""
     return min((item.physical_offset for item in items if item.physical_offset >= 0), default=UNKNOWN)
 
 
 def _times(log: tuple[MappedFile, ...], offsets: Collection[int], *, may_go: bool) -> dict[int, int]:
-    """Return the store timestamps of the messages at some physical offsets, as far as they can be told."""
+    """Return the store timestamps of messages by their physical offsets. Unknown ones are left out."""
     wanted = np.array(sorted(set(offsets) - {UNKNOWN}), dtype=np.int64)
     times = store_timestamps(log, wanted, may_go=may_go)
     return {at: ms for at, ms in zip(wanted.tolist(), times.tolist(), strict=True) if ms != UNKNOWN}

@@ -1,7 +1,8 @@
-"""Compiled reading of a large table of consumer offsets: numbers into arrays, names by their place.
+"""Compiled reading of a large table of consumer offsets. Numbers and the positions of names are put into
+arrays.
 
-Knows as much of fastjson's dialect as brokers write into these files; of anything else it only says where
-that begins.
+It knows only that part of fastjson's dialect that brokers write into these files. For anything else it only
+reports the position.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ def scan_offsets(
 ) -> tuple[int, int, int]:
     """Read ``{"offsetTable": {"topic@group": {0:402, 1:397}}, "lmqOffsetTable": {"topic@group": 7}}``.
 
-    :param names: four numbers for each topic@group: where it begins, its separator and its end are, and
-        the first of its rows; the separator of a light message queue's is negated.
+    :param names: four numbers for each topic@group: the positions of its start, its separator and its end,
+        and the number of its first row. For a light message queue, the separator's position is negated.
     :param queues: queue id of each row.
     :param offsets: offset of each row.
-    :return: how many names, how many rows; and -1, or else the position of the first thing that is
-        unknown here.
+    :return: number of names, number of rows, and the position of the first unknown text; -1: everything is
+        known.
     """
     name, row, seen = 0, 0, 0
     at = _token(data, 0, _OPEN)
@@ -71,10 +72,10 @@ def scan_offsets(
 
 @kernel
 def copy_ranges(data: Bytes, begins: Longs, offsets: Longs, out: Bytes) -> None:
-    """Lay ranges of bytes side by side.
+    """Copy ranges of bytes so that they are side by side.
 
-    :param begins: where each begins.
-    :param offsets: where each goes; each is as long as there is room.
+    :param begins: start of each range.
+    :param offsets: start of each range in the output; the next start gives the length.
     """
     for i in range(len(begins)):
         for k in range(offsets[i + 1] - offsets[i]):
@@ -92,7 +93,7 @@ def _table(
     offsets: Longs,
     row: int,
 ) -> tuple[int, int, int]:
-    """Read one of the two tables; ends behind its closing brace."""
+    """Read one of the two tables, up to and with its closing brace."""
     at = _token(data, at, _OPEN)
     more = 0
     while at >= 0:
@@ -151,7 +152,9 @@ def _queues(data: Bytes, at: int, queues: npt.NDArray[np.int32], offsets: Longs,
 
 @inlined
 def _skip_members(data: Bytes, at: int) -> int:
-    """What else these files hold: a string or number, or an object or list of them or of such lists."""
+    """Skip another value in these files: a string, a number, a list of them, or an object with such values or
+    lists.
+    """
     at = _blank(data, at)
     if at >= len(data) or data[at] != _OPEN:
         return _skip_list(data, at)
@@ -196,7 +199,7 @@ def _skip_plain(data: Bytes, at: int) -> int:
 
 @inlined
 def _next(data: Bytes, at: int, more: int, close: int) -> int:
-    """Where the next member begins, or the closing bracket is; ~position where there is neither."""
+    """Return the position of the next member or of the closing bracket; ~position: there is neither."""
     at = _blank(data, at)
     if at >= len(data):
         return ~at
@@ -210,7 +213,7 @@ def _next(data: Bytes, at: int, more: int, close: int) -> int:
 
 @inlined
 def _token(data: Bytes, at: int, token: int) -> int:
-    """The position behind a token and the blanks before it; ~position where it isn't."""
+    """Return the position behind a token and the blanks before it; ~position: the token isn't there."""
     at = _blank(data, at)
     return at + 1 if at < len(data) and data[at] == token else ~at
 
@@ -224,7 +227,9 @@ def _blank(data: Bytes, at: int) -> int:
 
 @inlined
 def _string(data: Bytes, at: int) -> int:
-    """Where the string that opens at a position closes; ~position of what isn't plain in it."""
+    """Return the position at which a string closes that opens at a position; ~position of the first character
+    that isn't plain.
+    """
     if at >= len(data) or data[at] != _QUOTE:
         return ~at
     at += 1
@@ -240,7 +245,7 @@ def _string(data: Bytes, at: int) -> int:
 
 @inlined
 def _number(data: Bytes, at: int) -> tuple[int, int]:
-    """The position behind a whole number, and its value; ~position where there is none."""
+    """Return the position behind a whole number, and its value; ~position: there is no number."""
     begin = at
     negative = at < len(data) and data[at] == _MINUS
     if negative:

@@ -1,4 +1,4 @@
-"""Reach the master of a store, and learn what it is and which settings are in effect, by our own paths."""
+"""Access to the master of a store. Finds out what it is, and its effective settings with our own paths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READ_ONLY_COMMIT_LOG = "readOnlyCommitLogStorePaths"
 
 
 def access_of(live: LiveBroker) -> Access:
-    """Credentials and TLS as a store's settings say."""
+    """Return credentials and TLS from a store's settings."""
     tls = Tls(
         ca_file=live.tls_ca_file or None,
         server_name=live.tls_server_name or None,
@@ -40,11 +40,12 @@ def access_of(live: LiveBroker) -> Access:
 
 
 def reach(live: LiveBroker) -> BrokerAdmin:
-    """The broker's admin interface; by name servers, it is the master that is registered now.
+    """Return the broker's admin interface. If name servers are given, it is that of the master registered
+    now.
 
-    :raises BadInputError: neither an address, nor name servers with a broker's name; or settings of a client
-        library, of which none is used.
-    :raises NotOnBrokerError: name servers don't know the broker, or no master of it.
+    :raises BadInputError: there is neither an address, nor name servers with a broker's name; or there are
+        settings for a client library, which isn't used.
+    :raises NotOnBrokerError: name servers don't know the broker, or know no master of it.
     :raises BrokerUnavailableError: no name server answers.
     """
     if live.client or live.client_config:
@@ -71,12 +72,12 @@ def reach(live: LiveBroker) -> BrokerAdmin:
 
 
 def reach_master(slave: Mapping[str, str], live: LiveBroker) -> BrokerAdmin:
-    """Return the admin interface of a slave's master, by the name servers that the slave has, or ours.
+    """Return the admin interface of a slave's master, found through our name servers, or else the slave's.
 
     :param slave: the slave's settings.
-    :param live: how it is spoken to, and which name servers are reached from here.
+    :param live: how to speak to the broker, and the name servers that are reached from here.
     :raises NotOnBrokerError: no master of the name is registered.
-    :raises BadInputError: the settings name no master, or who is registered isn't one.
+    :raises BadInputError: the settings name no master, or the registered broker isn't one.
     :raises BrokerError: name servers or master can't be asked.
     """
     name_servers, name = live.name_servers or slave.get(NAME_SERVERS, ""), slave.get(NAME, "")
@@ -88,15 +89,16 @@ def reach_master(slave: Mapping[str, str], live: LiveBroker) -> BrokerAdmin:
 
 
 def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str, str]) -> dict[str, str]:
-    """The broker's settings with its paths as they are here.
+    """Return the broker's settings, with its paths replaced by those on this host.
 
-    Paths below the broker's root are taken below ours. Others have to be the same here, unless
-    ``overrides`` name them.
+    Paths below the broker's root become paths below our root. Other paths must be the same here, or
+    ``overrides`` must name them.
 
-    :param config: the broker's, by ``BrokerAdmin.config``.
-    :param root: storePathRootDir as it is mounted here.
-    :param overrides: ours, which win: local paths, and disk levels of a process that isn't seen from here.
-    :raises BadInputError: the broker says of no root.
+    :param config: the broker's settings, from ``BrokerAdmin.config``.
+    :param root: path at which storePathRootDir is mounted here.
+    :param overrides: our values, which win: local paths, and disk levels of a broker's process that isn't
+        visible here.
+    :raises BadInputError: the broker's settings have no root.
     """
     there = config.get(ROOT, "").strip()
     if not there:
@@ -115,9 +117,11 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
 
 
 def _started_with(root: Path) -> dict[str, str]:
-    """Return the disk levels that a broker's process was started with: they win, and no config shows them.
+    """Return the disk levels with which a broker's process was started. They override the config, and no
+    config shows them.
 
-    What another container, or another host, runs can't be told; then the store's own settings may say it.
+    A process in another container or on another host isn't visible; then the store's own settings may have
+    the levels.
     """
     pid = locking_pid(root / "lock")
     if pid is None:
@@ -133,7 +137,7 @@ def _started_with(root: Path) -> dict[str, str]:
 def refuse_slave(config: Mapping[str, str], address: str) -> None:
     """Make sure that a running broker is a master.
 
-    :raises BadInputError: the broker is a slave: it follows its master and deletes by its own clock.
+    :raises BadInputError: the broker is a slave, which follows its master and deletes by its own clock.
     """
     if config.get(ROLE) == SLAVE:
         raise BadInputError(
@@ -143,9 +147,9 @@ def refuse_slave(config: Mapping[str, str], address: str) -> None:
 
 
 def refuse_other_broker(config: Mapping[str, str], name: str, address: str) -> None:
-    """Make sure that a running broker is the one that is meant.
+    """Make sure that a running broker is the expected one.
 
-    :param name: of the broker that is expected there; empty: any.
+    :param name: name of the expected broker; empty: any broker.
     :raises BadInputError: the broker has another name.
     """
     found = config.get(NAME, "")
@@ -165,7 +169,8 @@ def _local(path: str, there: str, root: str) -> str:
 
 
 def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettings:
-    """Return settings for what reads the store's files alone: a running broker's instead of broker.conf.
+    """Return settings for code that reads only the store's files: a running broker's settings, if there is
+    one, instead of broker.conf.
 
     :raises BrokerError: the broker can't be asked.
     """
@@ -175,9 +180,9 @@ def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettin
 
 
 def running_broker(live: LiveBroker) -> RunningBroker:
-    """Ask a broker what it is.
+    """Ask a broker for its name, role, release, start time and offsets.
 
-    :raises BrokerError: it can't be asked.
+    :raises BrokerError: the broker can't be asked.
     """
     with reach(live) as admin:
         settings, info = admin.config(), admin.runtime_info()
@@ -195,9 +200,9 @@ def running_broker(live: LiveBroker) -> RunningBroker:
 
 @contextmanager
 def as_who_may_read(root: Path | str) -> Iterator[None]:
-    """Advise as which user to run where a file of the store can't be read.
+    """If a file of the store can't be read, raise an error that names the right user.
 
-    :param root: the store's.
+    :param root: the store's root.
     :raises BadInputError: in place of PermissionError.
     """
     try:

@@ -1,6 +1,6 @@
-"""Drift of a held store: changes by other programs or by time, from the remembered state to the present one.
+"""Drift of a held store: changes by other programs or by time, between the saved state and the present one.
 
-Pure, but for whose messages lay in a range that is gone: consume queues tell it.
+Pure, except that the topics of a missing range are read from the consume queues.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from storage_engine.rocketmq.hold.state import (
 )
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
-"""The remembered state is of another store than the broker's: nothing may be held, renewed or deleted by
-it."""
+"""Drift that shows that the saved state is of another store than the broker's. With such a state, nothing may
+be held, renewed or deleted.
+"""
 
 LASTS: Final = frozenset({DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED})
-"""Drift that the renewal of a hold may not mend: reported once for as long as it lasts, not at each look."""
+"""Drift that a renewal of the hold may not mend. It is reported once while it lasts, not at each look."""
 
 _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
-"""Defaults of a broker whose broker.conf is silent (MessageStoreConfig)."""
+"""Defaults of settings that broker.conf doesn't have (MessageStoreConfig)."""
 
 
 def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
-    """Everything that isn't as it was left; what lasts and was reported already is left out.
+    """Return all changes since the saved state. Lasting drift that was reported already is left out.
 
-    Where the broker has another store now, nothing else is said: it would be about the wrong one.
+    If the broker has another store now, only this is returned: everything else would be about the wrong
+    store.
     """
     seen = tuple(chain(_role(state, found), _replaced(state, found)))
     if not seen:
@@ -62,20 +64,21 @@ def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
 
 
 def all_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
-    """Return the whole drift of a held store, also what was reported already."""
+    """Return all drift of a held store, also drift that was reported already."""
     return new_drift(replace(state, reported=()), found)
 
 
 def has_moved(state: HoldState, found: Observed) -> bool:
-    """Return whether another process answers as the master, at another address than the one that was held."""
+    """Return whether another process, at another address than the held broker's, answers as the master."""
     elsewhere = bool(state.address) and found.address != state.address
     return found.role != SLAVE and elsewhere and _is_other_process(state, found)
 
 
 def name_of(drift: Drift) -> str:
-    """Return the name that ``HoldState.reported`` has for it: the same as long as it lasts.
+    """Return the name of a drift in ``HoldState.reported``. It stays the same as long as the drift lasts.
 
-    Words of drift that :data:`LASTS` stay from release to release, or each upgrade would report it again.
+    The texts of drift in :data:`LASTS` must stay the same in all releases. Otherwise each upgrade would
+    report the drift again.
     """
     d = drift
     said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
@@ -102,7 +105,7 @@ def _role(state: HoldState, found: Observed) -> Iterator[Drift]:
 
 
 def _why_another(state: HoldState, found: Observed) -> str:
-    """Return why a broker at another address isn't provably the one that was held; empty: it is."""
+    """Return the reason why a broker at another address isn't provably the held one; empty: it is."""
     for key, expected in ((NAME, state.broker_name), (CLUSTER, state.cluster_name)):
         if not expected:
             return f"the hold doesn't know {key} of the one that was held"
@@ -172,7 +175,7 @@ def _lapsed(state: HoldState, found: Observed) -> Iterator[Drift]:
 
 
 def _gone(state: HoldState, found: Observed) -> Iterator[Drift]:
-    """Yield a drift for each range of neighbouring segments that is gone."""
+    """Yield one drift for each range of neighbouring segments that are gone."""
     if not state.segments:
         return  # the first look was cut short before it remembered any
     there = {file.base_offset for file in found.files}
@@ -205,7 +208,7 @@ def _range_gone(start: int, end: int) -> Drift:
 
 
 def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
-    """Yield a drift for files whose times were changed, and one for those that other files replaced."""
+    """Yield one drift for files whose times were changed, and one for files that were replaced by others."""
     there = [(touched, found.file_at(touched.base_offset)) for touched in state.touched]
     seen = [(touched, file) for touched, file in there if file is not None]
     others = [(touched, file) for touched, file in seen if file.inode != touched.inode]
@@ -250,7 +253,7 @@ def _settings(state: HoldState, found: Observed) -> Iterator[Drift]:
 
 
 def _meaning(key: str, value: str | None) -> str:
-    """Explain a value that a broker takes without a check."""
+    """Explain a value that a broker accepts without a check."""
     if key != RESERVED or not (value or "").startswith("-"):
         return ""
     return (
@@ -260,7 +263,9 @@ def _meaning(key: str, value: str | None) -> str:
 
 
 def _saved(state: HoldState, found: Observed) -> Iterator[Drift]:
-    """Return changes that a restart would undo; unreadable ones are for a notice, not for an alarm."""
+    """Yield drift for settings that a restart would change back. A broker.conf that can't be read leads to a
+    notice, not to drift.
+    """
     if found.saved.values is None:
         return
     for key in _expected(state):
@@ -279,7 +284,9 @@ def _expected(state: HoldState) -> dict[str, str]:
 
 
 def _newest_offset(state: HoldState) -> int:
-    """Return the base offset of the then active segment: all below it was sealed, and on disk."""
+    """Return the base offset of the segment that was active at the last look. All segments below it were
+    sealed, and on disk.
+    """
     return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
 
 
@@ -297,11 +304,11 @@ def _is_other_process(state: HoldState, found: Observed) -> bool:
 
 
 _NAMED = 20
-"""Topics that the sentence names; the list has them all."""
+"""Most topics that the text names; the list has all of them."""
 
 
 def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...]:
-    """Add the topics of its messages to each missing range."""
+    """Add to each missing range the topics of its messages."""
     drift = tuple(drift)
     gone = [d for d in drift if d.kind is DriftKind.SEGMENT_GONE and not d.topics]
     counted = topics_in(layout, [(d.start_offset, d.end_offset) for d in gone])
@@ -310,9 +317,10 @@ def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...
 
 
 def topics_in(layout: StoreLayout, ranges: Sequence[tuple[int, int]]) -> tuple[Counter[str], ...]:
-    """For each range of physical offsets [start, end): how many entries each topic's queues have there.
+    """Count, for each range of physical offsets [start, end), the entries that each topic's queues have
+    there.
 
-    A queue's file that can't be read, or went away meanwhile, tells nothing.
+    A queue with a file that can't be read, or that vanishes meanwhile, isn't counted.
     """
     counts = tuple(Counter[str]() for _ in ranges)
     if not ranges:

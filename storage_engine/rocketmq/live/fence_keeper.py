@@ -1,9 +1,10 @@
-"""Keep a fence whole between a pipeline's visits: set touched mtimes again, and replace what was removed.
+"""Care for a fence between a pipeline's runs: sets touched mtimes again, and extends the fence when its
+segments were removed.
 
-It goes by the hold that lies with the store, and only ever makes files younger: nothing is deleted for what
-it takes for true a moment too long. So it fences whatever segments are there. Only of a directory that has
-none it asks whether it was emptied, or its disk isn't mounted. It doesn't renew a hold, so that of a dead
-pipeline ends all the same.
+It relies on the record of the hold in the store's directory, and only makes files younger. So nothing is
+deleted even if that record is out of date for a moment. It fences all segments that exist. Only for a
+directory without segments it checks whether the directory was emptied or its disk isn't mounted. It doesn't
+renew a hold, so the hold of a dead pipeline still ends.
 """
 
 from __future__ import annotations
@@ -42,15 +43,19 @@ from storage_engine.rocketmq.live.observe import list_files, mount_point
 from storage_engine.same_bytes.own_acts import Acting, own_acts
 
 LAST_FILES: Final = 3
-"""Never fenced by a watch, which doesn't ask how far the log goes: a broker writes to one of them and makes
-the next two in advance (AllocateMappedFileService#putRequestAndReturnMappedFile)."""
+"""Number of last files that a watch never fences, as it doesn't know the log's end. A broker writes to one of
+them and creates the next two in advance (AllocateMappedFileService#putRequestAndReturnMappedFile).
+"""
 
 EXTEND_SECONDS: Final = 5.0
-"""A fence that has too few segments is looked at that often; one that lost some, at once."""
+"""Interval at which a fence with too few segments is extended. A fence that lost segments is extended at
+once.
+"""
 
 RETRY_SECONDS: Final = 0.5
-"""An mtime that can't be set is tried again that often: somebody may only have set it at the same moment. Not
-more often, since each try may itself be a change that wakes the watch."""
+"""Interval between attempts to set an mtime that couldn't be set: another program may only have set it at the
+same moment. It isn't shorter, since each attempt may itself be a change that wakes the watch.
+"""
 _SAID_AT: Final = 2
 _MS_NS: Final = 1_000_000
 
@@ -60,12 +65,12 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class FencedDirectory:
-    """A directory of the log, at one look.
+    """A directory of the log, as one look found it.
 
-    :param identity: None: there is no such directory.
-    :param has_segments: some of the log's files lie in it.
-    :param has_lost: some of the fence lay in it, and don't.
-    :param mount_point: of the file system that it lies on; "": the system doesn't say.
+    :param identity: device and inode; None: there is no such directory.
+    :param has_segments: it contains files of the log.
+    :param has_lost: it contained segments of the fence, and no longer does.
+    :param mount_point: mount point of its file system; "": the system doesn't tell it.
     """
 
     identity: Identity | None
@@ -75,10 +80,11 @@ class FencedDirectory:
 
 
 def is_mounted(directory: FencedDirectory, known: Identity | None, held_mount_point: str) -> bool:
-    """Return whether a directory of the log is mounted, so that a missing file is really gone. Pure.
+    """Return whether a directory of the log is mounted. Only then is a missing file really gone. Pure.
 
-    :param known: what the directory was at the last look that saw all; None: there was none.
-    :param held_mount_point: of its file system when the hold was renewed; "": that isn't known.
+    :param known: the directory's identity at the last look that saw all directories; None: there was no such
+        look.
+    :param held_mount_point: mount point of its file system at the last renewal of the hold; "": unknown.
     """
     if directory.identity is None:
         return False
@@ -92,20 +98,22 @@ def is_mounted(directory: FencedDirectory, known: Identity | None, held_mount_po
 class FenceKeeper:
     """Implements :class:`storage_engine.model.broker.kind.FenceWatch`.
 
-    :param root: the store's.
+    :param root: the store's root.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._directories: dict[Path, Identity] = {}
-        """Of the log, at the last look that saw all of them."""
+        """Directories of the log at the last look that saw all of them."""
         self._said_gone: set[tuple[int, int]] = set()
         self._was_away = False
-        """A directory of the log wasn't mounted at the last look."""
+        """Whether a directory of the log wasn't mounted at the last look."""
         self._last_look = WatchLook()
         self._mended = 0
         self._unset: dict[tuple[int, int], tuple[int, float]] = {}
-        """Times that an mtime couldn't be set, and the time of the next try."""
+        """For each file whose mtime couldn't be set: the number of failures, and the time of the next
+        attempt.
+        """
         self._extends_at = 0.0
         self._found: list[Drift] = []
 
@@ -124,10 +132,11 @@ class FenceKeeper:
         return silent_watch(self._root)
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`; what isn't mounted isn't gone.
+        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`; a file whose disk isn't mounted isn't
+        gone.
 
-        :raises StoreNotFoundError: a directory of the log isn't there; the others were looked at.
-        :raises GateRefusedError: the store is held, and what that rests on doesn't lie with it.
+        :raises StoreNotFoundError: a directory of the log isn't mounted; the others were checked.
+        :raises GateRefusedError: the store is held, but has no record of the hold in its directory.
         """
         state = read_local(self._root)
         if state is None:
@@ -148,14 +157,14 @@ class FenceKeeper:
         return self.left_over()
 
     def left_over(self) -> tuple[Drift, ...]:
-        """See ``FenceWatch.left_over``; the next look gives it otherwise."""
+        """See ``FenceWatch.left_over``. Drift that isn't fetched here is returned by the next look."""
         found, self._found = tuple(self._found), []
         return found
 
     def _look(self, state: HoldState) -> tuple[bool, list[Path]]:
-        """Mend changes to what a hold left.
+        """Mend changes to a hold's fence.
 
-        :return: whether all of the fence was seen to, and directories of the log whose disks aren't mounted.
+        :return: whether the whole fence was checked, and the log's directories whose disks aren't mounted.
         """
         fenced = _fenced(state)
         if any(_is_touched(one) and self._is_to_be_set(one) for one in fenced):
@@ -201,12 +210,14 @@ class FenceKeeper:
             )
 
     def _is_to_be_set(self, touched: Touched) -> bool:
-        """Return whether an mtime is to be set now, unless that failed a moment ago."""
+        """Return whether an mtime may be set now, since no attempt failed a moment ago."""
         _, tries_again_at = self._unset.get(_key(touched), (0, 0.0))
         return time.monotonic() >= tries_again_at
 
     def _set_mtime(self, acts: Acting, touched: Touched) -> Touched | None:
-        """Set one file's mtime; None: it is gone, or can't be set, which is said once it has failed twice."""
+        """Set one file's mtime. None: the file is gone, or its mtime can't be set, which is reported after
+        the second failure.
+        """
         try:
             done = set_mtime(acts, touched)
         except SegmentGoneError:
@@ -222,7 +233,9 @@ class FenceKeeper:
         return done
 
     def _mend(self) -> None:
-        """Set the mtimes again that somebody has made older, unless the hold has changed meanwhile."""
+        """Set mtimes again that another program has made older. The hold is read again before, as it may have
+        changed.
+        """
         with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS), own_acts(self._root) as acts:
             state = read_local(self._root)
             mended: list[tuple[Touched, int]] = []
@@ -243,7 +256,7 @@ class FenceKeeper:
             )
 
     def _say_gone(self, gone: Sequence[Touched], files: Sequence[SeenFile]) -> None:
-        """Say once which segments of the fence are gone, and where the log begins now."""
+        """Report once which segments of the fence are gone, and at which offset the log begins now."""
         paths = [one.path for one in gone if _key(one) not in self._said_gone]
         self._said_gone |= set(map(_key, gone))
         if not paths:
@@ -258,7 +271,7 @@ class FenceKeeper:
         )
 
     def _try_to_extend(self, files: Sequence[SeenFile]) -> bool:
-        """Fence as many segments as belong to the fence, unless a run is changing the hold just now."""
+        """Extend the fence to its full number of segments, if no run is changing the hold just now."""
         self._extends_at = time.monotonic() + EXTEND_SECONDS
         with suppress(StoreBusyError), marker.changing(self._root, wait_seconds=0):
             self._extend(files)
@@ -266,8 +279,9 @@ class FenceKeeper:
         return False
 
     def _extend(self, files: Sequence[SeenFile]) -> None:
-        """
-        :param files: of the log, by base offset.
+        """Extend the fence, under the hold's lock.
+
+        :param files: files of the log, by base offset.
         """
         with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS) as directory:
             state = read_local(self._root)
@@ -300,14 +314,14 @@ class FenceKeeper:
 
 
 def wanted_fence(state: HoldState, files: Sequence[SeenFile], *, was_away: bool) -> tuple[SeenFile, ...]:
-    """Return the segments that the fence belongs on, by what the log's directories have. Pure.
+    """Return the segments that the fence should have, from the files in the log's directories. Pure.
 
-    A broker forgets files whose disk isn't mounted when it comes to delete them, and goes on behind them. So
-    once a disk was away the oldest file that is there isn't where it begins, and all belong to the fence,
-    until a run has asked it where its log begins.
+    If a broker wants to delete files whose disk isn't mounted, it forgets them and continues with the next
+    ones. So after a disk was away, the broker may not begin at the oldest existing file. Then all files
+    belong to the fence, until a run has asked the broker for its min offset.
 
-    :param files: of the log, by base offset.
-    :param was_away: a directory of the log wasn't mounted, or isn't.
+    :param files: files of the log, by base offset.
+    :param was_away: a directory of the log was not mounted, or still isn't.
     """
     count = max(state.fence_count, 1)
     if was_away or len(state.fence) > count:
@@ -319,11 +333,11 @@ def wanted_fence(state: HoldState, files: Sequence[SeenFile], *, was_away: bool)
 
 
 def _with_fence(state: HoldState, known: Mapping[int, Touched], files: Sequence[SeenFile]) -> HoldState:
-    """Return a hold with a fence on these segments, as far as they were touched.
+    """Return a hold whose fence is these segments, as far as their mtimes were set.
 
-    With none of them it stays what it was: that tells where the log is.
+    If that is none, the fence stays as it was, since it shows where the log is.
 
-    :param known: what was touched, by base offset.
+    :param known: touched files, by base offset.
     """
     fence = tuple(file.base_offset for file in files if _is_known(known, file))
     return replace(
@@ -343,7 +357,7 @@ def _fenced(state: HoldState) -> list[Touched]:
 
 
 def _log_paths(state: HoldState) -> list[Path]:
-    """Return the directories of the log; of a hold that an older release renewed, those of its fence."""
+    """Return the directories of the log. If an older release renewed the hold, return those of its fence."""
     paths = state.log_paths or {str(Path(touched.path).parent) for touched in _fenced(state)}
     return sorted(map(Path, paths))
 
@@ -367,7 +381,9 @@ def _unseen_text(paths: Sequence[Path]) -> str:
 
 
 def _lease(file: SeenFile, lease_ns: int, known: Mapping[int, Touched]) -> Touched:
-    """Return the mtime for a file; where a copy already has the hold's own, the first known one counts."""
+    """Return a file with its new mtime. If the file is a copy that already has the hold's mtime, the original
+    mtime recorded before counts.
+    """
     before = known.get(file.base_offset)
     is_copy = before is not None and any(same_ms(file.mtime_ns, ours) for ours in before.possible_mtimes_ns)
     original_ns = before.original_mtime_ns if before is not None and is_copy else file.mtime_ns
@@ -387,13 +403,13 @@ def _is_there(touched: Touched) -> bool:
 
 
 def _stands(touched: Touched) -> bool:
-    """Return whether a file is there with the mtime that the hold gave it, or a younger one."""
+    """Return whether a file exists with the mtime that the hold gave it, or a later one."""
     found_ns = _mtime_ns(touched)
     return found_ns is not None and (found_ns >= touched.mtime_ns or same_ms(found_ns, touched.mtime_ns))
 
 
 def _mtime_ns(touched: Touched) -> int | None:
-    """A file's mtime; None: it is gone, or another one by now."""
+    """Return a file's mtime; None: the file is gone or was replaced."""
     try:
         found = Path(touched.path).stat()
     except FileNotFoundError:
@@ -402,7 +418,9 @@ def _mtime_ns(touched: Touched) -> int | None:
 
 
 def _is_touched(touched: Touched) -> bool:
-    """Return whether another program has made a file older than the hold did; younger ones protect, too."""
+    """Return whether another program has made a file older than the hold did. A later mtime protects the
+    file, too.
+    """
     found_ns = _mtime_ns(touched)
     if found_ns is None or found_ns >= touched.mtime_ns:
         return False
@@ -410,7 +428,7 @@ def _is_touched(touched: Touched) -> bool:
 
 
 def _is_only_meant(touched: Touched) -> bool:
-    """Return whether a file's mtime was about to be set, and is older than that."""
+    """Return whether a file's mtime was about to be set, but was not set."""
     found_ns = _mtime_ns(touched)
     return touched.ctime_ns is None and found_ns is not None and found_ns < touched.mtime_ns
 

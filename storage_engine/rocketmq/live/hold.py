@@ -1,10 +1,10 @@
-"""Hold the store of a running broker: nothing of it is deleted without our approval, while we renew the hold.
+"""Hold of a running broker's store: while we renew it, nothing of the store is deleted without our approval.
 
-The broker serves and deletes by its own rules; a hold makes these rules find nothing: the first segments
-that must stay are a fence, and the broker doesn't delete by force (:mod:`fence`). It ends by
-itself when nobody renews it, so that a dead pipeline fills no disk. What is unknown, as an unreachable broker
-or a file that can't be looked at, never leads to a change. Ended, it leaves every mtime and every
-setting as they were.
+The broker serves and deletes by its own rules. With a hold these rules find nothing to delete: the first
+segments that must stay are a fence, and the broker doesn't delete by force (:mod:`fence`). A hold that isn't
+renewed ends by itself, so that a dead pipeline fills no disk. An unknown state, such as an unreachable broker
+or an unreadable file, never leads to a change. When a hold ends, every mtime and every setting is as it was
+before.
 """
 
 from __future__ import annotations
@@ -64,15 +64,17 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.live.observe import LiveParts
 
 LETS_GO_MTIME_NS: Final = 0
-"""The mtime of segments that may be deleted: no fileReservedTime makes them young."""
+"""Mtime of segments that may be deleted: with it they have expired for any fileReservedTime."""
 
 _LOOKS: Final = 5
-"""A broker deletes a file each 100 ms (deleteCommitLogFilesInterval): the next look is ahead of it."""
+"""Most attempts to set the fence while the broker deletes. It deletes a file each 100 ms
+(deleteCommitLogFilesInterval), so the next attempt is faster.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LockedLive(LockedStore):
-    """A store that is held beside its running broker."""
+    """A store with a hold beside its running broker."""
 
     parts: LiveParts = field(kw_only=True)
 
@@ -84,11 +86,11 @@ class LockedLive(LockedStore):
 def renew(parts: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.renew`.
 
-    Where the broker has another store or another role than before, nothing is changed, and it isn't held.
+    If the broker has another store or another role than before, nothing is changed, and the store isn't held.
 
-    :raises GateRefusedError: it can't be held; nothing was changed.
+    :raises GateRefusedError: the store can't be held; nothing was changed.
     :raises StoreBusyError: another process works on the hold.
-    :raises BrokerError: the broker can't be asked, or doesn't take a setting.
+    :raises BrokerError: the broker can't be asked, or doesn't accept a setting.
     :raises BadInputError: the directory isn't this broker's store, or the broker is a slave.
     """
     replicas = find_replicas(parts, parts.settings)
@@ -98,9 +100,10 @@ def renew(parts: LiveParts, now_ms: int) -> HoldStatus:
 
 @contextmanager
 def locked(parts: LiveParts) -> Iterator[LockedLive]:
-    """Hold the store, and keep other runs from working on its hold until the block ends; a watch mends it.
+    """Hold the store, and keep other runs from working on its hold until the block ends. A watch may still
+    mend it.
 
-    :raises GateRefusedError: it can't be held.
+    :raises GateRefusedError: the store can't be held.
     """
     # Whoever doesn't answer keeps no watch from mending the hold.
     replicas = find_replicas(parts, parts.settings)
@@ -115,16 +118,16 @@ def locked(parts: LiveParts) -> Iterator[LockedLive]:
 def expose(
     parts: LiveParts, memory: HoldMemory, state: HoldState, segments: Sequence[Segment], stays: Path
 ) -> HoldState:
-    """Let segments be the only ones that the broker may delete. To be called while the store is held.
+    """Make these segments the only ones that the broker may delete. The store must be held.
 
-    As whatever changes the hold, this is for who keeps others from that (:func:`marker.changing`).
+    As with all changes of the hold, the caller must have its lock (:func:`marker.changing`).
 
-    The fence stands behind them before the first one is made old.
+    The fence behind the segments is set before the first of them is made old.
 
-    :param segments: the log's first ones, oldest first; those that are gone already are left out.
+    :param segments: the log's first segments, oldest first; segments that are gone already are left out.
     :param stays: the first file that must stay.
-    :return: the state as it is remembered now.
-    :raises GateRefusedError: the fence can't be put there, or an mtime can't be set.
+    :return: the hold's state as it is saved now.
+    :raises GateRefusedError: the fence can't be set there, or an mtime can't be set.
     """
     found = observe(parts, time.time_ns() // 1_000_000)
     state = replace(state, releasing=tuple(segment.base_offset for segment in segments))
@@ -143,10 +146,10 @@ def expose(
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
-    """Forget the segments that were exposed, once they are gone.
+    """Forget the exposed segments after their deletion.
 
-    :param min_offset: where the log begins now.
-    :return: the state as it is remembered now.
+    :param min_offset: first offset of the log now.
+    :return: the hold's state as it is saved now.
     """
     gone = frozenset(state.releasing)
     state = replace(
@@ -183,7 +186,7 @@ def _renew(parts: LiveParts, now_ms: int, replicas: Replicas) -> HoldStatus:
 
 
 def _undo(parts: LiveParts, memory: HoldMemory) -> None:
-    """Take back a hold that could not be begun, as far as it was."""
+    """Undo the steps of a hold that could not be completed."""
     state = load_state(memory)
     if state is not None:
         local_hold.put_all_back(parts.root, memory, state)
@@ -248,7 +251,7 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
 
 
 def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, found: Observed) -> HoldState:
-    """Have the fence where it belongs, then every other file that we touched as it was."""
+    """Set the fence on the right segments, then restore every other file that we touched."""
     reserved = reserved_hours(found, str(parts.root))
     wanted = fence.fence(found, state, parts.live.hold_hours, reserved)
     # The newest first: it stands before a broker that is deleting comes there.
@@ -275,9 +278,9 @@ def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, found: Ob
 def _forbid_force(
     parts: LiveParts, memory: HoldMemory, state: HoldState, found: Observed
 ) -> tuple[HoldState, Mapping[str, str]]:
-    """Have the broker delete nothing by force, where we may.
+    """Set the broker's deletion by force to false, if we may.
 
-    :return: with the settings that it has then.
+    :return: the hold's state, and the settings that the broker then has.
     """
     if not deletes_by_force(found) or not parts.live.may_change_settings:
         return state, found.settings
@@ -291,12 +294,12 @@ def _forbid_force(
 def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.end`.
 
-    Waits until the broker is through with what it was told to delete: without the fence it would go on.
-    What somebody else has set meanwhile stays as they set it. Where another broker is the master by now, or
-    has another store, its settings aren't ours.
+    First it waits until the broker's last triggered passes are over: without the fence they would delete
+    more. A setting or mtime that another program has set meanwhile stays. If another broker is the master by
+    now, or has another store, its settings aren't changed.
 
     :raises GateRefusedError: a file's mtime may not be set; the store is still held.
-    :raises BrokerError: the broker can't be asked, or doesn't take a setting; the store is still held.
+    :raises BrokerError: the broker can't be asked, or doesn't accept a setting; the store is still held.
     """
     root = parts.root
     with marker.alone(root):
@@ -321,7 +324,7 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
 
 
 def _put_settings_back(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
-    """Restore settings that we changed; another program's later changes stay.
+    """Restore settings that we changed. Later changes by other programs stay.
 
     :return: notices.
     """
@@ -337,7 +340,7 @@ def _put_settings_back(parts: LiveParts, state: HoldState, found: Observed) -> I
 
 
 def _left_settings(state: HoldState) -> Iterator[str]:
-    """Return settings that we changed on a broker that doesn't answer any more."""
+    """Yield notices on settings that we changed at the former broker, which another one has replaced."""
     for changed in state.changed_settings:
         yield (
             f"{changed.key} was set to {changed.ours} at the broker that was at {state.address}: put it back "
@@ -357,7 +360,9 @@ def _touched_by_others(state: HoldState, found: Observed) -> Iterator[str]:
 
 
 def _wait_for_last_pass(parts: LiveParts, state: HoldState, boot_timestamp_ms: int) -> None:
-    """A trigger counts down with each pass from the first on; a restart ends it (CleanCommitLogService)."""
+    """Wait until the passes of the last trigger are over. Each pass counts the trigger down, and a restart
+    ends it (CleanCommitLogService).
+    """
     if state.last_trigger_ms is None or boot_timestamp_ms != state.boot_timestamp_ms:
         return
     # One more, as the first pass may begin up to an interval later, and the last one takes a while.

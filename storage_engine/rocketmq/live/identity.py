@@ -1,11 +1,11 @@
-"""Check that a directory is the store of the broker that answers: by frames, lock and process, not by path.
+"""Checks that a directory is the store of the broker that answers: by frames, lock and process, not by path.
 
-One message tells whether the broker still has the store that was held: the first one of the newest sealed
-segment. Sealed, since what a crash may cut off and write again is only what was active.
+One message shows whether the broker still has the held store: the first message of the newest sealed segment.
+The segment must be sealed, since a crash may cut off and rewrite only the active one.
 
 A restored slave's segments are compared with its master's log. Changes nothing. A slave asks its master for
-what follows its own last byte. A master that no longer has it sends heartbeats for ever, and one whose log
-has other messages before it goes on all the same: neither broker says a word.
+the bytes behind its own last one. A master that no longer has them sends heartbeats for ever. A master with
+other messages before them sends them all the same. In both cases neither broker reports an error.
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 Found = TypeVar("Found")
 
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}
-"""Address to ask where a broker listens on all addresses."""
+"""Address to ask if a broker listens on all addresses."""
 _LOCAL_SECONDS: Final = 3.0
 
 
 def ask_and_look(
     admin: BrokerAdmin, look: Callable[[], tuple[Found, Sequence[MappedFile]]]
 ) -> tuple[RuntimeInfo, Found, Sequence[MappedFile]]:
-    """Ask a broker where its log reaches, then look at the files of that.
+    """Ask a broker for its log's offsets, then list the log's files.
 
-    Where it has deleted meanwhile all that it had, its answer tells nothing of the files: it is asked again.
+    If the broker has meanwhile deleted all segments of its answer, the answer says nothing about the files,
+    and the broker is asked again.
 
-    :param look: returns what it found, and the log's files in order.
+    :param look: returns its findings, and the log's files in order.
     """
     for _ in range(ATTEMPTS):
         info = admin.runtime_info()
@@ -71,7 +72,7 @@ def ask_and_look(
 def why_unproven(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> str:
-    """Return why a directory isn't provably the store of the broker that answers; empty: it is."""
+    """Return the reason why a directory isn't provably the store of the broker that answers; empty: it is."""
     try:
         proven = check_same_store(admin, info, layout, files)
     except BadInputError as error:
@@ -80,7 +81,7 @@ def why_unproven(
 
 
 def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
-    """Name the checks that couldn't be made where no other check failed."""
+    """Return a text on the checks that couldn't be made, for the case that no other check failed."""
     return (
         f"{layout.root}: expected the process that has its lock {layout.lock} to say that it is the one that "
         f"answers at {admin.address}, or that address to be one of this host, found that neither can be "
@@ -91,16 +92,17 @@ def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
 def check_same_store(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> bool:
-    """Compare the first frame of the newest segment that has one, and which broker runs on these files.
+    """Check that these files are the broker's: by the first frame of the newest segment with one, and by the
+    process that has the files' lock.
 
-    A copy has the same frames; a broker's lock it hasn't. A slave's store has both; its lock is another
-    process's than the one that answers.
+    A copy of a store has the same frames, but not the broker's lock. A slave's store has both, but another
+    process has its lock than the one that answers.
 
-    :return: whether nothing was left open: a message was compared, and the broker that answers runs here.
+    :return: whether all checks were made: a message was compared, and the broker that answers runs here.
 
-    :param info: asked for before the files were listed.
-    :param files: of the log, in order; older ones may be gone by now.
-    :raises BadInputError: they aren't the broker's.
+    :param info: the broker's answer from before the files were listed.
+    :param files: files of the log, in order; older files may be gone by now.
+    :raises BadInputError: the files aren't the broker's.
     """
     _check_reaches_end(admin, info, layout, files)
     with as_who_may_read(layout.root):
@@ -130,11 +132,13 @@ def check_same_store(
 
 
 def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -> bool:
-    """Ask the process that has the store's lock itself: the one that answers has to have started when it did.
+    """Ask the process that has the store's lock directly. Its start time must be that of the broker that
+    answers.
 
-    In another container, or as a user who may not see its sockets, nobody can tell.
+    If the process is in another container, or this user may not see its sockets, it can't be asked.
 
-    :return: whether it said so; where it can't be asked, whether the address of who answers is of this host.
+    :return: whether the start times are equal; if the process can't be asked, whether the answering broker's
+        address is one of this host.
     """
     holder = lock_holder(layout)
     if holder is None:
@@ -166,7 +170,7 @@ def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -
 
 
 def _is_here(address: str) -> bool:
-    """Return whether an address belongs to this host, or to the network namespace that it shows us."""
+    """Return whether an address belongs to this host, as far as its network namespace shows its addresses."""
     try:
         found = {info[4][0] for info in socket.getaddrinfo(split_address(address)[0], None)}
     except OSError:
@@ -176,7 +180,9 @@ def _is_here(address: str) -> bool:
 
 
 def _where_to_ask(host: str) -> str:
-    """One of our hosts for an address that somebody listens at. Java listens by IPv6, which takes IPv4 in."""
+    """Return an address of this host to ask a process that listens at an address. Java listens by IPv6, which
+    accepts IPv4, too.
+    """
     host = _LOOPBACK.get(host, host.removeprefix("::ffff:"))
     return f"[{host}]" if ":" in host else host
 
@@ -184,7 +190,7 @@ def _where_to_ask(host: str) -> str:
 def _check_reaches_end(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> None:
-    """Make sure that there is a file where the newest message lies."""
+    """Make sure that a file contains the newest message."""
     end = info.commitlog_max_offset
     holder = next((file for file in reversed(files) if file.base_offset < end), None)
     if end == info.commitlog_min_offset if holder is None else holder.end_offset >= end:
@@ -197,7 +203,7 @@ def _check_reaches_end(
 
 
 def _first_frame(path: Path) -> bytes | None:
-    """A segment's first frame; None where no message begins it, or it has just gone."""
+    """Return a segment's first frame; None: it begins with no message, or was just deleted."""
     try:
         with open_stored(path) as file:
             header = os.pread(file.fileno(), 8, 0)
@@ -216,9 +222,9 @@ _WITHIN_A_FRAME = "IllegalArgumentException"
 
 
 def frame_sha256(admin: BrokerAdmin, offset: int) -> str:
-    """Of the frame that the broker has at ``offset``; "" where no message begins there.
+    """Return the SHA-256 of the frame that the broker has at ``offset``; "": no message begins there.
 
-    :raises BrokerError: the broker can't be asked, or doesn't answer that.
+    :raises BrokerError: the broker can't be asked, or refuses to answer.
     """
     try:
         frame = admin.view_message(offset)
@@ -230,14 +236,16 @@ def frame_sha256(admin: BrokerAdmin, offset: int) -> str:
 
 
 def ask_known_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> Observed:
-    """Let ``found`` have what the broker has now where the known message was."""
+    """Return ``found`` with the digest of the frame that the broker now has at the known message's offset."""
     if not found.min_offset <= state.frame_offset < found.max_offset:
         return found
     return replace(found, frame_sha256=frame_sha256(admin, state.frame_offset))
 
 
 def know_newest_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> HoldState:
-    """Remember the newest sealed segment's first message, unless that is what is remembered already."""
+    """Save the digest of the newest sealed segment's first message in the hold's state, if it isn't saved
+    already.
+    """
     sealed = [file.base_offset for file in found.files if file.end_offset <= found.max_offset]
     newest = max((base for base in sealed if base >= found.min_offset), default=-1)
     if newest in (-1, state.frame_offset):
@@ -252,13 +260,13 @@ _NOTHING_WRITTEN = "Nothing was written."
 def check_goes_on(
     slave: BrokerConfig, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]
 ) -> None:
-    """Make sure that the slave's master has the last archived message, and so what follows it.
+    """Make sure that the slave's master has the last archived message, and so the messages that follow it.
 
-    Where both have that message, both have the same bytes before it: it bears its own physical and queue
-    offset and its store time.
+    If both logs have this message, they also have the same bytes before it, since the message contains its
+    own physical offset, queue offset and store time.
 
-    :param receipts: of what the slave is to begin with, oldest first.
-    :raises RestoreError: the master has another message there or none, or can't be asked.
+    :param receipts: receipts of the segments with which the slave begins, oldest first.
+    :raises RestoreError: the master has another message or none at this offset, or can't be asked.
     """
     offset, message = _last_message(receipts, read_segment)
     try:
@@ -269,15 +277,15 @@ def check_goes_on(
                 raise RestoreError(
                     f"{where}: expected a log that begins before the last archived message, at physical "
                     f"offset {offset}, found that it begins at {min_offset}: a slave would wait for ever for "
-                    f"what the master no longer has. {_NOTHING_WRITTEN} Archive more of the master's log "
-                    "first."
+                    f"bytes that the master no longer has. {_NOTHING_WRITTEN} Archive more of the master's "
+                    "log first."
                 )
             if (theirs := frame_sha256(master, offset)) != sha256(message).hexdigest():
                 found = "another" if theirs else "none that begins there"
                 raise RestoreError(
                     f"{where}: expected the last archived message, at physical offset {offset}, found "
-                    f"{found}: its log goes on otherwise than the archived one, and a slave would differ "
-                    f"from it without a word. {_NOTHING_WRITTEN} Restore less (--to-offset "
+                    f"{found}: its log continues differently from the archived one, and a slave would differ "
+                    f"from it without any error. {_NOTHING_WRITTEN} Restore less (--to-offset "
                     f"{receipts[-1].base_offset}), or the lineage that the master has (--lineage)."
                 )
     except (BrokerError, NotOnBrokerError) as error:
@@ -285,25 +293,26 @@ def check_goes_on(
             advice = "Start the master first; or, for a store without one, set brokerRole to ASYNC_MASTER."
         else:
             advice = (
-                "Make it answer. It is asked without an access key and without TLS: where it or its name "
-                "server requires one (ACL, tls.server.mode=enforcing), let it take such requests of this "
+                "Make sure that it answers. It is asked without an access key and without TLS: if it or its "
+                "name server requires one (ACL, tls.server.mode=enforcing), allow such requests from this "
                 "host meanwhile."
             )
         raise RestoreError(
-            f"{slave.source}: brokerRole: expected for SLAVE a master that shows whether its log is the "
-            f"archived one, found that it can't be asked: {error} {_NOTHING_WRITTEN} {advice}"
+            f"{slave.source}: brokerRole=SLAVE: expected an answer of the master, whose log must continue "
+            f"the archived one, found that it can't be asked: {error} {_NOTHING_WRITTEN} {advice}"
         ) from error
 
 
 def _reach_master(slave: BrokerConfig) -> BrokerAdmin:
-    """
+    """Connect to a restored slave's master.
+
     :raises RestoreError: the settings name no master.
-    :raises BadInputError: who is named is none.
+    :raises BadInputError: the named broker is no master.
     """
     name_servers, name = (slave.raw.get(key, "").strip() for key in (NAME_SERVERS, NAME))
     if not (name_servers and name):
         raise RestoreError(
-            f"{slave.source}: expected {NAME_SERVERS} and {NAME}, which tell the master of a slave "
+            f"{slave.source}: expected {NAME_SERVERS} and {NAME}, by which a slave's master is found "
             f"(brokerRole=SLAVE), found {NAME_SERVERS}={name_servers!r} and {NAME}={name!r}. "
             f"{_NOTHING_WRITTEN} Set both."
         )
@@ -313,9 +322,10 @@ def _reach_master(slave: BrokerConfig) -> BrokerAdmin:
 def _last_message(
     receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]
 ) -> tuple[int, bytes]:
-    """Return the last message's physical offset and bytes; a segment may be one blank frame.
+    """Return the last message's physical offset and bytes. A segment without a message, which is one blank
+    frame, is skipped.
 
-    :raises RestoreError: there is none.
+    :raises RestoreError: there is no message.
     """
     for receipt in reversed(receipts):
         data = read_segment(receipt)
@@ -325,6 +335,6 @@ def _last_message(
             at = offset - receipt.base_offset
             return offset, bytes(data[at : at + int(frames.size_bytes[row])])
     raise RestoreError(
-        f"{receipts[0].log}: expected a message in what a slave is to begin with, found none. "
+        f"{receipts[0].log}: expected a message in the segments with which a slave begins, found none. "
         f"{_NOTHING_WRITTEN} Restore more of the log."
     )

@@ -1,13 +1,14 @@
-"""A store whose broker runs on, as retention sees it: files for what they say, the broker for the rest.
+"""A store beside its running broker, as retention sees it: some facts come from files, the others from the
+broker.
 
-Queue and index files beside a running broker: it deletes them itself, once its log begins later. That is a
-pass of its own, each cleanResourceInterval and only when the min offset has moved
-(CleanConsumeQueueService#deleteExpiredFiles). Request 306 would not hurry it: it drops whole queues, with
-their last file and their count of offsets (ConsumeQueueStore#cleanExpired).
+Queue and index files: a running broker deletes them itself after its log's min offset has moved. It does so
+in a pass of its own, each cleanResourceInterval (CleanConsumeQueueService#deleteExpiredFiles). Request 306
+would not speed this up: it drops whole queues, with their last file and their count of offsets
+(ConsumeQueueStore#cleanExpired).
 
-The causes of a cleanup as a running broker's own figures have them: none of our paths is looked at.
+Causes of a cleanup: they come from the running broker's own figures, and none of our paths is measured.
 
-Consumers of a running broker and their positions: from the broker, or from files if it can't be asked.
+Consumers and their positions: they come from the running broker, or from files if it can't be asked.
 """
 
 from __future__ import annotations
@@ -115,18 +116,18 @@ from storage_engine.rocketmq.store.broker import (
 
 
 def watch(info: RuntimeInfo, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> Watch:
-    """Apply the rules to the levels that the broker says it sees, and the clock.
+    """Apply the rules to the disk levels that the broker reports, and to the clock.
 
-    :param config: the broker's settings as they are in effect.
-    :param zone: in which deleteWhen is meant.
+    :param config: the broker's effective settings.
+    :param zone: time zone of deleteWhen.
     """
     return watch_levels(*disks(info, config), config, now_ms, zone)
 
 
 def disks(info: RuntimeInfo, config: BrokerConfig) -> tuple[tuple[DiskUsage, ...], DiskUsage]:
-    """The log's disks and the consume queue's, by the broker's own names and figures.
+    """Return the log's disks and the consume queue's disk, with the broker's own names and figures.
 
-    A level that the broker gives as -1 is one that it can't measure: unknown.
+    A level of -1 means that the broker can't measure it: it is unknown.
     """
     log_disks = tuple(
         _disk(path, percent) for path, percent in sorted(info.commitlog_used_percent.items())
@@ -144,10 +145,11 @@ def _disk(path: str, percent: float | None) -> DiskUsage:
 
 
 def watch_store(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch:
-    """Ask the broker, wherever this runs; takes no longer than its connection's timeouts.
+    """Ask the broker for the causes of a cleanup. This works on any host, and takes no longer than the
+    connection's timeouts.
 
-    :return: a look that isn't ``known`` where it can't be asked, or answers nothing that can be used.
-    :raises BadInputError: settings that can't be worked with, or a slave.
+    :return: a look; if the broker can't be asked, or its answer can't be used, the look isn't ``known``.
+    :raises BadInputError: the broker's settings are not usable, or it is a slave.
     """
     try:
         with reach(live) as admin:
@@ -161,7 +163,7 @@ def watch_store(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch
 
 
 def unknown(now_ms: int, notice: str) -> Watch:
-    """A look that saw nothing: neither a cause, nor that one has ended."""
+    """Return a look without result: it shows neither a cause, nor the end of a cause."""
     return Watch(
         watched_at_ms=now_ms,
         triggers=(),
@@ -184,7 +186,9 @@ class LiveStore(BrokerStore):
     parts: LiveParts
 
     def renewed(self, memory: HoldMemory) -> LiveStore:
-        """Ask for the settings again, on the same connection unless another broker is the master by now."""
+        """Ask for the settings again. The connection stays the same, except if another broker is the master
+        by now.
+        """
         self.parts.session.renew()
         return _open(self.parts.session, self.parts.opened_by, self.parts.live, memory)
 
@@ -200,10 +204,11 @@ class LiveStore(BrokerStore):
         return self.parts.files.data_paths
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Sealed is what both the files and the broker have behind them.
+        """Return the store's snapshot. A segment is sealed if both the files and the broker's max offset
+        reach beyond it.
 
         :raises BrokerError: the broker can't be asked.
-        :raises BadInputError: the directory isn't this broker's store, or who was held is a slave by now.
+        :raises BadInputError: the directory isn't this broker's store, or the held broker is a slave by now.
         """
         return _look(self.parts, lambda: self.parts.files.snapshot(now_ms))
 
@@ -218,7 +223,9 @@ class LiveStore(BrokerStore):
         return self.parts.files.replicas
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """A slave's keeps everything: the slave itself deletes by its own rules, and nobody holds it."""
+        """Plan as for a stopped broker's store. For a slave keep everything: it deletes by its own rules, and
+        is never held.
+        """
         if self.parts.settings.get(ROLE) == SLAVE:
             causes, notices = self.parts.files.causes.triggers(snapshot, now_ms, request)
             return keep_all(
@@ -263,9 +270,9 @@ class LiveStore(BrokerStore):
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
-        """The hold must stand before anything is decided on; it outlives the block.
+        """Hold the store before anything is decided. The hold outlives the block.
 
-        :raises GateRefusedError: it can't be had, or what is remembered of it can't be kept.
+        :raises GateRefusedError: the store can't be held, or the hold's state can't be saved.
         """
         if self.parts.memory is None:
             raise GateRefusedError(
@@ -298,7 +305,7 @@ def _look(parts: LiveParts, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
 
 
 class LiveCourse(FileCourse):
-    """The course of a store whose broker runs, and deletes meanwhile."""
+    """The course of a store whose broker runs, and may delete files meanwhile."""
 
     __slots__ = ()
 
@@ -308,7 +315,7 @@ class LiveCourse(FileCourse):
 
 @dataclass(frozen=True, slots=True)
 class LiveCauses(FileCauses):
-    """Causes for a cleanup, by a running broker's own figures."""
+    """Causes of a cleanup, by a running broker's own figures."""
 
     admin: BrokerAdmin
     settings: Mapping[str, str]
@@ -325,12 +332,12 @@ class LiveCauses(FileCauses):
 
 @dataclass(frozen=True, slots=True)
 class LiveProcess(FileProcess):
-    """A running broker."""
+    """The process of a running broker."""
 
     admin: BrokerAdmin
 
     def user(self) -> str:
-        """None but the broker itself: it is asked."""
+        """Return "": only the broker itself uses the store, and it is asked."""
         return ""
 
     def running_pid(self) -> int | None:
@@ -347,7 +354,9 @@ class LiveProcess(FileProcess):
 
 @dataclass(frozen=True, slots=True)
 class LiveShield(StoreShield):
-    """Segments that a running broker deletes in a pass, and whether by force."""
+    """Needs of a shield beside a running broker: the segments that it deletes in a pass, and its deletion by
+    force.
+    """
 
     parts: LiveParts
 
@@ -380,8 +389,8 @@ class LiveShield(StoreShield):
     def end_force(self) -> Drift | None:
         """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
 
-        Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
-        done while a run has the store, too.
+        Above the broker's warning level nothing is set: the person who allowed deletion by force had a full
+        disk. This also works while a run holds the store.
         """
         parts = self.parts
         memory, state = parts.memory, load_state(parts.memory)
@@ -414,7 +423,9 @@ class LiveShield(StoreShield):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDependents(QueuesAndIndex):
-    """Consume queues and index, which a running broker deletes itself once its log begins later."""
+    """Consume queues and index, whose files a running broker deletes itself after its log's min offset has
+    moved.
+    """
 
     admin: BrokerAdmin
 
@@ -424,9 +435,10 @@ class LiveDependents(QueuesAndIndex):
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
-        """Wait for the broker's own pass, until none is left or no more of them go; flush their directories.
+        """Wait until the broker's own passes have deleted all files, or delete no more of them. Then flush
+        their directories.
 
-        :raises BrokerError: the broker can't be asked when it was started.
+        :raises BrokerError: the broker can't be asked for its start time.
         """
         paths = {Path(file.facts.path) for file in files}
         left = {path for path in paths if path.exists()}
@@ -446,7 +458,7 @@ class LiveDependents(QueuesAndIndex):
 
 @dataclass(frozen=True, slots=True)
 class LiveConsumers(StoreConsumers):
-    """Consumers by a running broker, or else by its files."""
+    """Consumers, from a running broker or else from its files."""
 
     layout: StoreLayout
     admin: BrokerAdmin
@@ -497,9 +509,10 @@ class LiveHold(MarkedHold):
 
 
 def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
-    """A log as its files show it, cut to what the broker said before they were looked at.
+    """Return a log as its files show it, cut at the end that the broker reported before.
 
-    :param info: asked for before the files were listed: only what it has behind it is sealed.
+    :param info: the broker's answer from before the files were listed: only segments below its max offset are
+        sealed.
     """
     end = info.commitlog_max_offset
     # The broker counts what is behind against a max offset that it takes a moment later.
@@ -507,9 +520,9 @@ def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
 
 
 def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None) -> LiveStore:
-    """Open a store by the settings that its broker says it has.
+    """Open a store with the settings that its broker reports.
 
-    :raises BadInputError: settings that can't be worked with, or a broker of another name.
+    :raises BadInputError: the settings are not usable, or the broker has another name.
     :raises StoreNotFoundError: a directory of the store is missing here.
     :raises BrokerError: the broker can't be asked.
     """
@@ -537,11 +550,12 @@ def _open(
 
 
 def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
-    """Return a text about a broker that isn't provably the held one; None: it is.
+    """Return drift if the broker isn't provably the held one; None: it is.
 
-    The process that was looked at last is; of another one, at whatever address, the files' lock has to tell.
+    The process of the last look is the held one. For another process, at any address, the files' lock must
+    prove it.
 
-    :param answers_ms: boot timestamp of the process that answers after all that was found.
+    :param answers_ms: boot timestamp of the process that answers after the look.
     """
     seen = all_drift(state, found)
     ended = next((one for one in seen if one.kind in ENDS_TRUST), None)
@@ -564,12 +578,16 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
 
 
 def _judged_by(state: HoldState) -> HoldState:
-    """Return the state by which a broker was judged: only changes by a run count, not a watch's own mends."""
+    """Return the part of a state by which a broker was judged. It has changes by runs, but not what a watch
+    has mended.
+    """
     return replace(state, touched=(), fence=(), fence_offset=-1)
 
 
 def _why_not_set(parts: LiveParts) -> str:
-    """Return why a broker's deletion by force isn't ended, as the end of a sentence; "": it is."""
+    """Return the reason why a broker's deletion by force may not be ended, as the end of a sentence; "": it
+    may.
+    """
     _, used_percent = log_disks(parts.layout)
     limit = parts.files.config.disk_space_warning_level_percent
     level = "unknown" if used_percent is None else f"{used_percent} %"
@@ -592,7 +610,9 @@ def _set(parts: LiveParts, value: str | None, what_was_done: str) -> Drift:
 
 
 ASKED_FOR_SUBSCRIPTIONS = 2000
-"""Groups without any offset that are asked what they subscribe to: a request each, of about a millisecond."""
+"""Most groups without any offset whose subscriptions are requested. Each needs one request of about a
+millisecond.
+"""
 REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 
 _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
@@ -602,9 +622,10 @@ _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 def _who_knows(
     admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker
 ) -> Iterator[tuple[BrokerAdmin, tuple[str, ...]]]:
-    """Give the broker that knows where groups are, with a notice: a slave copies that once a minute.
+    """Give the broker that knows the groups' positions, with a notice. For a slave that is its master: a
+    slave copies positions once a minute.
 
-    :raises BrokerUnavailableError: it is a slave's master, and can't be asked.
+    :raises BrokerUnavailableError: the broker is a slave, and its master can't be asked.
     """
     if settings.get(ROLE) != SLAVE:
         yield admin, ()
@@ -619,8 +640,8 @@ def _who_knows(
         yield (
             master,
             (
-                f"groups' positions are those that master {master.address} says; what this slave has not got "
-                "yet counts in no lag",
+                f"groups' positions come from master {master.address}; messages that this slave has not "
+                "received yet count in no lag",
             ),
         )
 
@@ -628,14 +649,14 @@ def _who_knows(
 def live_consumers(
     admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker, layout: StoreLayout
 ) -> tuple[Consumers, LagSource]:
-    """Return the groups that the broker, or a slave's master, knows; light message queues included.
+    """Return the groups that the broker, or a slave's master, knows. Light message queues are included.
 
-    A group that has no offset yet is known by what its connected members subscribe to, unless each of them
-    takes every message (broadcasting): such members keep their positions themselves.
+    For a group without an offset, the subscriptions of its connected members count. Members that each take
+    every message (broadcasting) don't count: they keep their positions themselves.
 
-    :param settings: the broker's.
-    :param live: how it is reached.
-    :raises BrokerError: the broker can't be asked, or a slave's master.
+    :param settings: the broker's settings.
+    :param live: how the broker is reached.
+    :raises BrokerError: the broker, or a slave's master, can't be asked.
     """
     with _who_knows(admin, settings, live) as (knows, notices):
         committed = knows.consumer_offsets()
@@ -648,7 +669,7 @@ def live_consumers(
         }
     filtered, unknown = read_filtered(layout, ATTEMPTS)
     if unasked := silent[ASKED_FOR_SUBSCRIPTIONS:]:
-        text = f"what {count_text(len(unasked), 'group')} without any offset subscribe to was not asked"
+        text = f"subscriptions of {count_text(len(unasked), 'group')} without any offset were not asked for"
         notices = (*notices, text)
     consumers = Consumers(committed, groups, filtered | subscribed, unknown)
     return consumers, LagSource(PositionsFrom.BROKER, None, (*notices, *_pop_notice(layout)))
@@ -657,8 +678,8 @@ def live_consumers(
 def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Consumers, LagSource]:
     """Return the groups in the broker's files, which are up to 10 s behind its memory while it runs.
 
-    :param error: why it can't be asked.
-    :raises BrokerError: it never wrote anything down, so nothing is known.
+    :param error: reason why the broker can't be asked.
+    :raises BrokerError: the broker has never written its groups to files, so nothing is known.
     """
     times = []
     for name in _OFFSET_FILES:
@@ -679,6 +700,6 @@ def _pop_notice(layout: StoreLayout) -> tuple[str, ...]:
     if not any(queue.topic.startswith(REVIVE_TOPIC_PREFIX) for queue in iter_queues(layout.consumequeue)):
         return ()
     return (
-        "some group takes messages by pop: what it took and has not acknowledged lies below its position, "
-        "and is not looked at",
+        "a group takes messages by pop: messages that it took and has not acknowledged are below its "
+        "position, and are not counted",
     )

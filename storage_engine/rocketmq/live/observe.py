@@ -1,4 +1,4 @@
-"""A running broker's store in its parts, and a look at broker and log for a hold. Changes nothing."""
+"""The parts of a running broker's store, and a look at broker and log for a hold. Changes nothing."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from storage_engine.same_bytes.trusted_times import mount_of
 
 
 def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Observed:
-    """Return the present state; the broker is asked before the files are listed.
+    """Return the present state of broker and log. The broker is asked before the files are listed.
 
-    :param state: of a hold: if another broker is the master by now, it is no error that these files aren't
-        its own, since that drift tells more.
+    :param state: state of a hold. It may show that another broker is the master by now. Then these files need
+        not be that broker's, and no error is raised: the drift tells more.
     :raises BrokerError: the broker can't be asked.
     :raises BadInputError: the directory isn't this broker's store.
     """
@@ -77,10 +77,10 @@ def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
 def find_replicas(
     parts: LiveParts, settings: Mapping[str, str], is_replicated: Callable[[], bool] = lambda: False
 ) -> Replicas:
-    """Ask for other brokers of the broker's name, also those that earlier looks have seen.
+    """Ask for other brokers with the broker's name, also for those that earlier looks have seen.
 
-    :param settings: the broker's.
-    :param is_replicated: whether a lake tells that it has replicas.
+    :param settings: the broker's settings.
+    :param is_replicated: returns whether a lake's data show that the broker has replicas.
     :raises BrokerError: the broker can't be asked.
     """
     admin, live = parts.admin, parts.live
@@ -96,10 +96,11 @@ def find_replicas(
 
 
 def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str, ...]:
-    """Say that the broker serves from segments that aren't there; nothing where it doesn't.
+    """Return a notice if the broker serves segments whose files are gone; otherwise nothing.
 
-    A broker that was loading its store, or running, while others removed segments goes on serving them. While
-    it deletes, its min offset is behind for a moment, so that only what a look before saw, too, counts.
+    If other programs remove segments while a broker loads its store or runs, it continues to serve them.
+    While it deletes, its min offset is too low for a moment. So the first file must be the same as at the
+    look before.
     """
     first = found.files[0].base_offset if found.files else 0
     if state is None or not state.segments or state.segments[0][0] != first or found.min_offset >= first:
@@ -113,7 +114,7 @@ def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str,
 
 
 def saved_settings(broker_conf: str | None) -> SavedSettings:
-    """Return broker.conf's values of the settings that a hold depends on (java.util.Properties syntax)."""
+    """Return the values of :data:`HELD_SETTINGS` in broker.conf (java.util.Properties syntax)."""
     if broker_conf is None:
         return SavedSettings()
     try:
@@ -125,13 +126,13 @@ def saved_settings(broker_conf: str | None) -> SavedSettings:
 
 
 def mount_point(directory: Path) -> str:
-    """Return where the file system is mounted that a directory lies on; "": the system doesn't say."""
+    """Return the mount point of a directory's file system; "": the system doesn't tell it."""
     mount = mount_of(directory)
     return "" if mount is None else mount.point
 
 
 def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
-    """A file that goes in the middle of it is one that went before."""
+    """List the log's files by name. A file that vanishes meanwhile is left out."""
     seen = []
     for path, _ in list_raw_files(directories):
         if not is_offset(path.name):
@@ -155,12 +156,13 @@ def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
 
 
 class Session:
-    """One process' connection with a store's broker: opened once, led to a new master, and closed.
+    """Connection of one process to a store's broker. It is opened once, follows the master's role to another
+    broker, and is closed.
 
-    Shared by all looks at a store that came of one opening, so that closing any of them closes it.
+    All stores that come from one opening share it, so that closing one of them closes the connection.
 
     :param live: how the broker is reached.
-    :raises StorageEngineError: as :func:`reach` does.
+    :raises StorageEngineError: see :func:`reach`.
     """
 
     def __init__(self, live: LiveBroker) -> None:
@@ -170,13 +172,13 @@ class Session:
 
     @property
     def admin(self) -> BrokerAdmin:
-        """Return the master as it was known last."""
+        """Return the master that was last known."""
         return self._admin
 
     def renew(self) -> None:
-        """Ask which broker is the master by now. Where it is the same one, the connection stays.
+        """Ask which broker is the master by now. If it is the same one, the connection stays.
 
-        :raises StorageEngineError: as :func:`reach` does; the master is the one of before then.
+        :raises StorageEngineError: see :func:`reach`; the known master then stays.
         """
         admin = reach(self._live)
         if admin.address != self._admin.address:
@@ -186,20 +188,20 @@ class Session:
             self._admin = admin
 
     def close(self) -> None:
-        """End the connection, and those with former masters; the next request opens another."""
+        """Close the connection, and those to former masters. The next request opens a new one."""
         for admin in (self._admin, *self._former):
             admin.close()
 
 
 @dataclass(frozen=True, slots=True)
 class LiveParts:
-    """A running broker's store in its parts.
+    """The parts of a running broker's store.
 
-    :param session: has the connection, and ends it.
-    :param admin: the broker that was the master when the store was looked at.
-    :param files: the store's files, by the broker's live settings.
-    :param settings: those settings, as the broker says them.
-    :param opened_by: how it is reached, and the broker's config file if it was named.
+    :param session: has the connection, and closes it.
+    :param admin: the broker that was the master when the store was opened.
+    :param files: the store's files, with the running broker's settings.
+    :param settings: these settings, as the broker reports them.
+    :param opened_by: how the broker is reached, and its config file if one was named.
     """
 
     session: Session
@@ -212,7 +214,7 @@ class LiveParts:
 
     @property
     def layout(self) -> StoreLayout:
-        """Return where the store's files lie."""
+        """Return the paths of the store's files."""
         return self.files.files.layout
 
     @property
@@ -222,5 +224,5 @@ class LiveParts:
 
     @property
     def broker_conf(self) -> str | None:
-        """The broker's config file as it is named here; None: none was named."""
+        """Return the path of the broker's config file on this host; None: none was given."""
         return self.opened_by.broker_conf

@@ -1,11 +1,13 @@
-"""Let exactly a prefix of a running broker's log go: the broker deletes it, and nothing behind it.
+"""Release of exactly a prefix of a running broker's log: the broker deletes it, and nothing behind it.
 
-A broker has no call for that. It deletes what has expired by its mtime, from the oldest on and as long as
-each has; so what stays is fenced, the prefix is made as old as can be, and the broker is told to delete. What
-went is known from both: its min offset, and the files. Killed at any instant and called again with what is
-left of the prefix, it goes on: the fence behind the prefix stands before anything of it can go.
+A broker has no request for that. It deletes expired segments by their mtimes, from the oldest on, up to the
+first that hasn't expired. So the segments that stay are fenced, the prefix gets the oldest possible mtime,
+and the broker is told to delete. Both its min offset and the files show which segments are gone. After a kill
+at any moment, a new call with the rest of the prefix continues: the fence behind the prefix stands before any
+segment can be deleted.
 
-It takes minutes. A watch mends the hold meanwhile, so that each change begins with what is remembered then.
+A release takes minutes. A watch mends the hold meanwhile, so each change begins with the state that is saved
+then.
 """
 
 from __future__ import annotations
@@ -54,18 +56,20 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0
-"""Time that a broker may leave us without an answer while we wait for it and another process waits for the
-hold."""
+"""Time that a broker may take to answer while we wait for its deletions; also the time to wait for another
+process that has the hold's lock.
+"""
 _LOCK_SECONDS: Final = 1.0
-"""Then the broker is looked at again, and the lease renewed."""
+"""Time to wait for the hold's lock. After that the broker is asked again, and the lease renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """Segments to delete, and the first file that stays.
 
-    :param stays: whatever it holds, no broker deletes its last file.
-    :param directories: of the files, with (device, inode): a disk that is gone looks like deleted files.
+    :param stays: first file that stays; a broker never deletes its last file, whatever the content.
+    :param directories: directories of the files, with (device, inode): on a disk that is gone, files look
+        deleted.
     """
 
     segments: tuple[Segment, ...]
@@ -80,16 +84,18 @@ class Prefix:
 def delete_segments(
     parts: LiveParts, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
 ) -> None:
-    """Have the broker delete these segments, the log's first ones; they are gone for good when it returns.
+    """Make the broker delete these segments, the log's first ones. When the function returns, they are
+    durably deleted.
 
-    :param meanwhile: called now and then while it waits.
+    :param meanwhile: called from time to time during the wait.
     :raises ChangedUnderUsError: a file isn't as it was; nothing was done.
-    :raises GateRefusedError: the store isn't held, its broker restarted meanwhile, or is of a release that
-        was not tested or accepted; nothing was done.
-    :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may go any time.
-    :raises BrokerError: it can't be asked, or was replaced; all of them may go any time.
-    :raises ReleasedTooMuchError: more is gone than these.
-    :raises StoreBusyError: another process keeps the hold's lock; all of them may go any time.
+    :raises GateRefusedError: the store isn't held, its broker restarted meanwhile, or its release was neither
+        tested nor accepted; nothing was done.
+    :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may be deleted at any
+        time.
+    :raises BrokerError: the broker can't be asked, or was replaced; all of them may be deleted at any time.
+    :raises ReleasedTooMuchError: more than these segments were deleted.
+    :raises StoreBusyError: another process keeps the hold's lock; all of them may be deleted at any time.
     """
     if not segments:
         return
@@ -121,19 +127,20 @@ def delete_segments(
 
 @contextmanager
 def _changing(parts: LiveParts, wait_seconds: float = WAIT_SECONDS) -> Iterator[tuple[HoldMemory, HoldState]]:
-    """Give the hold as it is remembered now, to change it.
+    """Give the hold's present state, under the lock for its changes.
 
     :raises GateRefusedError: the store isn't held.
-    :raises StoreBusyError: another process changes it, and isn't done after ``wait_seconds``.
+    :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     """
     with marker.changing(parts.root, wait_seconds):
         yield _standing_hold(parts)
 
 
 def _expose(parts: LiveParts, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
-    """
-    :raises GateRefusedError: as :func:`hold.expose`.
-    :raises StoreBusyError: as :func:`_changing`.
+    """Expose the prefix, see :func:`hold.expose`.
+
+    :raises GateRefusedError: see :func:`hold.expose`.
+    :raises StoreBusyError: see :func:`_changing`.
     """
     with _changing(parts, wait_seconds) as (memory, state):
         return hold.expose(parts, memory, state, prefix.segments, prefix.stays)
@@ -150,9 +157,10 @@ def _standing_hold(parts: LiveParts) -> tuple[HoldMemory, HoldState]:
 
 
 def _check_release(parts: LiveParts, state: HoldState) -> None:
-    """Ask for the release now: since the store was opened, its broker may have been upgraded.
+    """Check the broker's release. It is asked for again: the broker may have been upgraded since the store
+    was opened.
 
-    To be asked before the boot time, which then says that no other process came in between.
+    It must be asked before the boot time, which then shows that no other process came in between.
 
     :raises GateRefusedError: deletion by this release of the broker was not tested, and no person accepts the
         release.
@@ -165,8 +173,9 @@ def _check_release(parts: LiveParts, state: HoldState) -> None:
 
 
 def _prefix(parts: LiveParts, segments: Sequence[Segment]) -> Prefix:
-    """
-    :raises GateRefusedError: no file follows the last of them: then nothing would be left.
+    """Return the segments as a prefix, with the first file that stays.
+
+    :raises GateRefusedError: no file follows the last segment, so nothing would be left.
     """
     name = str(segments[-1].end_offset).zfill(NAME_DIGITS)
     paths = parts.layout.log_paths
@@ -186,9 +195,11 @@ def _identity(directory: Path) -> tuple[int, int]:
 
 
 def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None:
-    """
-    :raises ChangedUnderUsError: another process touched one, and none of our releases is on its way.
-    :raises GateRefusedError: likewise, while one is: they may still go as it meant.
+    """Make sure that the segments' files are as they were.
+
+    :raises ChangedUnderUsError: another process touched a file, and none of our releases has begun.
+    :raises GateRefusedError: another process touched a file after one of our releases has begun, so that its
+        segments may still be deleted.
     """
     acts = read_own_acts(parts.root)
     for segment in prefix.segments:
@@ -206,13 +217,16 @@ def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None
         )
         if state.releasing:
             raise GateRefusedError(
-                f"{text} What an earlier call exposed may still go. Stop the program that does it."
+                f"{text} Segments that an earlier call exposed may still be deleted. Stop the program that "
+                "does it."
             )
         raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop the program that does it.")
 
 
 def _have_it_go(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
-    """Trigger the broker's passes, and wait until exactly the prefix is gone by its word and by the files."""
+    """Trigger the broker's passes, and wait until exactly the prefix is gone, both by the broker's min offset
+    and by the files.
+    """
     one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(parts.files.config) / 1000
     triggered: float | None = None
     before: tuple[int, int] | None = None
@@ -245,10 +259,9 @@ def _have_it_go(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Pa
             raise BrokerRefusedError(
                 f"{parts.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
                 f"broker says {info.commitlog_min_offset} and {len(left)} of {len(prefix.segments)} files "
-                f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. What "
-                "is behind them stays; they may be deleted any time. Look into the broker's store.log "
-                "for why it "
-                "doesn't delete, and run the same again, which goes on.",
+                f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. The "
+                "segments behind them stay; these may be deleted at any time. Look into the broker's "
+                "store.log for why it doesn't delete, and run the same again, which goes on.",
                 may_have_acted=True,
             )
         patience.pause(POLL_SECONDS)
@@ -268,19 +281,19 @@ def _is_exposed(state: HoldState) -> bool:
 
 def _kept_busy(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
     return StoreBusyError(
-        f"{parts.root}: expected to change the hold while the broker deletes, found that another process "
-        f"of this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
-        f"{len(prefix.segments)} segments are left, and may be deleted any time; what is behind them "
-        "stays. End the "
-        "process that hangs, such as a watch, and run the same again, which goes on."
+        f"{parts.root}: expected to change the hold while the broker deletes, found that another process of "
+        f"this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
+        f"{len(prefix.segments)} segments are left, and may be deleted at any time; the segments behind them "
+        "stay. End the process that hangs, such as a watch, and run the same again, which goes on."
     )
 
 
 def _trigger(parts: LiveParts) -> HoldState:
-    """A lost answer may be that of a broker which is at it: the files will tell.
+    """Trigger the broker's deletion. If its answer is lost, it may be deleting all the same, which the files
+    will show.
 
-    :raises BrokerError: it was not told.
-    :raises StoreBusyError: as :func:`_changing`.
+    :raises BrokerError: the broker didn't get the request.
+    :raises StoreBusyError: see :func:`_changing`.
     """
     with _changing(parts, _LOCK_SECONDS) as (memory, state):
         state = replace(state, last_trigger_ms=time.time_ns() // 1_000_000)
@@ -294,7 +307,8 @@ def _trigger(parts: LiveParts) -> HoldState:
 
 
 def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
-    """
+    """Ask the broker for its state.
+
     :raises BrokerError: it doesn't answer for too long, or another process answers in its place.
     """
     ends = time.monotonic() + UNANSWERED_SECONDS
@@ -311,7 +325,8 @@ def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
         raise BrokerUnavailableError(
             f"{parts.admin.address}: expected the broker that was told to delete, started at "
             f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. The fence "
-            "still keeps what is to stay. Run the same again, which looks at the new one and goes on.",
+            "still protects the segments that stay. Run the same again, which looks at the new one and goes "
+            "on.",
             may_have_acted=True,
         )
     return info
@@ -320,7 +335,7 @@ def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
 def _left(prefix: Prefix) -> list[Path]:
     """Return the files of the prefix that are still there.
 
-    :raises StoreNotFoundError: a directory was replaced or is gone, so that what is left isn't known.
+    :raises StoreNotFoundError: a directory was replaced or is gone, so that the remaining files are unknown.
     """
     left = [Path(s.facts.path) for s in prefix.segments if Path(s.facts.path).exists()]
     for directory, identity in prefix.directories.items():
@@ -333,8 +348,9 @@ def _left(prefix: Prefix) -> list[Path]:
 
 
 def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> None:
-    """
-    :raises ReleasedTooMuchError: what was to stay is gone.
+    """Make sure that nothing behind the prefix was deleted.
+
+    :raises ReleasedTooMuchError: a segment behind the prefix is gone.
     """
     if info.commitlog_min_offset <= prefix.end_offset and prefix.stays.exists():
         return
@@ -344,8 +360,7 @@ def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> 
     else:
         found, behind = f"{prefix.stays} is gone", " on"
     raise ReleasedTooMuchError(
-        f"{parts.root}: expected the log to begin at {prefix.end_offset}, found that "
-        f"{found}: bytes from offset {prefix.end_offset}{behind} were deleted but not approved. Find "
-        "out who deletes or touches files there, and run verify, which tells what of it is in the lake and "
-        "what is lost."
+        f"{parts.root}: expected the log to begin at {prefix.end_offset}, found that {found}: bytes from "
+        f"offset {prefix.end_offset}{behind} were deleted but not approved. Find out who deletes or touches "
+        "files there, and run verify, which shows which of these bytes are in the lake, and which are lost."
     )

@@ -1,4 +1,4 @@
-"""The state of a hold: what it protects, what it doesn't protect against, and how far the broker is."""
+"""State of a hold: what it protects, which events it doesn't protect against, and the broker's progress."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def look(parts: LiveParts, now_ms: int) -> HoldStatus:
 def drift_of(
     parts: LiveParts, state: HoldState | None, found: Observed
 ) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
-    """Return the whole drift of a held store, and the part of it that wasn't reported before."""
+    """Return all drift of a held store, and the part that wasn't reported before."""
     if state is None:
         return (), ()
     lasting = all_drift(state, found)
@@ -54,9 +54,10 @@ def drift_of(
 
 
 def notices(parts: LiveParts, found: Observed) -> list[str]:
-    """Return notices about a hold that is possible.
+    """Return notices on a store that can be held.
 
-    :raises GateRefusedError: the broker may delete by force, and we may not forbid it, and it is near.
+    :raises GateRefusedError: the broker may delete by force, we may not forbid it, and a disk is near the
+        force level.
     """
     said = []
     layout = parts.layout
@@ -70,7 +71,7 @@ def notices(parts: LiveParts, found: Observed) -> list[str]:
 
 
 def weaknesses(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
-    """Name events that a standing hold doesn't protect against."""
+    """Yield notices on events against which a standing hold doesn't protect."""
     if (reserved := reserved_hours(found, str(parts.root))) <= 0:
         yield (
             f"{RESERVED} is {reserved} at broker {found.address}: whatever is sealed has expired at once, so "
@@ -104,9 +105,9 @@ def weaknesses(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[
 
 
 def untried_text(settings: Mapping[str, str]) -> str:
-    """Say that nothing is deleted through a broker of this release, and how that is changed.
+    """Return a text that this release of the broker was not tested, and how a person can accept it.
 
-    :param settings: the broker's.
+    :param settings: the broker's settings.
     """
     release = settings.get(RELEASE, "unknown")
     return (
@@ -158,7 +159,7 @@ def _status(parts: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
 
 
 def _before_the_first(parts: LiveParts, now_ms: int) -> Iterator[str]:
-    """Describe what a hold of a store would change, and what would prevent the hold."""
+    """Yield notices on the changes that a hold of a store would make, and on obstacles."""
     found, root = observe(parts, now_ms), parts.root
     try:
         marker.refuse_foreign(root, None, now_ms)
@@ -174,10 +175,10 @@ LATELY_HOURS: Final = 24
 
 
 def fills_before(found: Observed, state: HoldState, disks: Sequence[DiskUsage], limit_percent: int) -> bool:
-    """Return whether the disks are fuller than ``limit_percent`` when the broker may delete again.
+    """Return whether the disks will be above ``limit_percent`` before the broker may delete again.
 
-    :param state: says when that is, and how old segments are without the hold.
-    :param disks: of the log; one whose size is unknown raises no alarm.
+    :param state: has the time from which the broker may delete, and the segments' original mtimes.
+    :param disks: disks of the log; a disk of unknown size raises no alarm.
     """
     room, grown = room_of_disks(disks, limit_percent), _growth(found, state)
     if room is None or grown is None:
@@ -187,7 +188,9 @@ def fills_before(found: Observed, state: HoldState, disks: Sequence[DiskUsage], 
 
 
 def _growth(found: Observed, state: HoldState) -> tuple[int, int] | None:
-    """Return how many bytes came in how many milliseconds; None: no segment tells."""
+    """Return the growth of the log in bytes, and the time for it in milliseconds; None: no segment shows
+    it.
+    """
     since_ms = found.at_ms - LATELY_HOURS * HOUR_MS
     sealed = [
         (original_mtime_ns(state, file) // 1_000_000, file.end_offset)
@@ -215,12 +218,12 @@ def progress(
     now_ms: int,
     newest_message_timestamp_ms: int | None = None,
 ) -> BrokerProgress:
-    """Return how far a broker is with its log, from what it says of itself.
+    """Return a broker's progress with its log, from its own figures.
 
-    :param info: of the moment ``now_ms``.
-    :param checkpoint: its file's values by name, read before the newest message was looked up.
-    :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or it was
-        not looked at, and then nothing is said of the checkpoint.
+    :param info: the broker's state at ``now_ms``.
+    :param checkpoint: values of the checkpoint file by name, read before the newest message was looked up.
+    :param newest_message_timestamp_ms: store time of the log's newest message; None: there is no message, or
+        it was not looked up; then the checkpoint's age is left out.
     """
     oldest_ms = info.earliest_message_timestamp_ms
     behind = checkpoint_behind_ms(checkpoint, newest_message_timestamp_ms, oldest_ms)
@@ -242,10 +245,11 @@ def progress(
 def checkpoint_behind_ms(
     checkpoint: Mapping[str, int], newest_message_ms: int | None, oldest_message_ms: int | None
 ) -> dict[str, int]:
-    """Return the age of each checkpoint value, by name, relative to the newest message.
+    """Return by how much each checkpoint value, by name, is older than the newest message.
 
-    :param newest_message_ms: None: the log has none, or it was not looked at, and then nothing is said.
-    :param oldest_message_ms: None: not known.
+    :param newest_message_ms: its store time; None: there is no message, or it was not looked up, and the
+        result is empty.
+    :param oldest_message_ms: store time of the oldest message; None: unknown.
     """
     if newest_message_ms is None:
         return {}
@@ -268,7 +272,7 @@ def milliseconds(text: str) -> float | None:
 
 
 def at_most_bytes(text: str) -> int | None:
-    """The most bytes that a text like ``1.2 KiB`` stands for; None for another text.
+    """Return the largest number of bytes for which a text like ``1.2 KiB`` can stand; None for another text.
 
     The broker rounds to one decimal, in its locale (MixAll#humanReadableByteCount).
     """

@@ -1,8 +1,8 @@
-"""Administrative requests to one live broker: reads, and the two that change something.
+"""Administrative requests to one live broker: several reads, and two requests that change something.
 
-Reads are repeated where that is safe, and change nothing on the broker: not even a group or a queue that it
-would create for who asks for it. A success that a broker reports without having done it is found out here
-(config), or is the caller's to find out, where only files and offsets can tell (deletion).
+Reads are repeated if that is safe. They change nothing on the broker; they don't even make it create a group
+or a queue that is asked for. A broker may report success without having acted. For a change of the config
+this is checked here. For a deletion the caller must check it, since only files and offsets show it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,23 @@ from storage_engine.rocketmq.remoting.connection import Access, Connection
 CHANGEABLE_SETTINGS: Final = frozenset(
     {"cleanFileForciblyEnable", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime"}
 )
-"""Settings that retention has business with. A broker also takes some that ruin its store, as file sizes."""
+"""Settings that retention may change. A broker would also accept changes that ruin its store, such as other
+file sizes.
+"""
 MAX_OFFSETS_BYTES: Final = 512 * 1024 * 1024
-"""Longest table of consumer offsets that is taken; a broker with 10 million positions sends about 300 MB."""
+"""Most bytes that are accepted as a table of consumer offsets. A broker with 10 million positions sends about
+300 MB.
+"""
 
 _T = TypeVar("_T")
 
 
 class BrokerAdmin:
-    """One broker. May be shared by threads; requests follow each other. Connects at the first one.
+    """Access to one broker. Threads may share it; their requests are sent one after the other. It connects at
+    the first request.
 
-    All methods raise BrokerUnavailableError (no answer), BrokerProtocolError (none of a broker's) and
-    BrokerRefusedError (answered that it won't), beside what they name.
+    In addition to the errors that they name, all methods raise BrokerUnavailableError (no answer),
+    BrokerProtocolError (not a broker's answer) and BrokerRefusedError (the broker refuses).
 
     :param address: ``host:port`` of the broker's listen port.
     :raises BadInputError: the address or a TLS file can't be used.
@@ -68,26 +73,26 @@ class BrokerAdmin:
         self._connection.close()
 
     def at(self, address: str, timeout_seconds: float) -> BrokerAdmin:
-        """The same access at another address; over TLS it has to show the same name."""
+        """Return the same access to another address. Over TLS, the certificate must have the same name."""
         return BrokerAdmin(address, self._connection.access_elsewhere(timeout_seconds))
 
     def runtime_info(self) -> RuntimeInfo:
-        """State of the store (GET_BROKER_RUNTIME_INFO)."""
+        """Return the state of the store (GET_BROKER_RUNTIME_INFO)."""
         return self._read(
             command.GET_BROKER_RUNTIME_INFO,
             lambda answer: answers.runtime_info(answer.body, release_of(answer.version)),
         )
 
     def confirmed_offset(self) -> int | None:
-        """Return up to where all connected replicas have a log (GET_BROKER_HA_STATUS).
+        """Return the offset up to which all connected replicas have the log (GET_BROKER_HA_STATUS).
 
-        :return: None: the broker isn't its master, or isn't connected with all that are in sync.
+        :return: None: the broker isn't the log's master, or isn't connected to all replicas that are in sync.
         """
         return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.confirmed_offset(answer.body))
 
     def has_slaves(self) -> bool:
-        """Return whether slaves are, or may be, connected (GET_BROKER_HA_STATUS); False of 4.9, which doesn't
-        know the request.
+        """Return whether slaves are, or may be, connected (GET_BROKER_HA_STATUS). Always False for 4.9, which
+        doesn't know the request.
         """
         try:
             return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.has_slaves(answer.body))
@@ -95,9 +100,9 @@ class BrokerAdmin:
             return error.code != command.REQUEST_CODE_NOT_SUPPORTED
 
     def config(self) -> dict[str, str]:
-        """Return every setting in effect, but passwords; broker.conf may differ (GET_BROKER_CONFIG).
+        """Return every setting in effect except passwords (GET_BROKER_CONFIG). broker.conf may differ.
 
-        :return: with the broker's release as :data:`RELEASE`.
+        :return: the settings, with the broker's release under the key :data:`RELEASE`.
         """
         return self._read(
             command.GET_BROKER_CONFIG,
@@ -107,15 +112,15 @@ class BrokerAdmin:
     def update_config(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Change settings and read them back (UPDATE_BROKER_CONFIG).
 
-        The broker rewrites its whole broker.conf. It says 0 for keys that it doesn't know, values that it
-        ignores, and when it can't write broker.conf: then the settings hold until it restarts. A lost answer
-        is no failure when the settings are there.
+        The broker rewrites its whole broker.conf. It reports success (code 0) even for keys that it doesn't
+        know and for values that it ignores. It also does so if it can't write broker.conf; then the settings
+        hold until it restarts. A lost answer is no failure if the settings have the new values.
 
-        :param settings: as the broker writes them: ``true``, ``48``.
+        :param settings: values in the broker's form, such as ``true`` or ``48``.
         :return: all settings, read afterwards.
-        :raises BadInputError: a setting that retention has no business with; nothing was sent.
-        :raises NotOnBrokerError: a setting that this broker doesn't have; nothing was sent.
-        :raises BrokerRefusedError: it said yes, and has another value.
+        :raises BadInputError: retention may not change a setting; nothing was sent.
+        :raises NotOnBrokerError: the broker doesn't have a setting; nothing was sent.
+        :raises BrokerRefusedError: the broker reported success, but has another value.
         """
         if foreign := sorted(settings.keys() - CHANGEABLE_SETTINGS):
             raise BadInputError(
@@ -152,31 +157,33 @@ class BrokerAdmin:
         if unanswered is not None:
             raise unanswered
         raise BrokerRefusedError(
-            f"{self.address}, request {command.UPDATE_BROKER_CONFIG}: the broker said that it changed its "
-            f"config, and has {', '.join(wrong)}. Give values as the broker writes them, or change them in "
-            "broker.conf.",
+            f"{self.address}, request {command.UPDATE_BROKER_CONFIG}: the broker reported that it changed "
+            f"its config, but has {', '.join(wrong)}. Give values as the broker writes them, or change them "
+            "in broker.conf.",
             may_have_acted=True,
         )
 
     def delete_expired_commitlog(self) -> None:
-        """Have up to 20 passes of deletion run, one each 10 s, whatever the hour (DELETE_EXPIRED_COMMITLOG).
+        """Trigger up to 20 passes of deletion, one each 10 s, at any hour (DELETE_EXPIRED_COMMITLOG).
 
-        Success only says that a counter was set: what went, the files and the min offset tell.
+        Success only means that a counter was set. The files and the min offset show which segments were
+        deleted.
 
-        :raises BrokerError: with ``may_have_acted`` when the counter may be set all the same.
+        :raises BrokerError: with ``may_have_acted`` if the counter may have been set nevertheless.
         """
         self._connection.act(command.DELETE_EXPIRED_COMMITLOG)
 
     def groups(self) -> frozenset[str]:
-        """Consumer groups that the broker has (GET_ALL_SUBSCRIPTIONGROUP_CONFIG)."""
+        """Return the broker's consumer groups (GET_ALL_SUBSCRIPTIONGROUP_CONFIG)."""
         return self._read(
             command.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, lambda answer: answers.groups(answer.body)
         )
 
     def clustering_subscriptions(self, group: str) -> frozenset[str]:
-        """Return the topics that a group's members subscribe to, as they said (GET_CONSUMER_CONNECTION_LIST).
+        """Return the topics to which a group's connected members subscribe, as they told the broker
+        (GET_CONSUMER_CONNECTION_LIST).
 
-        :return: none for a group without members now, or whose members each take every message.
+        :return: empty: the group has no members now, or its members each take every message.
         """
 
         def parse(answer: RemotingCommand) -> frozenset[str]:
@@ -194,7 +201,7 @@ class BrokerAdmin:
     def consumer_offsets(self) -> pa.Table:
         """Return every committed offset, light message queues included (GET_ALL_CONSUMER_OFFSET).
 
-        :return: as ``rocketmq.lag.consumer_offsets.consumer_offsets`` returns them.
+        :return: the same table as from ``rocketmq.lag.consumer_offsets.consumer_offsets``.
         """
 
         def parse(answer: RemotingCommand) -> pa.Table:
@@ -206,9 +213,9 @@ class BrokerAdmin:
         return self._read(command.GET_ALL_CONSUMER_OFFSET, parse, max_bytes=MAX_OFFSETS_BYTES)
 
     def view_message(self, physical_offset: int) -> bytes | None:
-        """The frame at a physical offset; None where the log has none (VIEW_MESSAGE_BY_ID).
+        """Return the frame at a physical offset; None: the log has no frame there (VIEW_MESSAGE_BY_ID).
 
-        :raises BrokerRefusedError: also where the offset lies within a frame.
+        :raises BrokerRefusedError: also if the offset is within a frame.
         """
         try:
             return self._read(

@@ -1,7 +1,8 @@
-"""Answers of brokers and name servers as dataclasses, and their decoding. Pure.
+"""Dataclasses for answers of brokers and name servers, and the decoding of answers. Pure.
 
-Each function raises :class:`AnswerError` for an answer that lacks what it must have; or another of
-``MALFORMED`` for one that no broker would give, which :func:`checked` turns into it.
+A function raises :class:`AnswerError` if an answer lacks something that it must have. For an answer that no
+broker would give, it may raise another error of ``MALFORMED``, which :func:`checked` turns into an
+:class:`AnswerError`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from storage_engine.rocketmq.format import fastjson
 from storage_engine.rocketmq.format.broker_config import has_timers
 
 MASTER_ID: Final = 0
-"""Broker id of a master (MixAll.MASTER_ID); slaves have higher ones."""
+"""Broker id of a master (MixAll.MASTER_ID); slaves have higher ids."""
 Parsed = TypeVar("Parsed")
 
 UNKNOWN_TIME: Final = -1
-"""Answer of brokers for the time of a message that isn't there."""
+"""Time that brokers report for a message that doesn't exist."""
 SECRET_SETTINGS: Final = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
-"""Settings that hold passwords, which a broker shows to anybody who may ask (AuthConfig)."""
+"""Settings with passwords, which a broker shows to everybody who may ask for its settings (AuthConfig)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,14 @@ class RuntimeInfo:
     """A broker's state (DefaultMessageStore#getRuntimeInfo, AdminBrokerProcessor#prepareRuntimeInfo).
 
     :param version: the broker's release, as in ``V5_3_3``.
-    :param boot_timestamp_ms: when this process started: another one is another process.
-    :param commitlog_max_offset: where the next message will begin.
-    :param commitlog_used_percent: of each commitlog path's partition, 0 to 100; None where it
-        can't tell.
-    :param earliest_message_timestamp_ms: store time of the first message; None for an empty log.
-    :param dispatch_behind_bytes: how far consume queues and index are behind the log.
-    :param timer_behind_messages: timer messages that are in the log, and not yet in the timer's.
-    :param values: everything that the broker said.
+    :param boot_timestamp_ms: start time of the broker's process; another time means another process.
+    :param commitlog_max_offset: offset at which the next message will begin.
+    :param commitlog_used_percent: used share of each commitlog path's partition, 0 to 100; None: the broker
+        can't measure it.
+    :param earliest_message_timestamp_ms: store time of the first message; None: the log is empty.
+    :param dispatch_behind_bytes: bytes by which consume queues and index are behind the log.
+    :param timer_behind_messages: number of timer messages in the log that are not yet in the timer log.
+    :param values: all values of the broker's answer.
     """
 
     version: str
@@ -63,7 +64,7 @@ class RuntimeInfo:
 class BrokerMembers:
     """The brokers of one name: a master and its slaves.
 
-    :param addresses: broker id → ``host:port``; id 0 is the master.
+    :param addresses: ``host:port`` by broker id; id 0 is the master's.
     """
 
     cluster: str
@@ -72,7 +73,7 @@ class BrokerMembers:
 
     @property
     def master(self) -> str | None:
-        """The master's address; None while there is none."""
+        """Return the master's address; None: there is no master now."""
         return self.addresses.get(MASTER_ID)
 
 
@@ -80,8 +81,8 @@ class BrokerMembers:
 class ClusterInfo:
     """One name server's knowledge of its cluster.
 
-    :param clusters: cluster → names of its brokers.
-    :param brokers: broker name → its members.
+    :param clusters: names of brokers by cluster.
+    :param brokers: members by broker name.
     """
 
     clusters: Mapping[str, tuple[str, ...]]
@@ -89,13 +90,13 @@ class ClusterInfo:
 
 
 class AnswerError(ValueError):
-    """An answer lacks something that it must have; the message says what was expected and found."""
+    """An answer lacks something that it must have. The message names what was expected and what was found."""
 
 
 def checked(parse: Callable[[], Parsed]) -> Parsed:
     """Return the result of ``parse`` on an answer.
 
-    :raises AnswerError: whatever is wrong with the answer.
+    :raises AnswerError: the answer is wrong, for whatever reason.
     """
     try:
         return parse()
@@ -108,7 +109,7 @@ def checked(parse: Callable[[], Parsed]) -> Parsed:
 def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
     """Read a broker's description of itself.
 
-    :param release: of the broker; "": it isn't known, then it has to say all that a newer one does.
+    :param release: the broker's release; "": unknown, and the answer must have all values of a newer release.
     """
     table = {str(key): str(value) for key, value in _table(_object(body), "table").items()}
     prefix = "commitLogDiskRatio_"
@@ -129,11 +130,13 @@ def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
 
 
 def confirmed_offset(body: bytes) -> int | None:
-    """Read up to where all connected replicas have a log (AutoSwitchHAService#getRuntimeInfo).
+    """Read the offset up to which all connected replicas have the log (AutoSwitchHAService#getRuntimeInfo).
 
-    Not only those in sync: of what a controller has just added to them the master may not know yet.
+    Not only the replicas in sync count: a controller may just have added one that the master doesn't know
+    yet.
 
-    :return: None: it is no master, or one in sync isn't connected, or no controller has chosen it yet.
+    :return: None: the broker is no master, a replica in sync isn't connected, or no controller has chosen the
+        broker as master yet.
     """
     found = _object(body)
     if _required(found, "master") != "True":
@@ -146,17 +149,17 @@ def confirmed_offset(body: bytes) -> int | None:
 
 
 def has_slaves(body: bytes) -> bool:
-    """Return whether a broker sends its log to others now (HAService#getRuntimeInfo)."""
+    """Return whether a broker now sends its log to other brokers (HAService#getRuntimeInfo)."""
     return bool(_list(_object(body).get("haConnectionInfo"), "haConnectionInfo"))
 
 
 def in_sync(body: bytes) -> frozenset[str]:
-    """Read the ids of the brokers that a controller has in sync (SyncStateSet)."""
+    """Read the ids of the brokers that are in sync for a controller (SyncStateSet)."""
     return frozenset(map(str, _list(_object(body).get("syncStateSet"), "syncStateSet")))
 
 
 def config(body: bytes) -> dict[str, str]:
-    """A broker's settings, without passwords. The broker escapes nothing (MixAll#properties2String)."""
+    """Read a broker's settings, without passwords. The broker escapes nothing (MixAll#properties2String)."""
     settings = {}
     for line in _decoded(body).splitlines():
         key, separator, value = line.partition("=")
@@ -170,12 +173,14 @@ def config(body: bytes) -> dict[str, str]:
 
 
 def groups(body: bytes) -> frozenset[str]:
-    """Names of the consumer groups that a broker has."""
+    """Read the names of a broker's consumer groups."""
     return frozenset(map(str, _table(_object(body), "subscriptionGroupTable")))
 
 
 def clustering_subscriptions(body: bytes) -> frozenset[str]:
-    """Topics that a group's connected members share among them; none for a group that broadcasts."""
+    """Read the topics whose messages a group's connected members share; empty: each member takes all messages
+    (broadcasting).
+    """
     found = _object(body)
     if _required(found, "messageModel") == "BROADCASTING":
         return frozenset()
@@ -194,9 +199,9 @@ def cluster_info(body: bytes) -> ClusterInfo:
 
 
 def message_at(body: bytes, physical_offset: int) -> bytes | None:
-    """The frame, where it is whole and is the one asked for.
+    """Return the frame if it is whole and begins at the requested offset; otherwise None.
 
-    A broker gives whatever lies at the offset, and its first frame for offset 0 (CommitLog#getData).
+    A broker returns any bytes at the offset, and for offset 0 its first frame (CommitLog#getData).
     """
     if len(body) < MIN_MESSAGE_BYTES:
         return None
@@ -230,7 +235,7 @@ def _object(body: bytes) -> dict[Any, Any]:
     except AnswerError:
         raise
     except ValueError as error:
-        raise AnswerError(f"expected an object in fastjson's dialect, found it broken {error}") from None
+        raise AnswerError(f"expected an object in fastjson's dialect, found a fault {error}") from None
     if not isinstance(found, dict):
         raise AnswerError(f"expected an object, found {str(found)[:40]!r}")
     return found

@@ -1,8 +1,8 @@
-"""Frames of the remoting protocol to commands and back, in both header serialisations. Pure.
+"""Conversion of the remoting protocol's frames to commands and back, in both header serialisations. Pure.
 
-A frame is: int length of what follows, int (serialisation type << 24 | header length), header, body.
-Whatever a peer sends is either a command or a :class:`FrameError`; no length in it is trusted beyond the
-bytes present.
+A frame is: int length of what follows, int (serialisation type << 24 | header length), header, body. Any
+bytes from a peer become either a command or a :class:`FrameError`. No length field is trusted beyond the
+bytes that were received.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from storage_engine.core.untrusted import MALFORMED
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""Bytes that brokers and Java clients accept in one frame (NettyDecoder,
-com.rocketmq.remoting.frameMaxLength)."""
+"""Most bytes that brokers and Java clients accept in one frame (NettyDecoder,
+com.rocketmq.remoting.frameMaxLength).
+"""
 
 FLAG_RESPONSE: Final = 1
 
@@ -27,11 +28,13 @@ LANGUAGES: Final = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS",
     "RUST", "NODE_JS",
 )  # fmt: skip
-"""By their code in a binary header (LanguageCode)."""
+"""Languages in the order of their codes in a binary header (LanguageCode)."""
 UNKNOWN_LANGUAGE: Final = "OTHER"
 
 _FIXED = struct.Struct(">hBhiii")
-"""Binary header: code, language, version, opaque, flag, length of the remark (RocketMQSerializable)."""
+"""Fixed part of a binary header: code, language, version, opaque, flag, length of the remark
+(RocketMQSerializable).
+"""
 UPDATE_BROKER_CONFIG: Final = 25
 GET_BROKER_CONFIG: Final = 26
 GET_BROKER_RUNTIME_INFO: Final = 28
@@ -67,7 +70,7 @@ SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
 CONSUMER_NOT_ONLINE: Final = 206
 
 NOT_BEGUN: Final = frozenset({SYSTEM_BUSY, REQUEST_CODE_NOT_SUPPORTED, NO_PERMISSION})
-"""Said before a request is looked at: nothing was done."""
+"""Response codes that a peer sends before it begins a request, so that nothing was done."""
 
 REMEDIES: Final[Mapping[int, str]] = {
     SYSTEM_BUSY: "Try again when the broker is less busy.",
@@ -80,24 +83,24 @@ REMEDIES: Final[Mapping[int, str]] = {
 
 
 class SerialiseType(IntEnum):
-    """Format of a header (SerializeType). A broker answers in its own (rocketmq.serialize.type)."""
+    """Format of a header (SerializeType). A broker answers in its own format (rocketmq.serialize.type)."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class FrameError(ValueError):
-    """The bytes are not a frame of this protocol; the message says what was expected and found."""
+    """The bytes are not a frame of this protocol. The message names what was expected and what was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemotingCommand:
     """A request or a response (RemotingCommand).
 
-    :param code: what is asked (RequestCode), or how it went (ResponseCode).
+    :param code: kind of request (RequestCode), or result (ResponseCode).
     :param opaque: number that a response shares with its request.
     :param flag: bits FLAG_RESPONSE and FLAG_ONE_WAY.
-    :param remark: a broker's words on a failure; empty for none.
+    :param remark: a broker's text on a failure; empty: none.
     :param version: ordinal of the sender's release (MQVersion); 0 asks for nothing newer than 3.0.
     """
 
@@ -116,7 +119,7 @@ class RemotingCommand:
 
 
 def encode(command: RemotingCommand) -> bytes:
-    """A whole frame, its length included."""
+    """Return a whole frame, with its length."""
     return frame_of(command, SerialiseType.JSON, _json_header(command))
 
 
@@ -134,7 +137,7 @@ def frame_of(command: RemotingCommand, serialise_type: SerialiseType, header: by
 def frame_length(prefix: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
     """Return how many bytes follow the first four of a frame.
 
-    :raises FrameError: no frame begins like this, or it is longer than allowed.
+    :raises FrameError: no frame begins with these bytes, or the frame is longer than allowed.
     """
     (length,) = struct.unpack(">i", prefix)
     if 4 <= length <= max_bytes:
@@ -149,7 +152,7 @@ def frame_length(prefix: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
 def decode(frame: bytes) -> RemotingCommand:
     """Decode the bytes that follow a frame's length.
 
-    :raises FrameError: it is not a frame.
+    :raises FrameError: the bytes are not a frame.
     """
     try:
         return _decode(frame)
@@ -219,7 +222,7 @@ def _read_json(data: bytes, body: bytes) -> RemotingCommand:
 
 
 def _shown(text: str) -> str:
-    """A text that can be written: JSON's escapes may make half a character, which nothing encodes."""
+    """Return a text that can be encoded. JSON's escapes may make half a character, which no encoding has."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

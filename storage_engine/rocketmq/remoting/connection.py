@@ -1,11 +1,11 @@
 """One connection to a broker or name server: address, connect, ask, time out. Every failure is one error.
 
-A request takes at most the connect and the request timeout together, a repeated read twice that. (Looking a
-host's name up takes as long as the system's resolver lets it.) A connection is closed after any failure, so
-that no late answer is taken for another's.
+A request takes at most the connect timeout plus the request timeout; a repeated read takes at most twice as
+long. (The lookup of a host's name takes as long as the system's resolver allows.) A connection is closed
+after any failure, so that no late answer is mistaken for the answer to another request.
 
-Signs requests with an access key, as brokers with authentication on (``authenticationEnabled``) ask for.
-Releases before 5.3.3 knew the same signature as ``aclEnable``; 5.3.3 has that setting but no longer reads
+Signs requests with an access key, which brokers require if authentication is on (``authenticationEnabled``).
+Before 5.3.3 the setting for the same signature was ``aclEnable``; 5.3.3 has that setting but no longer reads
 it.
 """
 
@@ -46,11 +46,13 @@ from storage_engine.rocketmq.remoting.command import (
 class Tls:
     """Proof of the peer's identity; brokers accept TLS unless ``tls.server.mode`` is disabled.
 
-    :param ca_file: PEM file of who signed the broker's certificate; None: the system's authorities.
-    :param server_name: name that the certificate must bear; None: the host of the address.
-    :param certificate_file: PEM file of our own certificate, for a broker that wants one.
-    :param key_file: PEM file of its key; None: in ``certificate_file``.
-    :param verify: False trusts anybody, as a broker in TLS test mode needs, which makes up its certificate.
+    :param ca_file: PEM file with the certificate of the authority that signed the broker's; None: the
+        system's authorities.
+    :param server_name: name that the certificate must have; None: the host of the address.
+    :param certificate_file: PEM file of our own certificate, for a broker that requires one.
+    :param key_file: PEM file of our certificate's key; None: the key is in ``certificate_file``.
+    :param verify: False: trust any certificate. A broker in TLS test mode needs this, since it generates its
+        own certificate.
     """
 
     ca_file: str | None = None
@@ -62,7 +64,7 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """Make the TLS context of a connection.
 
-        :raises BadInputError: a file is missing or isn't what it should be.
+        :raises BadInputError: a file is missing or has the wrong content.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
@@ -84,7 +86,7 @@ class Tls:
 class Access:
     """Credentials and TLS for brokers and name servers.
 
-    :param request_timeout_seconds: from the first byte of a request to the last of its answer.
+    :param request_timeout_seconds: time from the first byte of a request to the last byte of its answer.
     """
 
     connect_timeout_seconds: float = 5.0
@@ -94,9 +96,9 @@ class Access:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` to its parts; an IPv6 host may stand in brackets.
+    """Split ``host:port`` into its parts. An IPv6 host may be in brackets.
 
-    :raises BadInputError: it is something else.
+    :raises BadInputError: the text is something else.
     """
     host, _, port = address.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -117,9 +119,11 @@ class Credentials:
 
 
 def sign(fields: Mapping[str, str], body: bytes, credentials: Credentials) -> dict[str, str]:
-    """The fields of a request, with who asks and the signature (AclClientRPCHook, AclSigner).
+    """Return the fields of a request, with the access key and the signature added (AclClientRPCHook,
+    AclSigner).
 
-    Signed are the values of all fields, the access key's too, in the order of their names, then the body.
+    The signature covers the values of all fields, also of the access key, in the order of their names, and
+    then the body.
     """
     signed = {**fields, "AccessKey": credentials.access_key}
     content = "".join(signed[name] for name in sorted(signed)).encode() + body
@@ -128,15 +132,16 @@ def sign(fields: Mapping[str, str], body: bytes, credentials: Credentials) -> di
 
 
 BUSY_PAUSE_SECONDS: Final = 0.2
-"""Before a read that the broker was too busy for is asked once more."""
+"""Pause before a read is repeated for which the broker was too busy."""
 REMARK_CHARACTERS: Final = 1000
-"""Characters of a peer's remark in errors, reports and the journal: some brokers send a stack trace."""
+"""Most characters of a peer's remark in errors, reports and the journal. Some brokers send a stack trace."""
 _CHUNK_BYTES: Final = 1 << 20
-"""Memory for an answer grows by no more than this beyond what has arrived."""
+"""Most bytes by which the memory for an answer exceeds the received bytes."""
 
 
 class Connection:
-    """Asks one peer, one request at a time; may be shared by threads. Connects at the first request.
+    """Connection to one peer, for one request at a time. Threads may share it. It connects at the first
+    request.
 
     :param address: ``host:port``.
     :raises BadInputError: the address or a TLS file can't be used.
@@ -159,7 +164,7 @@ class Connection:
         self.close()
 
     def access_elsewhere(self, timeout_seconds: float) -> Access:
-        """Return how the same peer is spoken to at another of its addresses."""
+        """Return the access to the same peer at another of its addresses."""
         tls = self._access.tls
         return replace(
             self._access,
@@ -169,7 +174,7 @@ class Connection:
         )
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection. The next request opens a new one."""
         with self._lock:
             self._close()
 
@@ -186,13 +191,14 @@ class Connection:
         accept: Collection[int] = (command.SUCCESS,),
         max_bytes: int = MAX_FRAME_BYTES,
     ) -> RemotingCommand:
-        """Ask for something that changes nothing; once more where the connection broke or the peer was busy.
+        """Send a request that changes nothing. Send it once more if the connection broke or the peer was
+        busy.
 
-        :param fields: the request's extFields; all travel as texts.
-        :param accept: response codes that are an answer.
-        :param max_bytes: longest answer that is taken.
-        :raises BrokerUnavailableError: no answer, or none in time.
-        :raises BrokerProtocolError: the answer is none.
+        :param fields: the request's extFields; all are sent as texts.
+        :param accept: response codes that count as an answer.
+        :param max_bytes: most bytes of an answer that are accepted.
+        :raises BrokerUnavailableError: there is no answer, or none in time.
+        :raises BrokerProtocolError: the answer is malformed.
         :raises BrokerRefusedError: the answer has another code.
         """
         with self._lock:
@@ -212,9 +218,10 @@ class Connection:
     def act(
         self, code: int, fields: Mapping[str, object] | None = None, *, body: bytes = b""
     ) -> RemotingCommand:
-        """Ask for a change, once, over a fresh connection. What fails after it was sent says so.
+        """Send a request for a change, once, over a new connection. If it fails after it was sent, the error
+        says so.
 
-        :raises BrokerError: as :meth:`read`; ``may_have_acted`` tells whether the change may have been made.
+        :raises BrokerError: see :meth:`read`; ``may_have_acted`` tells whether the change may have been made.
         """
         with self._lock:
             self._close()
@@ -342,7 +349,7 @@ class Connection:
         return "; one with tls.server.mode=enforcing closes connections without TLS"
 
     def what(self, code: int) -> str:
-        """Return whom a request is for and what it asks, as an error begins."""
+        """Return the beginning of an error: the peer's address and the request."""
         return f"{self.address}, request {code} ({command.NAMES.get(code, 'unnamed')})"
 
     def _close(self) -> None:

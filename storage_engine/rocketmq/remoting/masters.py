@@ -1,8 +1,9 @@
-"""Brokers found through name servers, and who else is, or is registered as, the master of a broker's name.
+"""Search for brokers through name servers, and for other brokers that are, or are registered as, the master
+of a broker's name.
 
-A name server knows one master of a name, the one that registered last: of two, each look shows one. Name
-servers know nothing of each other. So the replicas that an earlier look has seen are asked themselves.
-Nothing is deleted while there may be two.
+A name server knows only one master of a name, the one that registered last. If there are two, each look shows
+only one of them. Name servers know nothing of each other. So replicas that an earlier look has seen are asked
+directly. While there may be two masters, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _T = TypeVar("_T")
 
 
 class NameServers:
-    """Asks name servers in their order; the first that answers counts.
+    """Access to name servers. They are asked in their order, and the first answer counts.
 
     :param addresses: ``host:port``, several separated by ``;``, as in a broker's ``namesrvAddr``.
-    :raises BadInputError: there is no address, or it can't be one.
+    :raises BadInputError: there is no address, or one is malformed.
     """
 
     def __init__(self, addresses: str, access: Access | None = None) -> None:
@@ -54,9 +55,10 @@ class NameServers:
         self._access = access
 
     def cluster_info(self) -> ClusterInfo:
-        """All clusters and their brokers (GET_BROKER_CLUSTER_INFO).
+        """Return all clusters and their brokers (GET_BROKER_CLUSTER_INFO).
 
-        :raises BrokerUnavailableError: no name server can be asked; the message has each one's reason.
+        :raises BrokerUnavailableError: no name server can be asked; the message has the reason for each of
+            them.
         """
 
         def ask(connection: Connection) -> ClusterInfo:
@@ -66,7 +68,7 @@ class NameServers:
         return self._first(ask)
 
     def broker(self, name: str) -> BrokerMembers:
-        """Master and slaves of a broker name, as registered now.
+        """Return the master and the slaves that are now registered under a broker name.
 
         :raises NotOnBrokerError: no broker of this name is registered.
         :raises BrokerUnavailableError: no name server can be asked.
@@ -106,11 +108,12 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Findings about the other brokers of a name.
+    """Findings about the other brokers with a broker's name.
 
-    :param masters: who else is its master, or is registered as that, as clauses.
-    :param unknown: who can't be asked about that, as clauses.
-    :param addresses: of all that have the name or are registered under it, masters and slaves.
+    :param masters: other brokers that are, or are registered as, the master of the name, as clauses.
+    :param unknown: brokers and servers that can't be asked about this, as clauses.
+    :param addresses: addresses of all brokers that have the name or are registered under it, masters and
+        slaves.
     :param in_group: whether the broker has replicas, or a controller that may give it some.
     """
 
@@ -121,7 +124,9 @@ class Replicas:
 
     @property
     def why_kept(self) -> str:
-        """Return why nothing may be deleted; "": it is the only master, or has no replicas."""
+        """Return the reason why nothing may be deleted; "": the broker is the only master, or has no
+        replicas.
+        """
         if self.masters:
             return (
                 f"expected one master of this broker's name, found that {'; '.join(self.masters)}. While two "
@@ -140,8 +145,8 @@ class Replicas:
     def check_only_master(self, root: Path) -> None:
         """Check that a broker is the only master of its name.
 
-        :param root: of the broker's store.
-        :raises GateRefusedError: it may not be.
+        :param root: root of the broker's store.
+        :raises GateRefusedError: another master may exist.
         """
         if self.why_kept:
             raise GateRefusedError(f"{root}: {self.why_kept}. Nothing was deleted, and it stays archived.")
@@ -149,12 +154,13 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroup:
-    """A broker and those that have its name, and how they are asked.
+    """A broker and the other brokers with its name, and the way to ask them.
 
-    :param settings: the broker's; of a stopped one those of its broker.conf.
-    :param address: of the broker; "": it is stopped.
-    :param boot_timestamp_ms: asks for that of its process, which tells it from others; None: it is stopped.
-    :param name_servers: as they are reached from here; "": as the settings say.
+    :param settings: the broker's settings; for a stopped broker those of its broker.conf.
+    :param address: the broker's address; "": it is stopped.
+    :param boot_timestamp_ms: returns the start time of the broker's process, which distinguishes it from
+        others; None: the broker is stopped.
+    :param name_servers: addresses at which name servers are reached from here; "": those in the settings.
     """
 
     settings: Mapping[str, str]
@@ -169,7 +175,7 @@ class BrokerGroup:
         """Ask which other brokers of this name are, or may be, the master.
 
         :param known: addresses of replicas that earlier looks have seen.
-        :param has_slaves: tells whether the broker has slaves; called where nothing else tells of replicas.
+        :param has_slaves: returns whether the broker has slaves; called only if nothing else shows replicas.
         :raises BrokerError: the broker itself can't be asked.
         """
         if not self.settings.get(NAME, "").strip():
@@ -226,7 +232,9 @@ class BrokerGroup:
         return claims, slaves, unknown
 
     def _members(self, server: str) -> Mapping[int, str] | str:
-        """Return addresses by broker id that a name server has under the name; or why it can't be asked."""
+        """Return the addresses, by broker id, that a name server has under the broker's name; or the reason
+        why it can't be asked.
+        """
         try:
             brokers = NameServers(server, self._access).cluster_info().brokers
         except (BrokerError, BadInputError) as error:
@@ -235,15 +243,19 @@ class BrokerGroup:
         return {} if members is None or self._is_elsewhere(members.cluster) else members.addresses
 
     def _is_elsewhere(self, cluster: str) -> bool:
-        """Return whether a cluster is another than the broker's; an unknown one may be."""
+        """Return whether a cluster is certainly another than the broker's. An unknown cluster may be the
+        same.
+        """
         return "" not in (own := self.settings.get(CLUSTER, "").strip(), cluster) and own != cluster
 
     def is_alone_in_sync(self, identity: str) -> bool:
-        """Return whether a controller has the broker as the only one in sync, so that it elects no other.
+        """Return whether the broker is the only one in sync for a controller, so that no other can be
+        elected.
 
-        Who joins has to have this broker's whole log (AutoSwitchHAService#maybeExpandInSyncStateSet).
+        A broker that joins must first have this broker's whole log
+        (AutoSwitchHAService#maybeExpandInSyncStateSet).
 
-        :param identity: cluster, name and id as the broker keeps them (``brokerIdentity``).
+        :param identity: cluster, name and id in the broker's own form (content of ``brokerIdentity``).
         """
         *names, number = identity.strip().rsplit("#", 2)
         if names != [self.settings.get(key, "").strip() for key in (CLUSTER, NAME)]:
@@ -257,7 +269,7 @@ class BrokerGroup:
     def _ask_controller(self) -> RemotingCommand:
         """Ask for the master and for the brokers in sync with it.
 
-        :raises BrokerError: none of the controllers says it.
+        :raises BrokerError: no controller answers.
         """
         for address in (controllers := _listed(self.settings.get(CONTROLLERS, ""))):
             try:
@@ -270,7 +282,7 @@ class BrokerGroup:
         raise BadInputError(f"a controller, as nothing says where one is ({CONTROLLERS})")
 
     def _role(self, address: str) -> str:
-        """Return the role that a broker reports; "": no broker answers there, or one of another name."""
+        """Return the role of the broker at an address; "": no broker is there, or one with another name."""
         if not address:
             return ""
         try:
@@ -298,7 +310,7 @@ def _takes_connections(address: str) -> bool:
 
 
 def _registered_as(settings: Mapping[str, str]) -> str:
-    """Return the address by which others know a broker; "": its settings don't say."""
+    """Return the address under which a broker registers; "": its settings don't have it."""
     host, port = (settings.get(key, "").strip() for key in ("brokerIP1", "listenPort"))
     return f"{host}:{port}" if host and port else ""
 
@@ -308,6 +320,6 @@ def _listed(addresses: str) -> list[str]:
 
 
 def _ask_each(ask: Callable[[str], Found], addresses: Sequence[str]) -> list[Found]:
-    """Ask all at once: what doesn't answer costs one timeout."""
+    """Ask all addresses at the same time, so that silent ones cost only one timeout."""
     with ThreadPoolExecutor(max(1, len(addresses))) as threads:
         return list(threads.map(ask, addresses))

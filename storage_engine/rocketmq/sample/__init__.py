@@ -1,1 +1,1 @@
-"""Sample stores: what a broker would have written within some days, made from a seed."""
+"""Sample stores, made from a seed: they are like stores that a broker has written within some days."""

@@ -1,4 +1,6 @@
-"""Compiled writing of messages as a client sends a batch (MessageDecoder#encodeMessages)."""
+"""Compiled writing of messages in the form in which a client sends a batch
+(MessageDecoder#encodeMessages).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from storage_engine.native import copy_bytes, int64, kernel, store_be_i16, store
 from storage_engine.rocketmq.codec.frame_kernels import Ints64
 
 HEADER_BYTES = 20
-"""Of a message: its size, magic, CRC, flag and the length of its body."""
+"""Bytes before a message's body: its size, magic, CRC, flag and the length of its body."""
 
 
 @kernel
@@ -20,11 +22,12 @@ def write_messages(
     starts: Ints64,
     out: int,
 ) -> None:
-    """Write messages one behind the other.
+    """Write consecutive messages.
 
-    :param pool: address that the sources of bodies are counted from.
-    :param properties: address of the first row of properties, each ``row_bytes`` behind the one before.
-    :param starts: place of each message in ``out``, which has room for all.
+    :param pool: address from which the sources of bodies are counted.
+    :param properties: address of the first row of properties; each further row is ``row_bytes`` behind the
+        one before.
+    :param starts: position of each message in ``out``, which has room for all messages.
     """
     for i in range(len(sources)):
         at = out + starts[i]

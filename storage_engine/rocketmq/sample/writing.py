@@ -1,11 +1,11 @@
-"""Writing a sample store: our engine takes messages by a clock that runs through the days.
+"""Writing of a sample store: our engine stores messages by a clock that runs through the days.
 
-Nothing is written by a thread or at a time of the machine's, so that the same request gives the same bytes.
-A delayed message waits in its level's queue until it is due (ScheduleMessageService). A half message waits
+Neither threads nor the machine's clock have an influence, so that the same request gives the same bytes. A
+delayed message waits in its level's queue until it is due (ScheduleMessageService). A half message waits
 until an operation message names it; a commit writes it once more (EndTransactionProcessor).
 
-Messages of a sample store: who sends how much to which queue, and when. Every message is distinct. Bodies are
-slices of generated JSON and compress about as such bodies do.
+The producers of a sample store decide how much is sent to which queue, and when. Every message is distinct.
+Bodies are slices of generated JSON, and compress about as well as real JSON.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ from storage_engine.rocketmq.store import store_lock
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
-"""Share of batches that one comes before; a batch has 32 messages on average."""
+"""Share of batches before which a delayed message, or a transaction, is sent. A batch has 32 messages on
+average.
+"""
 
 _ROLLBACK_SHARE = 0.2
 _UNDECIDED_SHARE = 0.002
@@ -64,7 +66,7 @@ _PRODUCERS = "sample_producers"
 Put = Callable[[NewMessage, int], PutResult]
 """Stores a message at a store time."""
 _GROUPS = (("billing", 0.0), ("search", 0.001), ("reports", 0.4))
-"""Consumer groups of a topic, and which share of its messages each still has to read."""
+"""Consumer groups of a topic, each with the share of messages that it still has to read."""
 _LAGGING_SHARE = 0.1
 _EVERY_SECOND = 2
 _OWN_TOPICS = (SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC)
@@ -127,40 +129,44 @@ class _Wanted:
         )
 
     def parked(self, topic: str, queue_id: int, extra: dict[str, str]) -> NewMessage:
-        """Return it as it waits in a topic of the broker's."""
+        """Return the message in the form in which it waits in one of the broker's own topics."""
         real = {"REAL_TOPIC": self.topic, "REAL_QID": str(self.queue_id)}
         properties = {**self.properties, **real, **extra}
         return replace(self, topic=topic, queue_id=queue_id, properties=properties).message()
 
 
 class SpecialMessages:
-    """Sends delayed messages and transactions, and does what the broker does when their time comes."""
+    """Sends delayed messages and transactions. Delivers or decides them at their time, as the broker
+    would.
+    """
 
     def __init__(self, producers: Producers, put: Put, delays_ms: tuple[int, ...]) -> None:
         self._producers, self._put, self._delays_ms = producers, put, delays_ms
         self._due: list[tuple[int, int, Callable[[int], None]]] = []
         self._number = 0
         self.delivered = [0] * len(delays_ms)
-        """By delay level less one: how many of its messages were delivered."""
+        """Number of delivered messages of each delay level; the index is the level minus one."""
         self.waiting = 0
         self._halves = 0
         self._operations = 0
         self._decided_by: dict[int, int] = {}
-        """By queue offset of a half message: that of the operation message that names it."""
+        """Queue offset of the operation message for each decided half message, by the half message's queue
+        offset.
+        """
 
     @property
     def undecided(self) -> int:
-        """Return how many transactions nobody has decided."""
+        """Return the number of undecided transactions."""
         return self._halves - len(self._decided_by)
 
     def work_until(self, store_ms: int) -> None:
-        """Deliver and decide what is due by now, in order."""
+        """Deliver messages and decide transactions that are due by this time, in order."""
         while self._due and self._due[0][0] <= store_ms:
             due_ms, _, act = heapq.heappop(self._due)
             act(due_ms)
 
     def send_delayed(self, topic: str, born_host: bytes, store_ms: int) -> None:
-        """Send a message that waits for its level's time."""
+        """Send a delayed message, which waits for its level's time."""
         level = 1 + int(self._producers.chance() * len(self._delays_ms))
         wanted = self._wanted(topic, born_host, store_ms)
         self._put(wanted.parked(SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)}), store_ms)
@@ -174,7 +180,7 @@ class SpecialMessages:
         self._at(store_ms + self._delays_ms[level - 1], deliver)
 
     def send_transaction(self, topic: str, born_host: bytes, store_ms: int) -> None:
-        """Send a half message, and let its producer decide about it later, or never."""
+        """Send a half message, and plan the decision of its producer for later. A few are never decided."""
         wanted = self._wanted(topic, born_host, store_ms)
         wanted.properties["PGROUP"] = _PRODUCERS
         half = self._put(wanted.parked(HALF_TOPIC, 0, {"TRAN_MSG": "true"}), store_ms)
@@ -205,9 +211,10 @@ class SpecialMessages:
             self._at(store_ms + int(self._producers.chance() * _LONGEST_DECISION_MS), decide)
 
     def positions(self) -> dict[str, dict[int, int]]:
-        """Return how far the broker's own group has read the topics of transactions.
+        """Return the positions of the broker's own group in the topics of transactions.
 
-        It stays before the first half message that is undecided, and before what names later ones.
+        The group stays before the first undecided half message, and before the operation messages for later
+        half messages.
         """
         if not self._halves:
             return {}
@@ -236,17 +243,17 @@ class SpecialMessages:
 
 
 _UNFINISHED = ".unfinished"
-"""The store until it is whole; it then gets its name."""
+"""Name of the store's directory until the store is complete."""
 _CONF = "broker.conf"
 _LEAST_SEGMENT_BYTES = 1 << 20
 _DISPATCH_BYTES = 16 << 20
-"""Written before queues and index get their entries."""
+"""Bytes of messages that are written before queues and index get their entries."""
 
 
 def write_sample(request: SampleRequest) -> SampleStore:
     """Write a store that was stopped cleanly, and its broker.conf beside it.
 
-    A try that was cut short leaves nothing that keeps the next one from beginning again.
+    After an interrupted attempt, the next one can begin again.
 
     :raises BadInputError: the directory has something in it, or the log's files are too small.
     :raises OSError: the disk refuses.
@@ -305,10 +312,11 @@ def write_sample(request: SampleRequest) -> SampleStore:
 
 
 def _clear(directory: Path) -> None:
-    """Make sure that nothing is in a directory but what a try that was cut short left, and remove that.
+    """Make sure that a directory is empty, except for the rest of an interrupted attempt, and remove this
+    rest.
 
-    :raises BadInputError: something else is.
-    :raises StoreBusyError: that try still writes.
+    :raises BadInputError: the directory has something else.
+    :raises StoreBusyError: the earlier attempt is still writing.
     """
     if not directory.exists():
         return
@@ -326,7 +334,7 @@ def _clear(directory: Path) -> None:
 
 
 class _Clock:
-    """The store time, which the messages move."""
+    """Clock of store times, which the messages move on."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -351,7 +359,7 @@ class _Times:
 
 
 class _Writer:
-    """Writes producers' messages, and the broker's own ones, into the store."""
+    """Writes producers' messages and the broker's own messages into the store."""
 
     def __init__(self, store: MessageStore, clock: _Clock, producers: Producers) -> None:
         self._store, self._clock, self._producers = store, clock, producers
@@ -360,7 +368,7 @@ class _Writer:
         self._undispatched_bytes = 0
 
     def write(self, batch: SentBatch) -> None:
-        """Put a batch, and before it what is due by its time."""
+        """Write a batch, and before it all messages that are due by its time."""
         self.special.work_until(batch.store_ms)
         if self._producers.chance() < DELAYED_SHARE:
             self.special.send_delayed(batch.topic, batch.born_host, batch.store_ms)
@@ -380,7 +388,9 @@ class _Writer:
         self._note(self._store.put_batch(sent))
 
     def finish(self, end_ms: int) -> None:
-        """Do the work that is due by the end, and leave a delayed message and a transaction pending."""
+        """Do all work that is due by the end. Then send one delayed message and one transaction, which stay
+        pending.
+        """
         self.special.work_until(end_ms)
         topic = self._producers.topics[0]
         self.special.send_delayed(topic, STORE_HOST, end_ms)
@@ -409,7 +419,9 @@ class _Writer:
 
 
 def _set_times(layout: StoreLayout, times: _Times, end_ms: int) -> None:
-    """Give each file the mtime that it would have: that of the last message in it, or pointed to by it."""
+    """Set each file's mtime to its real value: the time of the last message that it contains, or to which it
+    points.
+    """
     for path in sorted(layout.root.rglob("*")):
         if path.is_file():
             _set_time(path, end_ms)
@@ -430,7 +442,7 @@ def _set_time(path: Path, time_ms: int) -> None:
 
 
 def sample_settings(root: Path, segment_bytes: int) -> dict[str, str]:
-    """Return the settings of a sample store's broker: small files, so that there are many."""
+    """Return the settings of a sample store's broker, with small files, so that there are many of them."""
     entries = 15_000
     return {
         "storePathRootDir": str(root),
@@ -443,14 +455,14 @@ def sample_settings(root: Path, segment_bytes: int) -> dict[str, str]:
 
 
 def _broker_conf(values: Mapping[str, str]) -> bytes:
-    """Return settings as a broker reads them."""
+    """Return settings in the form of broker.conf."""
     return "".join(f"{key}={value}\n" for key, value in values.items()).encode()
 
 
 def _group_offsets(ends: Ends) -> tuple[Offsets, int]:
-    """Return how far each consumer group has read, and how many groups are far behind.
+    """Return the offsets of each consumer group, and the number of groups that are far behind.
 
-    :param ends: of queues, by topic and queue id.
+    :param ends: ends of queues, by topic and queue id.
     """
     offsets: Offsets = {}
     lagging = 0
@@ -471,8 +483,8 @@ def _group_offsets(ends: Ends) -> tuple[Offsets, int]:
 def _config_files(ends: Ends, delivered: list[int], offsets: Offsets) -> dict[str, bytes]:
     """Return the files of ``config`` by their path below the store's root.
 
-    :param delivered: by delay level less one, how many messages of it were delivered.
-    :param offsets: of all groups, the broker's own too.
+    :param delivered: number of delivered messages of each delay level; the index is the level minus one.
+    :param offsets: offsets of all groups, also of the broker's own.
     """
     rows = sorted((topic, queue, end - 1, False) for (topic, queue), end in ends.items())
     columns = zip(*rows, strict=True)
@@ -498,7 +510,7 @@ def _config_files(ends: Ends, delivered: list[int], offsets: Offsets) -> dict[st
 
 
 def _group(name: str) -> dict[str, Any]:
-    """Return a SubscriptionGroupConfig; what isn't said is the broker's default."""
+    """Return a SubscriptionGroupConfig. Missing values have the broker's defaults."""
     return {
         "groupName": name,
         "consumeEnable": True,
@@ -519,8 +531,8 @@ def _json(content: dict[str, Any]) -> bytes:
 class SentBatch:
     """Messages of one queue that were sent at once.
 
-    :param messages: as a client sends them.
-    :param number: of the first one among all messages that producers send.
+    :param messages: the messages in a client's form.
+    :param number: number of the first message among all messages that producers send.
     """
 
     topic: str
@@ -572,7 +584,7 @@ class Producers:
         return float(self._random.random())
 
     def store_ms(self, number: int) -> int:
-        """Return when a message arrives: more of them by day than by night."""
+        """Return the time at which a message arrives. More messages arrive by day than by night."""
         share = (number + 1) / self._messages
         days = self._span_ms / DAY_MS
         waves = 0.5 * math.sin(2 * math.pi * days * share) / (2 * math.pi * days)
@@ -614,7 +626,9 @@ class Producers:
             )
 
     def _body_bytes(self, topics: Longs) -> Longs:
-        """Draw lengths: most near the topic's own, some far longer, some empty."""
+        """Draw lengths of bodies. Most are near the topic's typical length, some are far longer, and some are
+        0.
+        """
         random = self._random
         spread = random.lognormal(-0.18, 0.6, len(topics))
         lengths = np.minimum(self._mean_bytes[topics] * spread, _LONGEST_BODY_BYTES).astype(np.int64)
@@ -623,7 +637,7 @@ class Producers:
         return np.asarray(lengths, np.int64)
 
     def _properties(self, number: int, count: int) -> tuple[Bytes, Longs]:
-        """Make rows of properties, and how long each is."""
+        """Make rows of properties, and the length of each."""
         random = self._random
         rows = np.tile(np.frombuffer(_ROW, np.uint8), (count, 1))
         numbers = number + np.arange(count, dtype=np.int64)

@@ -1,10 +1,11 @@
 """A RocketMQ store as retention sees it: settings, rules and files behind one small interface.
 
-The causes of a cleanup by clock and disks alone, for who waits for one. Reads no file of the store.
+The causes of a cleanup can also be found from clock and disks alone, without reading a file of the store, for
+callers that wait for a cause.
 
-Replicas of a pair: the name of their common log, and the equal bytes at the same offsets. A master and its
-slaves have equal segments, and so has who is promoted, up to where it was behind. Names alone prove nothing:
-brokers of several clusters may share them.
+Replicas have a common name for their log, and equal bytes at the same offsets. A master and its slaves have
+equal segments. A promoted slave has them, too, up to the offset that it had copied. Names alone prove
+nothing, since brokers of several clusters may share them.
 """
 
 from __future__ import annotations
@@ -83,14 +84,16 @@ from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_u
 from storage_engine.same_bytes.removing import remove_unchanged
 
 _BEFORE, _LAST = "message_before", "last_message"
-"""In a receipt's evidence: SHA-256 of the last message of the segment before, and of the segment itself."""
+"""Keys in a receipt's evidence: SHA-256 of the last message of the segment before, and of the last message of
+the segment itself.
+"""
 _CHUNK_BYTES = 1 << 20
 
 
 def contexts_of(
     config: BrokerConfig, layout: StoreLayout, segments: Sequence[Segment]
 ) -> Mapping[SegmentId, SegmentContext]:
-    """Return the facts that a broker's replicas share with it; empty where its name or cluster is unknown.
+    """Return the facts that a broker's replicas share with it; empty: its name or cluster is unknown.
 
     :raises OSError: a file can't be read.
     """
@@ -110,14 +113,14 @@ def contexts_of(
 
 
 def _last_message_sha256(path: Path, base_offset: int) -> str:
-    """Return the SHA-256 of a segment's last message, by whatever name; "": none is found near its end."""
+    """Return the SHA-256 of a segment's last message, at any path; "": no message is found near its end."""
     with mapped(path) as data:
         message = last_message(data, base_offset)
     return hashlib.sha256(message).hexdigest() if message else ""
 
 
 def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | None:
-    """Return the SHA-256 of a log's bytes [first, end); None: its files don't have them all.
+    """Return the SHA-256 of a log's bytes [first, end); None: its files don't have all of them.
 
     :param segments: oldest first.
     :raises OSError: a file can't be read.
@@ -138,9 +141,10 @@ def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | Non
 
 
 def continues(left: Receipt, right: Receipt) -> bool:
-    """Return whether a segment was written behind the very segment that another replica archived.
+    """Return whether a segment directly continues the segment that another replica archived.
 
-    Each message bears its offsets and its store time, so that equal last messages mean equal logs before.
+    Each message contains its offsets and its store time. So if the last messages are equal, the logs before
+    them are equal, too.
     """
     before = right.known.get(_BEFORE)
     same_log = left.log_id is not None and left.log_id == right.log_id
@@ -150,7 +154,7 @@ def continues(left: Receipt, right: Receipt) -> bool:
 def watch(layout: StoreLayout, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> Watch:
     """Apply the rules to this machine's disks and the clock.
 
-    :param zone: in which deleteWhen is meant.
+    :param zone: time zone of deleteWhen.
     """
     log_disks = [DiskUsage.of(path) for path in layout.commitlog_paths]
     return watch_levels(log_disks, DiskUsage.of(layout.consumequeue), config, now_ms, zone)
@@ -163,12 +167,12 @@ def watch_levels(
     now_ms: int,
     zone: ZoneInfo,
 ) -> Watch:
-    """Apply the rules to disks, wherever they were measured, and the clock.
+    """Apply the rules to the clock and to disks that were measured on any host.
 
-    With replicasPerDiskPartition > 1 the store's own size counts too, which takes a full snapshot to
-    know; here it is unknown and so no cause.
+    With replicasPerDiskPartition > 1 the store's own size counts as well. Only a full snapshot has it; here
+    it is unknown, and so no cause.
 
-    :param zone: in which deleteWhen is meant.
+    :param zone: time zone of deleteWhen.
     """
     snapshot = StoreSnapshot(
         broker=BROKER,
@@ -198,7 +202,9 @@ def watch_levels(
 
 @dataclass(frozen=True, slots=True)
 class MarkedHold(StoreHold):
-    """A hold as the marker in a store tells of it: its broker is stopped, so that nothing has to be held."""
+    """A hold that is known only by the marker in a store. The broker is stopped, so nothing has to be
+    held.
+    """
 
     root: Path
 
@@ -209,7 +215,7 @@ class MarkedHold(StoreHold):
 
 @dataclass(frozen=True, slots=True)
 class LogReplicas(StoreReplicas):
-    """A log compared with those of other brokers of its name."""
+    """Comparison of a log with the logs of other brokers with the same name."""
 
     config: BrokerConfig
     layout: StoreLayout
@@ -223,7 +229,7 @@ class LogReplicas(StoreReplicas):
 
 @dataclass(frozen=True, slots=True)
 class FileConsumers(StoreConsumers):
-    """Consumers by a stopped broker's files."""
+    """Consumers, from a stopped broker's files."""
 
     layout: StoreLayout
 
@@ -250,7 +256,7 @@ class FileConsumers(StoreConsumers):
 
 @dataclass(frozen=True, slots=True)
 class FileCourse(StoreCourse):
-    """Deletions to come, by a broker's settings and its files."""
+    """Future deletions, computed from a broker's settings and files."""
 
     layout: StoreLayout
     config: BrokerConfig
@@ -280,7 +286,7 @@ class FileCourse(StoreCourse):
 
 @dataclass(frozen=True, slots=True)
 class FileCauses(StoreCauses):
-    """Causes for a cleanup, by a broker's settings, its disks and the clock."""
+    """Causes of a cleanup, from a broker's settings, its disks and the clock."""
 
     layout: StoreLayout
     config: BrokerConfig
@@ -297,7 +303,7 @@ class FileCauses(StoreCauses):
 
 @dataclass(frozen=True, slots=True)
 class FileProcess(StoreProcess):
-    """The process that has a store, and its broker's progress, by its files."""
+    """The process that has a store's lock, and the broker's progress, from the store's files."""
 
     layout: StoreLayout
 
@@ -320,7 +326,9 @@ class FileProcess(StoreProcess):
 
 @dataclass(frozen=True, slots=True)
 class FileShield(StoreShield):
-    """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
+    """Needs of a shield beside a stopped broker. It deletes nothing, so its rules set no limit for the
+    shield.
+    """
 
     files: RocketMQStore
 
@@ -334,10 +342,10 @@ class FileShield(StoreShield):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedLog(LockedStore):
-    """A stopped broker's store.
+    """A stopped broker's store, under its lock.
 
-    :param memory: of a hold beside its running broker, which knows that broker's replicas.
-    :param only_master: has something once nobody else was found to be the master of the broker's name.
+    :param memory: memory of an earlier hold beside the running broker, which has the broker's replicas.
+    :param only_master: not empty after a check has found no other master of the broker's name.
     """
 
     layout: StoreLayout
@@ -346,9 +354,10 @@ class LockedLog(LockedStore):
     only_master: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
-        """Ask once who else is the master of the broker's name: this one is, once it is started.
+        """Check once that no other broker is the master of the broker's name: this broker becomes the master
+        when it starts.
 
-        A slave isn't, unless a controller gives the roles.
+        A slave doesn't become the master, so it isn't checked, except if a controller decides the roles.
         """
         # Loading Arrow takes longer than most plans do.
         from storage_engine.rocketmq.remoting.masters import BrokerGroup
@@ -366,8 +375,8 @@ class LockedLog(LockedStore):
 class QueuesAndIndex(StoreDependents):
     """Consume queues and index.
 
-    :param left_out: why files were left out when they were looked for last.
-    :param attempts: how often what a running broker may be writing to is looked at.
+    :param left_out: reasons why the last search left files out.
+    :param attempts: number of attempts to read files to which a running broker may be writing.
     """
 
     layout: StoreLayout
@@ -402,11 +411,12 @@ class QueuesAndIndex(StoreDependents):
 
 @dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
-    """A stopped broker's store, or a log of which nothing is deleted: then only looking and archiving work.
+    """A stopped broker's store. If only its log can be read, it can be inspected and archived, but nothing is
+    deleted.
 
-    :param opened_by: where its settings come from.
-    :param left_out: why files were left out of the last look at dependents.
-    :param memory: of a hold beside its running broker.
+    :param opened_by: settings with which it was opened.
+    :param left_out: reasons why the last search for dependents left files out.
+    :param memory: memory of a hold beside its running broker.
     """
 
     files: RocketMQStore
@@ -462,7 +472,9 @@ class RocketMQBrokerStore(BrokerStore):
         return MarkedHold(self.files.layout.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """A hold outlives its broker: the segments are as old as they were without it."""
+        """Return the store's snapshot. A hold may outlive its broker, so segments have the mtimes that they
+        had before the hold.
+        """
         return self._as_without_hold(self.files.snapshot(now_ms))
 
     def glance(self, now_ms: int) -> StoreSnapshot:
@@ -477,7 +489,9 @@ class RocketMQBrokerStore(BrokerStore):
         return replace(seen, logs=tuple(map(self._as_confirmed, logs)))
 
     def _as_confirmed(self, log: LogSnapshot) -> LogSnapshot:
-        """All of a stopped broker's log is final where its controller can elect no other."""
+        """Return the log of a stopped broker as final up to its end, if the controller can elect no other
+        broker.
+        """
         if log.confirmed_offset is None or self.opened_by.live is not None:
             return log
         # Loading Arrow takes longer than most plans do.
@@ -505,7 +519,7 @@ class RocketMQBrokerStore(BrokerStore):
             yield self.locked(held.notices)
 
     def locked(self, notices: tuple[str, ...]) -> LockedLog:
-        """Return the store while no other process changes it."""
+        """Return the locked store, which no other process changes."""
         layout, config, memory = self.files.layout, self.config, self.memory
         return LockedLog(notices, 1, layout=layout, config=config, memory=memory)
 
@@ -518,10 +532,10 @@ class RocketMQBrokerStore(BrokerStore):
 
 
 def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
-    """Return a log as its files show it, cut at the end that its writer gave before they were read.
+    """Return a log as its files show it, cut at the end that its writer reported before they were read.
 
-    :param end: only what lies before it is sealed.
-    :param dispatched: the offset up to which consumers find messages.
+    :param end: only segments below this offset are sealed.
+    :param dispatched: offset up to which messages are in consume queues.
     """
     segments = tuple(
         replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
@@ -534,7 +548,7 @@ def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
     """Open a stopped broker's store, or any broker's files.
 
-    :raises UnsupportedLayoutError: it can't be cleaned.
+    :raises UnsupportedLayoutError: nothing of the store may be deleted.
     """
     store = open_any(settings)
     store.files.layout.check_cleanable()
@@ -542,7 +556,7 @@ def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
 
 
 def open_any(settings: StoreSettings) -> RocketMQBrokerStore:
-    """Open a store's files, also where only the log can be read: that is archived, and nothing is deleted."""
+    """Open a store's files. If only the log can be read, it can be archived, but nothing is deleted."""
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
     files = RocketMQStore.open(config, to_archive=True)
     return RocketMQBrokerStore(files, config, zone_of(settings.time_zone), settings)

@@ -1,8 +1,9 @@
-"""Consume queue and index files that point only below the log's new min offset: deleted after segments.
+"""Consume queue and index files that point only below the log's new min offset. They are deleted after
+segments.
 
-The broker's rules, file by file (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles). The last
-file of a queue and the last index file never go. Deciding reads as little as it can: a queue of one file
-costs a directory listing, another one the last entry of each file up to the first that stays.
+Each file is judged by the broker's rules (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles).
+The last file of a queue and the last index file are never deleted. As little as possible is read: of a queue
+with one file only the directory, of any other queue the last entry of each file up to the first that stays.
 """
 
 from __future__ import annotations
@@ -51,14 +52,16 @@ def expired_dependents(
     unreadable: list[str] | None = None,
     attempts: int = 1,
 ) -> tuple[DependentFile, ...]:
-    """Files that the broker would delete once the log begins at ``min_offset``. Reads only.
+    """Return the files that the broker would delete after the log begins at ``min_offset``. Only reads.
 
     :param min_offset: the log's min offset after its segments are gone.
-    :param unreadable: gets why files of a queue or the index aren't told, which stay; None: it is an error.
-    :param attempts: how often what doesn't fit together is looked at: a running broker writes to it.
-    :return: in each directory oldest first.
-    :raises CorruptFileError: a file that can't be what its name says; nothing was changed.
-    :raises StoreLayoutError: one is a symbolic link; nothing was changed.
+    :param unreadable: gets the reasons why files of a queue or of the index can't be judged; they stay. None:
+        this is an error.
+    :param attempts: number of attempts to read files that don't fit together, since a running broker writes
+        to them.
+    :return: the files; in each directory, the oldest comes first.
+    :raises CorruptFileError: a file's content contradicts its name; nothing was changed.
+    :raises StoreLayoutError: a file is a symbolic link; nothing was changed.
     """
     found: list[DependentFile] = []
     left: Iterable[_Files] = chain(
@@ -87,14 +90,14 @@ def expired_dependents(
 def delete_dependents(
     layout: StoreLayout, files: Iterable[DependentFile], remove: Remove = durable.unlink_in
 ) -> tuple[DependentFile, ...]:
-    """Delete files, oldest first in each directory, and make that durable before returning.
+    """Delete files durably. In each directory, the oldest is deleted first.
 
-    A file that is gone already is passed over: the call can be repeated after it was interrupted.
+    A file that is gone already is skipped, so an interrupted call can be repeated.
 
     :param remove: the function that removes a file.
     :return: the files that this call deleted.
-    :raises StoreLayoutError: a directory isn't the store's; the files before it are gone.
-    :raises OSError: a file can't be deleted; those before it are gone.
+    :raises StoreLayoutError: a directory isn't the store's; files before it were deleted.
+    :raises OSError: a file can't be deleted; files before it were deleted.
     """
     deleted: list[DependentFile] = []
     ordered = sorted(files, key=lambda file: (Path(file.facts.path).parent, Path(file.facts.path).name))
@@ -109,9 +112,9 @@ def delete_dependents(
 
 
 def _open_directory(layout: StoreLayout, directory: Path) -> int:
-    """Open a directory that files are deleted from, following no link below the store's own directories.
+    """Open a directory to delete files from it. No link below the store's own directories is followed.
 
-    :raises StoreLayoutError: it isn't below one of them.
+    :raises StoreLayoutError: the directory isn't below one of the store's directories.
     """
     for path in (directory, Path(os.path.realpath(directory))):
         for root in layout.dependent_directories:
@@ -155,10 +158,12 @@ def _expired(
     list_files: Callable[[], tuple[MappedFile, ...]],
     min_offset: int,
 ) -> Iterator[DependentFile]:
-    """MappedFileQueue#deleteExpiredFileByOffset: by the last entry, up to the first file that stays.
+    """Yield a queue's expired files. Each is judged by its last entry, up to the first file that stays
+    (MappedFileQueue#deleteExpiredFileByOffset).
 
-    Files without an entry behind one that isn't full are what a broker removes when it starts
-    (ConsumeQueue#recover, #truncateDirtyFiles): the queue ends in that one, and its last file never goes.
+    If files without an entry follow a file that isn't full, the queue ends in that file. A broker removes the
+    empty files when it starts (ConsumeQueue#recover, #truncateDirtyFiles), and never deletes a queue's last
+    file.
     """
     files = list_files()
     for number, file in enumerate(files[:-1], 1):
@@ -182,9 +187,10 @@ def _expired(
 def _expired_extensions(
     layout: StoreLayout, config: BrokerConfig, queue: QueueDirectory, min_offset: int
 ) -> Iterator[DependentFile]:
-    """ConsumeQueueExt#truncateByMinAddress: files that end before the unit of the first entry that is left.
+    """Yield a queue's expired extension files: those that end before the unit of the first entry that is left
+    (ConsumeQueueExt#truncateByMinAddress).
 
-    Without such an entry the broker keeps them (ConsumeQueue#correctMinOffset).
+    If no entry is left, the broker keeps these files (ConsumeQueue#correctMinOffset).
     """
     path = layout.consumequeue / queue.topic / str(queue.queue_id)
     entries = consume_queue.FORMAT.files(path, size_bytes=config.mapped_file_size_consume_queue_bytes)
@@ -202,7 +208,9 @@ def _expired_extensions(
 
 
 def _expired_index_files(layout: StoreLayout, min_offset: int) -> Iterator[DependentFile]:
-    """IndexService#deleteExpiredFile: by the header's end offset, up to the first file that stays."""
+    """Yield expired index files. Each is judged by its header's end offset, up to the first file that stays
+    (IndexService#deleteExpiredFile).
+    """
     for path in index_file.list_index_paths(layout)[:-1]:
         end = index_file.read_header(path).end_phy_offset
         if end >= min_offset:

@@ -1,6 +1,6 @@
-"""A RocketMQ store on disk: what is in it at one moment, its segments' bytes, and holding it.
+"""A RocketMQ store on disk: its snapshot at one moment, and its segments' bytes.
 
-Reading changes nothing, not even a file's access to the lock. Only a store that is held may be changed.
+Reading changes nothing, and doesn't touch the lock. Only a store that is locked may be changed.
 """
 
 from __future__ import annotations
@@ -33,35 +33,37 @@ BROKER = "rocketmq"
 _LOOKS = 4
 
 FindEnd = Callable[[memoryview, int], int]
-"""Returns where the frames of a segment end, given its bytes and their first physical offset."""
+"""Function that returns the position at which a segment's frames end, from its bytes and their first physical
+offset.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RocketMQStore:
-    """A store that was found and whose layout is one that we handle."""
+    """A store with a supported layout."""
 
     config: BrokerConfig
     layout: StoreLayout
 
     @classmethod
     def open(cls, config: BrokerConfig, *, to_archive: bool = False) -> RocketMQStore:
-        """Find the store that a broker's settings describe.
+        """Find the store of a broker with these settings.
 
-        :param to_archive: also one of which nothing may be deleted; see :func:`resolve_layout`.
-        :raises StoreNotFoundError: a directory of it is missing.
-        :raises UnsupportedLayoutError: RocksDB, DLedger or compaction.
+        :param to_archive: also accept a store from which nothing may be deleted; see :func:`resolve_layout`.
+        :raises StoreNotFoundError: a directory of the store is missing.
+        :raises UnsupportedLayoutError: the store uses RocksDB, DLedger or compaction.
         """
         return cls(config, resolve_layout(config, to_archive=to_archive))
 
     def snapshot(self, now_ms: int, *, find_end: FindEnd = find_logical_end) -> StoreSnapshot:
-        """Return the store's present state: everything that a plan is decided from.
+        """Return the store's present state, with all facts from which a plan is decided.
 
-        :param now_ms: the moment, in milliseconds since the epoch.
-        :param find_end: by which the log's end is found; a caller that only looks takes a quicker one.
-        :raises StoreNotFoundError: no segment in it.
-        :raises StoreLayoutError: segments that don't form one contiguous log.
-        :raises CorruptFileError: a consume queue that isn't one.
-        :raises StoreBusyError: a file vanished each time: another process changes the store.
+        :param now_ms: present time, in milliseconds since the epoch.
+        :param find_end: function that finds the log's end; callers that only look use a faster one.
+        :raises StoreNotFoundError: the store has no segment.
+        :raises StoreLayoutError: the segments don't form one contiguous log.
+        :raises CorruptFileError: the files of a consume queue don't form one.
+        :raises StoreBusyError: files vanished during each attempt, since another process changes the store.
         """
         for _ in range(_LOOKS - 1):
             # While another run deletes, directories that are listed in turn may seem to have a hole.
@@ -92,12 +94,13 @@ class RocketMQStore:
         )
 
     def raw_log(self) -> LogSnapshot:
-        """List the log's files that are there, whatever is missing between them. Never to delete by.
+        """List the log's existing files, even if files between them are missing. Deletions must never be
+        decided from this list.
 
         Nothing counts as dispatched.
 
-        :raises StoreLayoutError: one is a symbolic link.
-        :raises OSError: one can't be read, or vanished in the middle.
+        :raises StoreLayoutError: a file is a symbolic link.
+        :raises OSError: a file can't be read, or vanished meanwhile.
         """
         found = readable_files(list_raw_files(self.layout.log_paths))
         sizes = Counter(file.size_bytes for file in found)
@@ -113,9 +116,10 @@ class RocketMQStore:
 
     @contextmanager
     def read_segment(self, segment: Segment) -> Iterator[memoryview]:
-        """A segment's bytes, read into memory: a mapping could outlive the file or fault under us.
+        """Give a segment's bytes, read into memory. A mapping could outlive the file, or fail while it is
+        read.
 
-        :raises StoreBusyError: it is gone, or has another size than in the snapshot.
+        :raises StoreBusyError: the segment is gone, or has another size than in the snapshot.
         """
         data = read_whole(Path(segment.facts.path), segment.facts.size_bytes)
         with memoryview(data).toreadonly() as view:
@@ -135,18 +139,20 @@ class RocketMQStore:
         )
 
     def _confirmed_offset(self) -> int | None:
-        """Nothing is confirmed by files alone where a controller may have the log cut off."""
+        """Return 0 if a controller may cut off the log, since files alone confirm nothing then; otherwise
+        None.
+        """
         return 0 if has_controller(self.config, self.layout) else None
 
     def _used_bytes(self, log: LogSnapshot) -> int:
-        """Return the bytes that the store takes of its share of the disk
+        """Return the bytes of its share of the disk that the store uses
         (DefaultMessageStore#getMajorFileSize).
         """
         return sum(s.facts.size_bytes for s in log.segments) + dependents_bytes(self.layout)
 
 
 def dependents_bytes(layout: StoreLayout) -> int:
-    """Return how large a store's consume queue and index files are together."""
+    """Return the size of a store's consume queue and index files together."""
     dependents = (layout.consumequeue, layout.batchconsumequeue, layout.index)
     files = (path.lstat() for directory in dependents for path in directory.rglob("*"))
     return sum(stat.st_size for stat in files if S_ISREG(stat.st_mode))
@@ -167,12 +173,12 @@ def _segments(files: tuple[MappedFile, ...], active: int) -> tuple[Segment, ...]
 def find_active(files: tuple[MappedFile, ...], find_end: FindEnd = find_logical_end) -> tuple[int, int]:
     """Find the active segment and the logical end of the log.
 
-    Files behind the last frame are preallocated. The last file with a frame stays active even when it is
-    full: opening the store removes an empty file behind it, and makes it the last one.
+    Files behind the last frame are preallocated. The last file with a frame stays active even if it is full:
+    opening the store removes an empty file behind it, so that it becomes the last one.
 
     :param files: the commitlog's files, oldest first.
-    :param find_end: as of :meth:`RocketMQStore.snapshot`.
-    :return: index of the active segment (all behind it are active too), and the log's max offset.
+    :param find_end: see :meth:`RocketMQStore.snapshot`.
+    :return: index of the active segment (all files behind it are active, too), and the log's max offset.
     """
     for index in range(len(files) - 1, -1, -1):
         file = files[index]
@@ -186,7 +192,7 @@ def find_active(files: tuple[MappedFile, ...], find_end: FindEnd = find_logical_
 def read_whole(path: Path, size_bytes: int) -> bytearray:
     """Read a file that must have this size.
 
-    :raises StoreBusyError: it is gone or has another size: another process changes the store.
+    :raises StoreBusyError: the file is gone or has another size, since another process changes the store.
     """
     data = bytearray(size_bytes)
     try:

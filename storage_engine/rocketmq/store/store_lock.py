@@ -1,10 +1,10 @@
-"""The broker's own lock on a store, and who else has the store's files open.
+"""The broker's own lock on a store, and a check for other processes that have the store's files open.
 
 A broker takes a POSIX write lock on byte 0 of ``lock`` at the end of its start (DefaultMessageStore#start)
-and keeps it until it stops. Whoever has it, has the store. The kernel drops a process's POSIX lock when the
-process closes *any* descriptor of the file, so nothing but this module may ever open ``lock``.
+and keeps it until it stops. The process with this lock has the store. The kernel drops a process's POSIX lock
+when the process closes *any* descriptor of the file. So only this module may ever open ``lock``.
 
-The lock tells that a broker runs; it can't keep a broker that starts from loading first. That is why we also
+The lock shows that a broker runs. It can't keep a starting broker from loading the store first. So we also
 look for processes that have the store's files open or mapped.
 """
 
@@ -43,7 +43,7 @@ _BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
 T = TypeVar("T")
 
 ENGINE_SOCKET = "engine.sock"
-"""In our directory of a store that our own engine writes: by it that is asked."""
+"""Socket in our directory of a store that our own engine writes. Through it the engine is asked."""
 
 _held: set[Path] = set()
 _held_guard = threading.Lock()
@@ -53,12 +53,12 @@ _held_guard = threading.Lock()
 def lock(layout: StoreLayout) -> Iterator[LockedStore]:
     """Keep every broker and every other manager away from the store until the block ends.
 
-    Another of our runs is waited for. A missing lock file is created for the broker's user, who has to open
-    it afterwards.
+    If another of our runs has the lock, wait for it. A missing lock file is created for the broker's user,
+    who must be able to open it afterwards.
 
-    :raises StoreBusyError: the lock is taken, a process has files of the store open, a broker runs here
-        that we may not look into, or the lock file can't be opened.
-    :raises UnsupportedLayoutError: nothing of it may be changed.
+    :raises StoreBusyError: the lock is taken, a process has files of the store open, a broker runs whose
+        files we may not see, or the lock file can't be opened.
+    :raises UnsupportedLayoutError: nothing of the store may be deleted.
     """
     layout.check_cleanable()
     path = layout.lock
@@ -79,9 +79,10 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
 
 
 def lock_holder(layout: StoreLayout) -> FileUser | None:
-    """The process that has the broker's lock, for showing; None when it is free or ours, or that is unknown.
+    """Return the process that has the broker's lock, for messages; None: the lock is free or ours, or the
+    process is unknown.
 
-    Never opens the file while this process holds the store.
+    The lock file is never opened while this process has the lock.
     """
     pid = locking_pid(layout.lock)
     return None if pid is None else FileUser(pid, process_name(pid), str(layout.lock))
@@ -96,9 +97,10 @@ def locking_pid(lock: Path) -> int | None:
 
 
 def holder_text(layout: StoreLayout) -> str:
-    """Return the broker's lock and the other process that has it, as a clause; "": none, or that is unknown.
+    """Return the broker's lock and the other process that has it, as a clause; "": none has it, or this is
+    unknown.
 
-    Never opens the file while this process holds the store.
+    The lock file is never opened while this process has the lock.
     """
     try:
         if not is_locked(layout):
@@ -110,10 +112,9 @@ def holder_text(layout: StoreLayout) -> str:
 
 
 def is_locked(layout: StoreLayout) -> bool | None:
-    """Return whether another process has the broker's lock, in whatever container; None: this system can't
-    tell.
+    """Return whether another process, in any container, has the broker's lock; None: this system can't tell.
 
-    Never opens the file while this process holds the store.
+    The lock file is never opened while this process has the lock.
 
     :raises OSError: the lock file can't be opened.
     """
@@ -124,7 +125,9 @@ def is_locked(layout: StoreLayout) -> bool | None:
 
 
 def _of_another(path: Path, look: Callable[[int], T]) -> T | None:
-    """Look at the lock file's descriptor; None where there is no file, or this process holds the store."""
+    """Call a function with the lock file's descriptor; None: there is no file, or this process has the
+    lock.
+    """
     with _held_guard:
         if path in _held:
             return None
@@ -137,9 +140,9 @@ def _of_another(path: Path, look: Callable[[int], T]) -> T | None:
 
 
 def is_locked_by_us(layout: StoreLayout) -> bool:
-    """Return whether another of our runs has the broker's lock, which it gives up by itself.
+    """Return whether another of our runs has the broker's lock. A run releases the lock by itself.
 
-    Our engine, which serves a store, is as a broker.
+    Our engine, which serves a store, counts as a broker.
     """
     holder = lock_holder(layout)
     return holder is not None and _is_run(layout, holder.pid)
@@ -150,7 +153,7 @@ def _is_run(layout: StoreLayout, pid: int) -> bool:
 
 
 def _locked(layout: StoreLayout) -> int:
-    """Open the lock file and lock it; nothing stays open where that can't be."""
+    """Open the lock file and lock it. If that fails, nothing stays open."""
     fd = _open(layout.lock)
     try:
         _take(fd, layout)
@@ -210,7 +213,9 @@ def _engine_text(layout: StoreLayout) -> str:
 
 
 def _locking_pid(fd: int) -> int | None:
-    """Return the process with a lock on byte 0 that keeps us out; None: none, or the system can't tell."""
+    """Return the process with a lock on byte 0 that prevents ours; None: there is none, or the system can't
+    tell.
+    """
     if not sys.platform.startswith("linux"):
         return None
     kind, pid = _lock_on(fd)
@@ -218,7 +223,9 @@ def _locking_pid(fd: int) -> int | None:
 
 
 def _lock_on(fd: int) -> tuple[int, int]:
-    """Kind of the lock on byte 0 that would keep us out, and whose: 0 is one of another PID namespace."""
+    """Return the kind of the lock on byte 0 that prevents ours, and its process; 0: a process of another PID
+    namespace.
+    """
     layout = "hhqqi"  # struct flock: type, whence, start, length, pid
     asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, asked)[: len(asked)])
@@ -226,12 +233,13 @@ def _lock_on(fd: int) -> tuple[int, int]:
 
 
 def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
-    """Look at every process that we may look into.
+    """Check the open files of every process that we may inspect.
 
-    One that we may not look into is unknown. It can't be a broker that runs on this store (we have its
-    lock), but it could be one that is still loading it, so an unknown broker is refused. Other unknown
-    processes become a notice: they could only be reading, and a reader keeps what it has open. Paths are
-    compared, so a reader in a container that mounts the store elsewhere isn't seen; its lock is.
+    The files of other processes are unknown. Such a process can't be a broker that runs on this store, since
+    we have its lock. But it could be a broker that is still loading the store, so an unknown broker is
+    refused. Other unknown processes lead to a notice: they could only be reading, and a reader keeps the
+    files that it has open. Paths are compared. So a reader in a container that mounts the store at another
+    path isn't seen, but its lock is.
     """
     unknown = []
     for process in file_users(layout.directories, [layout.lock, layout.root / DIRECTORY]):
@@ -257,16 +265,16 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
 
 
 def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
-    """Return a notice about a broker that still maps deleted segments; "" where there is none.
+    """Return a notice on a broker that still maps deleted segments; "": there is none.
 
-    It was loading them, where nobody could see it, while they were deleted.
+    It was loading these segments, unseen by us, while they were deleted.
     """
     directories = tuple(f"{path}{os.sep}" for path in layout.log_paths)
     with suppress(OSError):
         count = sum(path.startswith(directories) and path.endswith(DELETED) for path in mapped_paths(pid))
         if count:
             return (
-                f" Process {pid} still maps {count_text(count, 'segment file')} that had gone before it "
+                f" Process {pid} still maps {count_text(count, 'segment file')} that were deleted before it "
                 "locked the store: it serves them from memory, and its min offset is too low. Restart it."
             )
     return ""

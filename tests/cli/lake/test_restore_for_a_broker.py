@@ -123,7 +123,7 @@ def test_files_alone_come_back_alone_and_it_is_said_who_serves_them(cli, archive
     said = cli(*words)
     assert said.exit_code == 0, said.err
     assert [path.name for path in (tmp_path / "back").iterdir()] == ["commitlog"]
-    assert "4.9.7 and 5.3.3 then serve all, 5.0 to 5.2 none, 5.4 and 5.5 those of the last 10" in said.out
+    assert "Then 4.9.7 and 5.3.3 serve all messages, 5.0 to 5.2 serve none, and 5.4 and 5.5 serve" in said.out
     refused = cli(*words[:3], "--to", tmp_path / "b", "--files-only", "--for-store", conf)
     assert refused.exit_code == 2
     assert "Nothing was written" in refused.err

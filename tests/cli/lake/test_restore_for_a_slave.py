@@ -109,7 +109,7 @@ def test_the_last_message_is_what_is_asked_for(restore, master, segments) -> Non
 def test_a_master_with_another_message_there_is_refused(restore, master, tmp_path, change, says) -> None:
     refused, _ = restore(replace(master, change=change))
     assert refused.exit_code == 1
-    for part in (says, "goes on otherwise than the archived one", "Nothing was written"):
+    for part in (says, "continues differently from the archived one", "Nothing was written"):
         assert part in refused.err
     assert not (tmp_path / "back").exists()
 

@@ -339,7 +339,8 @@ def test_a_containers_log_path_alone_names_the_setting_that_says_where_it_is(tmp
     elsewhere = {"storePathCommitLog": "/home/rocketmq/store/commitlog"}
     with pytest.raises(StoreNotFoundError) as caught:
         resolve_layout(load_broker_config(None, elsewhere, root=tmp_path))
-    assert f"say what they are here: --set storePathCommitLog={tmp_path / 'commitlog'}" in str(caught.value)
+    said = f"give the paths on this host: --set storePathCommitLog={tmp_path / 'commitlog'}"
+    assert said in str(caught.value)
     (tmp_path / "commitlog").rmdir()
     with pytest.raises(StoreNotFoundError) as caught:
         resolve_layout(load_broker_config(None, elsewhere, root=tmp_path))

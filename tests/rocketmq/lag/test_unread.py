@@ -121,4 +121,4 @@ def test_what_the_queues_have_no_entries_of_any_more_is_said_to_be_unknown(store
     missed = [row for row in exact.rows if counted.get((row.group, row.topic)) != row.messages]
     assert missed
     assert {(row.group, row.topic) for row in missed} == {("cg_orders", "orders")}
-    assert left.error == "queues of orders have lost their entries of what cg_orders had not read"
+    assert left.error == "queues of orders have lost their entries of messages that cg_orders had not read"

@@ -203,6 +203,6 @@ def test_a_process_that_keeps_the_hold_is_told_as_a_broker_that_does_not_answer(
     store: Any, prefix: release.Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(release, "UNANSWERED_SECONDS", 0.1)
-    with pytest.raises(StoreBusyError, match="1 of 1 segments are left, and may be deleted any time"):
+    with pytest.raises(StoreBusyError, match="1 of 1 segments are left, and may be deleted at any time"):
         release._have_it_go(store, store.memory.state, prefix, Patience(60, 0, lambda: None))
     assert store.admin.triggers == 0

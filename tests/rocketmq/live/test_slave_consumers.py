@@ -36,7 +36,7 @@ def test_a_slave_s_master_says_where_groups_are(tmp_path: Path) -> None:
         consumers, source = live_consumers(slave, settings, LiveBroker(slave.address), layout)
         assert consumers.committed.column("committed_offset").to_pylist() == [7]
         assert source.positions is PositionsFrom.BROKER
-        assert source.notices[0].startswith(f"groups' positions are those that master {master} says")
+        assert source.notices[0].startswith(f"groups' positions come from master {master};")
 
         for nobody in (machines.nobody(), machines.name_server({1: slave.address}), ""):
             settings["namesrvAddr"] = nobody

@@ -40,9 +40,9 @@ class PutStatus(StrEnum):
 
 
 class PutResult(NamedTuple):
-    """The place of a stored message, or batch; offsets are -1 where it wasn't stored.
+    """Position of a stored message or batch. Offsets are -1 if it wasn't stored.
 
-    :param messages: of a batch; the queue offset is its first one's.
+    :param messages: number of messages in a batch. The queue offset is that of the first message.
     """
 
     status: PutStatus
@@ -54,12 +54,12 @@ class PutResult(NamedTuple):
 
 
 class NewMessage(NamedTuple):
-    """One message.
+    """One message to store.
 
-    A tuple, since a producer makes one for each message that it sends.
+    It is a tuple, which is cheap to make: a producer makes one for each message that it sends.
 
     :param properties: the block as it is stored; see :func:`properties_block`.
-    :param born_host: of :func:`host_bytes`, as ``store_host``.
+    :param born_host: result of :func:`host_bytes`; likewise ``store_host``.
     """
 
     topic: str
@@ -78,8 +78,8 @@ class NewMessage(NamedTuple):
 class NewBatch(NamedTuple):
     """Messages of one queue in the form in which a client sends them (MessageExtBatch).
 
-    :param messages: of MessageDecoder#encodeMessages.
-    :param properties: each message gets them, behind its own.
+    :param messages: the bytes that MessageDecoder#encodeMessages makes.
+    :param properties: added to each message behind its own properties.
     """
 
     topic: str
@@ -94,17 +94,19 @@ class NewBatch(NamedTuple):
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """Return an address and a port as a frame has them: 8 bytes, or 20 with IPv6."""
+    """Return an address and a port in the form of a frame: 8 bytes, or 20 for IPv6."""
     return ipaddress.ip_address(address).packed + struct.pack(">i", port)
 
 
 def properties_block(properties: Mapping[str, str]) -> bytes:
-    """Return properties as they are stored (MessageDecoder#messageProperties2String)."""
+    """Return properties in their stored form (MessageDecoder#messageProperties2String)."""
     return "".join(f"{name}{_NAME_END}{value}{_PROPERTY_END}" for name, value in properties.items()).encode()
 
 
 def parse_properties(block: bytes) -> dict[str, str]:
-    """Return the properties of a block; the last of equal names (MessageDecoder#string2messageProperties)."""
+    """Return the properties of a block. Of equal names the last one counts
+    (MessageDecoder#string2messageProperties).
+    """
     found: dict[str, str] = {}
     for part in java_text(block).split(_PROPERTY_END):
         name, separator, value = part.partition(_NAME_END)
@@ -114,7 +116,9 @@ def parse_properties(block: bytes) -> dict[str, str]:
 
 
 def in_java_order(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties in the order in which the broker's map lists them, where it writes them again."""
+    """Return properties in the order of the broker's map. The broker uses this order when it writes
+    properties again.
+    """
     size = _JAVA_TABLE
     while len(properties) > size * 3 // 4:
         size *= 2
@@ -122,7 +126,9 @@ def in_java_order(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bucket(name: str, size: int) -> int:
-    """Return where Java's HashMap keeps a name; those of one bucket stay in the order they came in."""
+    """Return the bucket of a name in Java's HashMap. Names in one bucket stay in the order of their
+    insertion.
+    """
     from storage_engine.rocketmq.format.index_file import java_hash
 
     hashed = java_hash(name) & 0xFFFFFFFF
@@ -133,10 +139,10 @@ _V1, _V2 = struct.Struct(">IB"), struct.Struct(">Ih")
 _MAX_SHORT = (1 << 15) - 1
 _LONGEST_V1 = 127
 _SPARE_BYTES = 64 << 10
-"""That a frame may be longer than the longest body."""
+"""Bytes by which a frame may be longer than the longest body."""
 _PUT_OK = PutStatus.PUT_OK
 _new_tuple = tuple.__new__
-"""Makes a result in a third of the time that its class takes."""
+"""Makes a result in a third of the time that calling its class takes."""
 _INNER_NUM, _INNER_BASE = "INNER_NUM", "INNER_BASE"
 _DISPATCH, _DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -150,7 +156,7 @@ Clock = Callable[[], int]
 
 
 class Appender:
-    """Encodes messages and writes them, one after the other, from as many threads as call it."""
+    """Encodes messages and writes them one after the other. Any number of threads may call it."""
 
     def __init__(self, files: FileQueue, queues: QueueTable, settings: EngineSettings, clock: Clock) -> None:
         """:param clock: the store time in ms since the epoch."""
@@ -166,20 +172,20 @@ class Appender:
         self._log = array("q", (body_bytes, frame_bytes, crc.function, crc.table, with_crc, batch_bytes))
         self._log_address = self._log.buffer_info()[0]
         self._no_file = array("q", [0] * kernels.FILE_FIELDS)
-        """Has no room: a log without files gets one once a message is to be written."""
+        """Table of a file without room, for a log without files: the first message creates a file."""
         self._no_file_address = self._no_file.buffer_info()[0]
         self._write_message = direct(kernels.write_message)
         self._write_batch = direct(kernels.write_batch)
 
     def close(self) -> None:
-        """Write nothing more; returns once no writer is left."""
+        """End writing. Returns when the last writer is done."""
         with self._guard:
             self._closed = True
 
     def put(self, message: NewMessage) -> PutResult:
         """Write one message, or one inner batch.
 
-        :return: not PUT_OK where it was not written, by the broker's own words.
+        :return: the broker's own status; other than PUT_OK if the message was not written.
         """
         (
             topic,
@@ -299,7 +305,7 @@ class Appender:
         return _new_tuple(PutResult, (_PUT_OK, physical, size, queue_offset, store_ms, messages))
 
     def _topic_part(self, topic: str) -> bytes:
-        """Return a topic's magic, length and name; no bytes: no frame can have it, or no directory."""
+        """Return a topic's magic, length and name. Empty: no frame or no directory can have this name."""
         name = topic.encode()
         part = b""
         if is_directory_name(topic):
@@ -311,10 +317,10 @@ class Appender:
         return part
 
     def _next_file(self, file: WritableFile | None, store_ms: int) -> WritableFile:
-        """Return the file behind one that has no room, which is filled up.
+        """Fill up a file that has no more room, and return the next file.
 
         :param file: None: the log has none yet.
-        :raises OSError: it can't be made.
+        :raises OSError: the next file can't be made.
         """
         if file:
             file.fill_up(store_ms)
@@ -323,9 +329,11 @@ class Appender:
     def _inner_batch(
         self, message: NewMessage, queue_offset: int
     ) -> tuple[int, bytes, Sequence[tuple[str, int]]] | None:
-        """Return the kind of a message that is several by a property, or by its flag; None: it is illegal.
+        """Read how many messages a message holds, and the light queues that share it. None: the message is
+        illegal.
 
-        :return: how many it holds, its properties with the offsets, and the light queues that go on by one.
+        :return: number of messages, properties with the queue offsets added, and the light queues whose next
+            offset rises by one.
         """
         properties = parse_properties(message.properties)
         inner = bool(message.sys_flag & frame.INNER_BATCH)
@@ -359,5 +367,5 @@ class Appender:
 
 
 def _refused(reason: int) -> PutResult:
-    """Return the answer for a message that a kernel didn't write."""
+    """Return the result for a message that a kernel refused to write."""
     return PutResult(_REFUSALS.get(reason, PutStatus.MESSAGE_ILLEGAL))

@@ -1,4 +1,4 @@
-"""Compiled writing of messages as frames, into the mapped log (MessageExtEncoder, doAppend)."""
+"""Compiled encoding of messages as frames in the mapped log (MessageExtEncoder, doAppend)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from storage_engine.rocketmq.codec import frame_layout as frame
 
 # Places in a file's table, of 64 bits each.
 TARGET: Final = 0
-"""Address of the memory that messages are written to; 0: it is gone."""
+"""Address of the memory to which messages are written; 0: the memory is unmapped."""
 FILE_BYTES: Final = 1
 BASE_OFFSET: Final = 2
 WROTE: Final = 3
@@ -36,9 +36,9 @@ MALFORMED: Final = -1
 PROPERTIES_TOO_LONG: Final = -2
 FRAME_TOO_LONG: Final = -3
 NO_ROOM: Final = -4
-"""Left in the file; the frame's end and the blank's header have to fit."""
+"""The file has no room for the frame and the blank's header behind it."""
 INNER: Final = -5
-"""A flag or a property says that a message is more than one."""
+"""A flag or a property marks the message as several messages."""
 OUT_OF_RANGE: Final = -6
 """A number is too large for its field, or a host is no address and port."""
 UNMAPPED: Final = -7
@@ -47,20 +47,21 @@ _MAX_SHORT = (1 << 15) - 1
 _BATCH_HEADER = 20
 # Places in a log's table.
 BODY_BYTES: Final = 0
-"""That a body may have."""
+"""Most bytes of a body."""
 FRAME_BYTES: Final = 1
-"""That a frame may have."""
+"""Most bytes of a frame."""
 CRC_FUNCTION: Final = 2
 CRC_TABLE: Final = 3
 ENDS_WITH_CRC: Final = 4
 """Whether each frame ends with its CRC."""
 BATCH_BYTES: Final = 5
-"""That all frames of a batch may have together."""
+"""Most bytes of all frames of a batch together."""
 
 MAGIC_BYTES: Final = 4
-"""Before a topic's length and name, as the two go together."""
+"""Bytes of the magic before a topic's length and name. The magic and the length field depend on each other.
+"""
 HOST_BYTES: Final = 8
-"""Of an IPv4 address and a port."""
+"""Bytes of an IPv4 address and a port."""
 _NO_IPV6 = ~(frame.BORN_HOST_IPV6 | frame.STORE_HOST_IPV6)
 _CRC_NAME = tuple(frame.PROPERTY_CRC)
 _INNER = tuple(b"INNER_")
@@ -85,12 +86,13 @@ def write_message(
     prepared_offset: int,
     may_be_inner: bool,
 ) -> tuple[int, int]:
-    """Write one message behind the last one; return its physical offset, or why it wasn't, and its size.
+    """Write one message behind the last one. Return its physical offset, or the fault that prevented it, and
+    its size.
 
-    :param file: address of the file's table, whose positions go on.
+    :param file: address of the file's table, whose positions are moved on.
     :param log: address of the log's table.
-    :param topic: its magic, its length and its name, as a frame has them; no bytes: no frame has it.
-    :param may_be_inner: the caller knows what an ``INNER_`` property says.
+    :param topic: magic, length and name in the form of a frame; empty: no frame can have this topic.
+    :param may_be_inner: the caller has checked a property with the prefix ``INNER_``, so it is allowed.
     """
     if len(topic) == 0 or len(body) > word(log, BODY_BYTES):
         return FRAME_TOO_LONG, 0
@@ -163,7 +165,7 @@ def write_message(
 
 @inlined
 def measure_batch(source: int, end: int, fixed: int, shared: int, reserved: int) -> tuple[int, int]:
-    """Return the bytes that a batch's frames take, or what is wrong with it, and how many there are."""
+    """Return the bytes that a batch's frames take, or the batch's fault, and the number of messages."""
     at = source
     total = 0
     messages = 0
@@ -202,13 +204,14 @@ def write_batch(
     store_host: bytes,
     reconsume_times: int,
 ) -> tuple[int, int, int]:
-    """Write a batch; return its physical offset, or why it wasn't written, its size and its messages.
+    """Write a batch. Return its physical offset, or the fault that prevented it, its size and its number of
+    messages.
 
-    :param file: address of the file's table, whose positions go on.
+    :param file: address of the file's table, whose positions are moved on.
     :param log: address of the log's table.
-    :param topic: its magic, its length and its name, as a frame has them.
+    :param topic: magic, length and name in the form of a frame.
     :param messages: each with its size, a CRC, a magic, a flag, its body and its properties.
-    :param properties: that each message gets behind its own.
+    :param properties: added to each message behind its own properties.
     """
     numbers = fits_32(queue_id) and fits_32(sys_flag) and fits_32(reconsume_times)
     if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
@@ -293,7 +296,7 @@ def property_bytes(source: int, own: int, shared: int, reserved: int) -> int:
 
 @inlined
 def put_property_crc(at: int, size: int, log: int) -> None:
-    """Write the property with a frame's CRC into its last bytes (MessageDecoder#createCrc32)."""
+    """Write the property with a frame's CRC into the last bytes of the frame (MessageDecoder#createCrc32)."""
     begin = size - frame.PROPERTY_CRC_BYTES
     crc = crc32(word(log, CRC_FUNCTION), word(log, CRC_TABLE), at, begin) & frame.CRC_MASK
     for i in range(8):
@@ -318,7 +321,9 @@ def put_header(
     reconsume_times: int,
     prepared_offset: int,
 ) -> int:
-    """Write what a message, or all of a batch, have in common; return where the body's length lies."""
+    """Write the fields that are the same for all messages of a batch. Return the position of the body's
+    length.
+    """
     copy_bytes(target + frame.MAGIC_AT, topic, MAGIC_BYTES)
     store_be_i32(target + frame.QUEUE_ID_AT, queue_id)
     store_be_i32(target + frame.SYS_FLAG_AT, sys_flag)
@@ -351,7 +356,7 @@ def put_rest(
     topic_bytes: int,
     log: int,
 ) -> int:
-    """Write what each message has of its own, but for its properties; return where those lie."""
+    """Write each message's own fields, except its properties. Return the position of the properties."""
     store_be_i32(target + frame.SIZE_AT, size)
     crc = 0
     if body_bytes:
@@ -370,7 +375,9 @@ def put_rest(
 
 @inlined
 def names_inner(properties: int, length: int) -> bool:
-    """Return whether the name of a property by which a message is more than one stands in a block."""
+    """Return whether a block of properties contains the prefix ``INNER_``, which marks a message as several
+    messages.
+    """
     for at in range(properties, properties + length - len(_INNER) + 1):
         if load_u8(at) == _INNER[0]:
             i = 1
@@ -388,13 +395,13 @@ def fits_32(value: int) -> bool:
 
 @inlined
 def is_host(length: int) -> bool:
-    """Return whether so many bytes are an address and a port."""
+    """Return whether this number of bytes is that of an address and a port."""
     return length == HOST_BYTES or length == HOST_BYTES + frame.IPV6_EXTRA_BYTES
 
 
 @inlined
 def with_hosts(sys_flag: int, born_bytes: int, store_bytes: int) -> int:
-    """Return a system flag that says which hosts are IPv6 ones."""
+    """Return a system flag with the bits of IPv6 hosts set."""
     born = frame.BORN_HOST_IPV6 if born_bytes != HOST_BYTES else 0
     store = frame.STORE_HOST_IPV6 if store_bytes != HOST_BYTES else 0
     return sys_flag & _NO_IPV6 | born | store

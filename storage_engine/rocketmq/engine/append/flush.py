@@ -1,4 +1,6 @@
-"""Taking log and queues to disk: by a timer, by commits of a pool, by groups of puts (FlushManager)."""
+"""Flushing of log and queues to disk: by a timer, by commits of a buffer pool, and by groups of puts
+(FlushManager).
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,17 @@ from storage_engine.rocketmq.format.checkpoint import FILE_BYTES, Checkpoint, re
 
 _FORMAT = struct.Struct(">5q")
 _MARGIN_MS = 3000
-"""Messages of equal store times may lie on both sides of what was flushed."""
+"""Margin before the flushed time, in ms: messages with equal store times may lie on both sides of the flushed
+end.
+"""
 _NEW = Checkpoint(0, 0, 0, 0, 0)
 
 
 class StoreCheckpoint:
-    """The file, open, and what is to be written into it next."""
+    """The open checkpoint file, and the values to be written next."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; a missing one is made when it is first written."""
+        """Open the file. A missing file is created by the first write."""
         self._path = path
         self._guard = threading.Lock()
         found = read_checkpoint(path)
@@ -50,14 +54,15 @@ class StoreCheckpoint:
             self.values = replace(self.values, index_msg_timestamp_ms=timestamp_ms)
 
     def confirm(self, offset: int) -> None:
-        """Note where the last whole message began at the last recovery (CommitLog#setConfirmOffset)."""
+        """Note the offset of the last whole message at the last recovery (CommitLog#setConfirmOffset)."""
         with self._guard:
             self.values = replace(self.values, confirm_phy_offset=offset)
 
     def recovery_time_ms(self, *, with_index: bool) -> int:
-        """Return the store time at which a recovery may begin (StoreCheckpoint#getMinTimestamp).
+        """Return the store time from which a recovery may begin (StoreCheckpoint#getMinTimestamp).
 
-        :param with_index: the index has to be complete as well (#getMinTimestampIndex).
+        :param with_index: also consider the index's time, so that the index becomes complete as well
+            (#getMinTimestampIndex).
         """
         values = self.values
         earliest = min(values.physic_msg_timestamp_ms, values.logics_msg_timestamp_ms) - _MARGIN_MS
@@ -66,7 +71,7 @@ class StoreCheckpoint:
         return min(earliest, values.index_msg_timestamp_ms - 1) if with_index else earliest
 
     def flush(self) -> None:
-        """Write the file and take it to disk."""
+        """Write the file and flush it to disk."""
         with self._guard:
             values = self.values
             content = _FORMAT.pack(
@@ -91,7 +96,7 @@ class StoreCheckpoint:
 
 
 GATHERING_SECONDS = 0.0002
-"""That a put waits for others to come; far less than a flush takes."""
+"""Time that a put waits for other puts to join; far less than a flush takes."""
 
 
 class _Waiting:
@@ -113,16 +118,16 @@ class _Waiting:
 
 
 class GroupCommit:
-    """Flushes when as many puts wait as the last time, or when no more of them come.
+    """Flushes for a group of waiting puts: when as many wait as at the last flush, or when no more join.
 
-    Whom a flush released puts again within a moment. So the last to come flushes for all, and nobody has to
-    be woken for it.
+    A thread that a flush released soon puts again. So the last thread to join flushes for all, and no other
+    thread has to be woken for that.
     """
 
     def __init__(self, flush: Callable[[], object], flushed: Callable[[], int]) -> None:
         """
-        :param flush: takes to disk what was written; raises OSError where the disk refuses.
-        :param flushed: tells up to which offset all is on disk.
+        :param flush: flushes all written bytes to disk; raises OSError if the disk refuses.
+        :param flushed: returns the offset up to which all bytes are on disk.
         """
         self._flush, self._flushed = flush, flushed
         self._guard = threading.Lock()
@@ -132,7 +137,9 @@ class GroupCommit:
         """Number of waiters when the last flush ended."""
 
     def wait_for(self, offset: int, timeout_seconds: float) -> bool:
-        """Wait until all is on disk up to an offset; False: it isn't, or not within this time."""
+        """Wait until all bytes up to an offset are on disk. False: the flush failed, or it took longer than
+        this time.
+        """
         deadline = time.monotonic() + timeout_seconds
         with self._guard:
             if self._flushed() >= offset:
@@ -158,9 +165,9 @@ class GroupCommit:
         return me.is_flushed and time.monotonic() <= deadline
 
     def _flush_for_all(self, leader: _Waiting) -> None:
-        """Flush, and wake the puts whose bytes are on disk; all of them where the disk refuses.
+        """Flush, and wake the puts whose bytes are on disk. If the disk refuses, wake all puts.
 
-        :param leader: the put that flushes; it waits no more, whatever became of its bytes.
+        :param leader: the put that flushes; it waits no longer, even if its bytes aren't on disk.
         """
         refused = True
         try:
@@ -188,12 +195,14 @@ OnFailure = Callable[[OSError], None]
 
 
 class Service:
-    """A thread that works again and again until it is stopped, sooner when it is woken (ServiceThread)."""
+    """A thread that repeats its work at intervals until it is stopped. Waking it starts the work at once
+    (ServiceThread).
+    """
 
     def __init__(
         self, name: str, work: Callable[[], None], interval_seconds: float, on_failure: OnFailure
     ) -> None:
-        """:param on_failure: is told of an error of the disk, after which the thread ends."""
+        """:param on_failure: called with an error of the disk, after which the thread ends."""
         self._work, self._interval_seconds, self._on_failure = work, interval_seconds, on_failure
         self._wake, self._stop = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -205,7 +214,7 @@ class Service:
         self._wake.set()
 
     def stop(self) -> None:
-        """Let the thread end what it does, and wait for it."""
+        """Stop the thread after its present work, and wait for its end."""
         self._stop = True
         self._wake.set()
         if self._thread.is_alive():
@@ -222,7 +231,7 @@ class Service:
 
 
 class LogFlusher:
-    """Flushes the commitlog, and tells who waits for it."""
+    """Flushes the commitlog, and wakes the puts that wait for it."""
 
     def __init__(
         self, files: FileQueue, settings: EngineSettings, checkpoint: StoreCheckpoint, on_failure: OnFailure
@@ -244,16 +253,16 @@ class LogFlusher:
             service.start()
 
     def wait_for(self, offset: int) -> bool:
-        """Wait until the log is on disk up to an offset; False after the time that a put waits.
+        """Wait until the log is on disk up to an offset. False: it took longer than a put may wait.
 
-        Without SYNC_FLUSH there is nothing to wait for.
+        Without SYNC_FLUSH it returns True at once.
         """
         if not self._sync:
             return True
         return self._commits.wait_for(offset, self._settings.sync_flush_timeout_ms / 1000)
 
     def flush(self) -> None:
-        """Commit and flush all that is written.
+        """Commit and flush all written bytes.
 
         :raises OSError: the disk refuses, or has refused before.
         """
@@ -269,14 +278,14 @@ class LogFlusher:
         self._note_time()
 
     def stop(self) -> None:
-        """Stop the threads and flush what is left."""
+        """Stop the threads and flush the rest."""
         for service in reversed(self._services):
             service.stop()
         if not self._failed:
             self.flush()
 
     def _flush_by_time(self) -> None:
-        """Flush whole pages, from time to time all (FlushRealTimeService)."""
+        """Flush whole pages, and from time to time all bytes (FlushRealTimeService)."""
         now_ms, least_pages = clock_ms(), self._settings.flush_least_pages
         if now_ms >= self._last_flush_ms + self._settings.flush_thorough_interval_ms:
             self._last_flush_ms, least_pages = now_ms, 0
@@ -327,7 +336,7 @@ class QueueFlusher:
         self._service.stop()
 
     def flush(self) -> None:
-        """Flush all queues, then note in the checkpoint up to which time.
+        """Flush all queues, then note in the checkpoint the store time up to which they are flushed.
 
         :raises OSError: the disk refuses, or has refused before.
         """

@@ -32,7 +32,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def erase_behind(fd: int, position: int, size_bytes: int) -> None:
-    """Write zeros over what is not zero from a position of a file on, and take them to disk.
+    """Overwrite all non-zero bytes of a file, from a position on, with zeros, and flush them to disk.
 
     :raises OSError: the disk refuses.
     """
@@ -60,9 +60,11 @@ PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
 _CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
-"""Bytes ahead of a fast producer that are made writable: it reaches them within so many calls."""
+"""Limits for making pages writable ahead of a fast producer: the growth within this many calls, and this many
+bytes.
+"""
 _DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
-"""MADV_POPULATE_READ and MADV_POPULATE_WRITE, of Linux 5.14 and later."""
+"""MADV_POPULATE_READ and MADV_POPULATE_WRITE, as in Linux 5.14 and later."""
 _BLANK = struct.Struct(">iI")
 _libc = ctypes.CDLL(None)
 
@@ -70,17 +72,18 @@ _libc = ctypes.CDLL(None)
 class WritableFile:
     """A mapped file with the positions up to which it is written, committed and flushed (DefaultMappedFile).
 
-    Committed is what readers see. Without a pool of buffers that is what was written.
+    Readers see the committed bytes. Without a pool of buffers, all written bytes are committed.
     """
 
     def __init__(
         self, path: Path, base_offset: int, size_bytes: int, pool: TransientPool | None = None
     ) -> None:
-        """Open or make the file.
+        """Open or create the file.
 
-        The disk's space is taken at once: writing to a mapped file on a full disk would end the process.
+        The file's disk space is allocated at once: a write to a mapped file on a full disk would kill the
+        process.
 
-        :param pool: where the file's buffer comes from.
+        :param pool: pool from which the file's buffer is taken.
         :raises OSError: the file can't be made, or the disk has no room for it.
         """
         self.path, self.base_offset, self.size_bytes = path, base_offset, size_bytes
@@ -95,18 +98,18 @@ class WritableFile:
         self._pool = pool
         self._buffer = pool.borrow() if pool else None
         self.target: mmap.mmap = self._buffer or self._mapping
-        """The file that new messages are written to."""
+        """Memory to which new messages are written: the buffer, or the mapped file."""
         self._table = array("q", [0] * append_kernels.FILE_FIELDS)
         self._table[append_kernels.TARGET] = address_of(np.frombuffer(self.target, np.uint8))
         self._table[append_kernels.FILE_BYTES] = size_bytes
         self._table[append_kernels.BASE_OFFSET] = base_offset
         self.table_address = self._table.buffer_info()[0]
-        """Of the table by which the kernels append to the file."""
+        """Address of the table that the kernels use to append to the file."""
         self.committed = self.flushed = 0
         self._committed_timestamp_ms = 0
         self._mapped_ahead = self._writable_ahead = 0
         self._wrote_before = 0
-        """Up to where it was written when pages were mapped ahead the last time."""
+        """End of the written bytes when pages were last mapped ahead."""
         self._guard = threading.Lock()
         self._commits = threading.Lock()
         self._pins = 1
@@ -120,7 +123,9 @@ class WritableFile:
 
     @property
     def store_timestamp_ms(self) -> int:
-        """Return the store time of the newest message; 0: none was written since the file was opened."""
+        """Return the store time of the newest message; 0: no message was written since the file was
+        opened.
+        """
         return self._table[append_kernels.STORE_MS]
 
     @property
@@ -133,17 +138,17 @@ class WritableFile:
 
     @property
     def is_cleaned_up(self) -> bool:
-        """Return whether the file is unmapped and no reader has it (ReferenceResource#isCleanupOver)."""
+        """Return whether the file is unmapped and no reader uses it (ReferenceResource#isCleanupOver)."""
         return self._pins <= 0 and self._unmapped
 
     @property
     def read_position(self) -> int:
-        """Return up to where readers see the file (DefaultMappedFile#getReadPosition)."""
+        """Return the position up to which readers see the file (DefaultMappedFile#getReadPosition)."""
         return self.committed if self._pool else self.wrote
 
     @property
     def readable_timestamp_ms(self) -> int:
-        """Return the store time of a message that readers see already, the newest but for a moment."""
+        """Return the store time of a message that readers can see: the newest, or one shortly before it."""
         return self._committed_timestamp_ms if self._pool else self.store_timestamp_ms
 
     def set_positions(self, position: int) -> None:
@@ -159,7 +164,7 @@ class WritableFile:
             self._table[append_kernels.WROTE] = self.size_bytes
 
     def pin(self) -> bool:
-        """Keep the file mapped; False when it is being deleted (ReferenceResource#hold)."""
+        """Keep the file mapped; False: it is being deleted (ReferenceResource#hold)."""
         with self._guard:
             if not self.available or self._pins <= 0:
                 return False
@@ -167,16 +172,16 @@ class WritableFile:
             return True
 
     def unpin(self) -> None:
-        """Give up a pin; the last one unmaps a file that was shut down (ReferenceResource#release)."""
+        """Give up a pin. The last one unmaps a file that was shut down (ReferenceResource#release)."""
         with self._guard:
             self._pins -= 1
             if self._pins <= 0 and not self.available:
                 self._unmap()
 
     def shutdown(self, forced_after_ms: int, now_ms: int) -> None:
-        """Refuse new readers of the file, and unmap it once no reader has it (ReferenceResource#shutdown).
+        """Refuse new readers of the file, and unmap it when no reader uses it (ReferenceResource#shutdown).
 
-        :param forced_after_ms: after so long readers don't count any more. Their memory stays theirs.
+        :param forced_after_ms: after this time the remaining readers no longer count. They keep their memory.
         """
         with self._guard:
             if self.available:
@@ -190,7 +195,7 @@ class WritableFile:
     def destroy(
         self, forced_after_ms: int, now_ms: int, unlink: Callable[[Path], object] = durable.unlink
     ) -> bool:
-        """Shut the file down and delete it; False while a reader has it (DefaultMappedFile#destroy)."""
+        """Shut the file down and delete it; False: a reader still uses it (DefaultMappedFile#destroy)."""
         self.shutdown(forced_after_ms, now_ms)
         if not self.is_cleaned_up:
             return False
@@ -198,10 +203,10 @@ class WritableFile:
         return True
 
     def map_ahead(self) -> None:
-        """Have the pages that are written next cleared and mapped, so that no put has to wait for that.
+        """Clear and map in advance the pages that are written next, so that no put has to wait for that.
 
-        They stay clean, so that no flush writes them, but those that puts reach before the next few calls.
-        Where the system can't do it, puts wait as before.
+        Only the pages that puts reach before the next few calls are made writable. All others stay clean, so
+        that no flush writes them. If the system can't do it, puts wait as before.
         """
         wrote = self.wrote
         grown, self._wrote_before = wrote - self._wrote_before, wrote
@@ -225,7 +230,9 @@ class WritableFile:
         return end
 
     def commit(self, least_pages: int) -> int:
-        """Write what is in the buffer into the file; return the new position (DefaultMappedFile#commit)."""
+        """Write the buffer's content into the file, and return the new position
+        (DefaultMappedFile#commit).
+        """
         with self._commits:
             if self._buffer is None:
                 self.committed, self._committed_timestamp_ms = self.wrote, self.store_timestamp_ms
@@ -243,9 +250,9 @@ class WritableFile:
             return self.committed
 
     def flush(self, least_pages: int) -> int:
-        """Take what is committed to disk; return the new position (DefaultMappedFile#flush).
+        """Flush the committed bytes to disk, and return the new position (DefaultMappedFile#flush).
 
-        :raises OSError: the disk refuses. What it has is then unknown; the position stays.
+        :raises OSError: the disk refuses. The bytes on disk are then unknown; the position stays as it was.
         """
         position = self.read_position
         if _is_due(position, self.flushed, least_pages, self.is_full) and self.pin():
@@ -258,9 +265,10 @@ class WritableFile:
         return self.flushed
 
     def _unmap_written(self, position: int) -> None:
-        """Take pages that are written wholly out of the mapping before a flush; who reads them has them back.
+        """Unmap completely written pages before a flush. Reading such a page maps it again.
 
-        A flush makes each mapped page read-only, and tells all processors of each by itself.
+        This is faster: a flush makes each mapped page read-only, and notifies all processors of each page
+        separately.
         """
         begin = -(-self.flushed // PAGE_BYTES) * PAGE_BYTES
         end = position // PAGE_BYTES * PAGE_BYTES
@@ -268,7 +276,7 @@ class WritableFile:
             _libc.madvise(ctypes.c_void_p(self.address + begin), ctypes.c_size_t(end - begin), _DONT_NEED)
 
     def erase_rest(self) -> None:
-        """Write zeros over what lies behind what was written, durably."""
+        """Overwrite all bytes behind the written ones with zeros, durably."""
         erase_behind(self._fd, self.wrote, self.size_bytes)
 
     def last_modified_ms(self) -> int:
@@ -281,7 +289,7 @@ class WritableFile:
             self._buffer = None
 
     def _unmap(self) -> None:
-        """Close file and mapping; views that readers still have keep their memory."""
+        """Close the file and its mapping. Views that readers still use keep their memory."""
         if self._unmapped:
             return
         self._unmapped = True
@@ -297,7 +305,7 @@ class WritableFile:
 
 
 def _is_due(position: int, before: int, least_pages: int, full: bool) -> bool:
-    """Return whether there is enough to commit or to flush (DefaultMappedFile#isAbleToFlush)."""
+    """Return whether enough pages were written for a commit or a flush (DefaultMappedFile#isAbleToFlush)."""
     if least_pages > 0 and not full:
         return position // PAGE_BYTES - before // PAGE_BYTES >= least_pages
     return position > before
@@ -334,7 +342,7 @@ class TransientPool:
         self._free = deque(_locked_buffer(size_bytes) for _ in range(buffers))
 
     def borrow(self) -> mmap.mmap | None:
-        """Take a buffer; None when all are in use: the file is then written to directly."""
+        """Take a buffer. None: all are in use, and the file is written to directly."""
         with self._guard:
             return self._free.popleft() if self._free else None
 
@@ -353,15 +361,15 @@ def _locked_buffer(size_bytes: int) -> mmap.mmap:
 
 _FORCED_AFTER_MS = 1000
 Make = Callable[[int], WritableFile]
-"""Makes the file that begins at an offset."""
+"""Function that makes the file with this first offset."""
 _A_FILE = 2
-"""The file's own, and the one that Python's mapping keeps."""
+"""File descriptors of one mapped file: its own, and the one that Python's mapping keeps."""
 _OTHERS = 512
-"""Queues, index, sockets, and files of the log that are yet to be written."""
+"""File descriptors for everything else: queues, index, sockets, and files that the log will get."""
 
 
 class Preallocation:
-    """The one file that is made, or being made, before it is needed."""
+    """Creation of the next file before it is needed, in a thread of its own."""
 
     def __init__(self, make: Make, size_bytes: int) -> None:
         self._make, self._size_bytes = make, size_bytes
@@ -369,9 +377,9 @@ class Preallocation:
         self._next: tuple[int, Future[WritableFile]] | None = None
 
     def take(self, base_offset: int) -> WritableFile:
-        """Return the file that begins at an offset, and begin to make the one behind it.
+        """Return the file that begins at an offset, and start making the next one.
 
-        :raises OSError: it can't be made.
+        :raises OSError: the file can't be made.
         """
         prepared, self._next = self._next, None
         if prepared is not None and prepared[0] == base_offset:
@@ -384,7 +392,7 @@ class Preallocation:
         return file
 
     def close(self) -> None:
-        """Delete the file that nobody needed."""
+        """Delete the prepared file, which wasn't needed."""
         _drop(self._next)
         self._next = None
         self._worker.shutdown()
@@ -397,7 +405,7 @@ def _drop(prepared: tuple[int, Future[WritableFile]] | None) -> None:
 
 
 class FileQueue:
-    """Mapped files, oldest first, and how far the whole queue is committed and flushed."""
+    """Mapped files, oldest first, with the offsets up to which the whole queue is committed and flushed."""
 
     def __init__(
         self,
@@ -407,14 +415,16 @@ class FileQueue:
         read_only_paths: Sequence[Path] = (),
         pool: TransientPool | None = None,
     ) -> None:
-        """:param paths: directories that files may be in; new ones go to those that aren't full, in turn."""
+        """:param paths: directories of the files. New files are created in turn in those directories that
+        aren't full.
+        """
         self.file_bytes = file_bytes
         self.full_paths: frozenset[Path] = frozenset()
         """Directories on disks that are too full for a new file."""
         self.files: tuple[WritableFile, ...] = ()
         self.flushed_where = self.committed_where = 0
         self.store_timestamp_ms = 0
-        """Of the newest message that is on disk for sure."""
+        """Store time of the newest message that is certainly on disk."""
         self._paths, self._read_only = tuple(paths), frozenset(read_only_paths)
         self._pool = pool
         self._guard = threading.Lock()
@@ -433,28 +443,30 @@ class FileQueue:
 
     @property
     def max_offset(self) -> int:
-        """Return the end of what readers see."""
+        """Return the end of the bytes that readers see."""
         last = self.last
         return last.base_offset + last.read_position if last else 0
 
     @property
     def wrote_offset(self) -> int:
-        """Return the end of what was written."""
+        """Return the end of the written bytes."""
         last = self.last
         return last.base_offset + last.wrote if last else 0
 
     @property
     def min_offset(self) -> int:
-        """Return where the log begins; behind a first file that is being deleted (CommitLog#getMinOffset)."""
+        """Return the first offset of the log. A first file that is being deleted no longer counts
+        (CommitLog#getMinOffset).
+        """
         first = self.first
         if first is None:
             return -1
         return first.base_offset if first.available else first.end_offset
 
     def load(self) -> None:
-        """Map the files that are there; all count as full until a recovery tells.
+        """Map the existing files. All count as full until a recovery has found their ends.
 
-        :raises StoreLayoutError: one has another size than the settings say, or no offset as its name.
+        :raises StoreLayoutError: a file has another size than in the settings, or a name that is no offset.
         :raises BadInputError: this process may not have so many files open.
         """
         directories = (*self._paths, *(path for path in self._read_only if path not in self._paths))
@@ -475,7 +487,8 @@ class FileQueue:
         self.files = tuple(files)
 
     def last_for_write(self) -> WritableFile:
-        """Return the file to write to; a new one behind a full one (MappedFileQueue#getLastMappedFile).
+        """Return the file to write to. Behind a full file a new one is made
+        (MappedFileQueue#getLastMappedFile).
 
         :raises OSError: a new file can't be made.
         """
@@ -488,7 +501,7 @@ class FileQueue:
         return file
 
     def find(self, offset: int, *, or_first: bool = False) -> WritableFile | None:
-        """Return the file that has an offset (MappedFileQueue#findMappedFileByOffset)."""
+        """Return the file that contains an offset (MappedFileQueue#findMappedFileByOffset)."""
         files = self.files
         if not files:
             return None
@@ -501,7 +514,7 @@ class FileQueue:
         return files[0] if or_first else None
 
     def commit(self, least_pages: int) -> bool:
-        """Commit the file that is next; True when there was nothing to do (MappedFileQueue#commit).
+        """Commit the next file. True: nothing had to be committed (MappedFileQueue#commit).
 
         :raises OSError: the disk refuses, or has refused before.
         """
@@ -515,9 +528,9 @@ class FileQueue:
             return done
 
     def flush(self, least_pages: int) -> bool:
-        """Flush the file that is next; True when there was nothing to do (MappedFileQueue#flush).
+        """Flush the next file. True: nothing had to be flushed (MappedFileQueue#flush).
 
-        :raises OSError: the disk refuses, or has refused before; nothing counts as flushed from then on.
+        :raises OSError: the disk refuses, or has refused before. From then on nothing more counts as flushed.
         """
         with self._flushes.flushing():
             file = self.find(self.flushed_where, or_first=self.flushed_where == 0)
@@ -537,7 +550,7 @@ class FileQueue:
             self.last.map_ahead()
 
     def truncate(self, offset: int) -> None:
-        """Cut the queue off at an offset, whole files too (MappedFileQueue#truncateDirtyFiles)."""
+        """Cut the queue off at an offset, and delete files behind it (MappedFileQueue#truncateDirtyFiles)."""
         gone = []
         for file in self.files:
             if file.end_offset <= offset:
@@ -550,7 +563,8 @@ class FileQueue:
         self.forget(gone)
 
     def erase_rest(self) -> None:
-        """Write zeros over what lies behind the log's end, durably: no recovery may take it for messages.
+        """Overwrite all bytes behind the log's end with zeros, durably. Otherwise a recovery could read them
+        as messages.
 
         :raises OSError: the disk refuses.
         """
@@ -558,7 +572,7 @@ class FileQueue:
             self.last.erase_rest()
 
     def forget(self, gone: Sequence[WritableFile]) -> None:
-        """Take files that were deleted out of the queue, durably."""
+        """Remove deleted files from the queue, durably."""
         if gone:
             with self._guard:
                 self.files = tuple(file for file in self.files if file not in gone)
@@ -566,7 +580,9 @@ class FileQueue:
                 durable.fsync_path(directory)
 
     def retry_first(self, forced_after_ms: int, now_ms: int) -> bool:
-        """Try again to delete a first file that a reader held (MappedFileQueue#retryDeleteFirstFile)."""
+        """Try again to delete a first file whose deletion a reader prevented
+        (MappedFileQueue#retryDeleteFirstFile).
+        """
         first = self.first
         if first is None or first.available or not first.destroy(forced_after_ms, now_ms):
             return False
@@ -574,7 +590,7 @@ class FileQueue:
         return True
 
     def close(self) -> None:
-        """Unmap all files; the one that was made beforehand is deleted."""
+        """Unmap all files, and delete the file that was made in advance."""
         self._preallocation.close()
         for file in self.files:
             file.shutdown(0, clock_ms())
@@ -602,14 +618,14 @@ class FileQueue:
 
 
 class FlushGuard:
-    """Stands before the flushes of some files.
+    """Guard of the flushes of some files: after one refused flush it refuses all others.
 
-    What was to be written by a refused flush is unknown, and the system says so once: a later flush that
-    succeeds has not written it.
+    After a refused flush it is unknown which bytes are on disk, and the system reports that only once. A
+    later flush may succeed without having written these bytes.
     """
 
     def __init__(self, on_failure: Callable[[OSError], object] = lambda error: None) -> None:
-        """:param on_failure: is told of the first refusal, by the thread that meets it."""
+        """:param on_failure: called with the first error, in the thread that meets it."""
         self._turn = threading.Lock()
         self._refused: OSError | None = None
         self._on_failure = on_failure
@@ -632,10 +648,10 @@ class FlushGuard:
 
 
 def allow_open_files(directory: Path, files: int) -> None:
-    """Raise the soft limit of open files to the hard one, as a JVM does, where a log needs it.
+    """Raise the soft limit of open files to the hard one, as a JVM does.
 
-    :param files: of the log.
-    :raises BadInputError: the hard limit is too low.
+    :param files: number of the log's files.
+    :raises BadInputError: the hard limit is too low for the log.
     """
     needed = _A_FILE * files + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

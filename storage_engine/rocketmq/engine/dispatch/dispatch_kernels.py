@@ -1,7 +1,8 @@
-"""Compiled reading of frames for dispatch and recovery: what queues and index need of each message.
+"""Compiled reading of frames for dispatch and recovery. Reads the fields of each message that queues and
+index need.
 
-A frame counts as one where the broker's CommitLog#checkMessageAndReturnSize takes it for one. That is looser
-than the archive's own reading: a header isn't held against the place where it lies.
+A frame is valid if the broker's CommitLog#checkMessageAndReturnSize accepts it. The archive's own reading is
+stricter: it also compares the offset in the header with the frame's place.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ MARKS: Final = 21
 FIELDS: Final = 22
 
 MALFORMED: Final = 1
-"""Mark of a row with a text that is no UTF-8, which Python decodes."""
+"""Mark of a row with a text that is no UTF-8; Python decodes such texts."""
 MULTI_DISPATCH: Final = 2
-"""Mark of a row that belongs to further queues."""
+"""Mark of a row whose message belongs to further queues."""
 DELAYED: Final = 4
-"""Mark of a row whose tags code is the time at which it is due."""
+"""Mark of a row whose tags code is the time at which the message is due."""
 
 # Which CRC is checked.
 NO_CRC: Final = 0
@@ -88,7 +89,7 @@ _MAX_SHORT = (1 << 15) - 1
 _SPACE = 32
 _HASH_SIGN = 35
 NO_NUMBER: Final = -(1 << 62)
-"""Stands for a text that is no number."""
+"""Value for a text that is no number."""
 
 # Where the fields of an index file lie, and the sizes of its parts.
 BEGIN_MS_AT: Final = 0
@@ -117,10 +118,11 @@ _CRC_MASK = 0x7FFFFFFF
 def read_properties(
     base: int, begin: int, length: int, delayed: bool, delays: int, levels: int, row: int
 ) -> bool:
-    """Fill in what a row takes from its properties; False where the broker fails to read them.
+    """Fill in the fields of a row that come from the message's properties. False: the broker fails to read
+    them.
 
-    :param begin: of the block, as a place in the buffer at ``base``.
-    :param delayed: the message lies in the topic of delayed ones.
+    :param begin: start of the block, as a position in the buffer at ``base``.
+    :param delayed: the message is in the topic of delayed messages.
     """
     at = base + begin
     index = 0
@@ -206,7 +208,9 @@ def read_frame(
     levels: int,
     row: int,
 ) -> int:
-    """Fill in a row from the frame at a place of the buffer; ROOM, or what is there instead."""
+    """Fill in a row from the frame at a position of the buffer. Return ROOM, or the code of what was found
+    instead of a frame.
+    """
     remaining = end - position
     if remaining < frame.BLANK_HEADER_BYTES:
         return BAD
@@ -290,12 +294,12 @@ def read_frames(
     capacity: int,
     state: Ints64,
 ) -> int:
-    """Read frames one behind the other.
+    """Read consecutive frames.
 
-    :param end: of what may be read; ``limit``: no frame may reach beyond it.
-    :param check: which CRC has to be right.
+    :param end: end of the bytes that may be read; ``limit``: the end that no frame may exceed.
+    :param check: which CRC is checked.
     :param rows: address of room for ``capacity`` rows.
-    :param state: gets the place where the walk ended, and why.
+    :param state: gets the position where the walk ended, and the reason.
     :return: how many rows were filled.
     """
     count = 0
@@ -321,11 +325,11 @@ def read_frames(
 
 @kernel
 def hash_keys(base: int, rows: int, count: int, starts: Ints64, hashes: Ints32) -> int:
-    """Hash ``topic#key`` of each key that is indexed: the unique key, then the others in their order.
+    """Hash ``topic#key`` of each indexed key: first the unique key, then the other keys in their order.
 
-    :param starts: gets the place of each row's first hash; one more than rows.
-    :param hashes: of malformed text are -1.
-    :return: how many there are; -1: ``hashes`` has no room.
+    :param starts: gets the position of each row's first hash; one element more than rows.
+    :param hashes: gets the hashes; -1 for malformed text.
+    :return: number of hashes; -1: ``hashes`` has too little room.
     """
     found = 0
     for i in range(count):
@@ -374,7 +378,7 @@ def is_text(at: int, length: int, text: tuple[int, ...]) -> bool:
 
 @inlined
 def java_hash_of(at: int, length: int, seed: int) -> int:
-    """Return String#hashCode of UTF-8 text, as 32 bits, going on from ``seed``; -1: it is no UTF-8."""
+    """Return String#hashCode of UTF-8 text, as 32 bits, continued from ``seed``; -1: the text is no UTF-8."""
     value = seed
     i = 0
     while i < length:
@@ -418,7 +422,9 @@ def signed_32(value: int) -> int:
 
 @inlined
 def parse_number(at: int, length: int) -> int:
-    """Return a decimal number (Long#parseLong); NO_NUMBER where it is none, or longer than 18 digits."""
+    """Return a decimal number (Long#parseLong); NO_NUMBER: the text is no number, or has more than 18
+    digits.
+    """
     i = 0
     negative = False
     if length > 0 and (load_u8(at) == 45 or load_u8(at) == 43):
@@ -470,7 +476,7 @@ def put_rows(
 ) -> int:
     """Write the entries of messages (IndexService#buildIndex).
 
-    :param state: row to go on with, and its next hash; -1: the row was not begun.
+    :param state: row to continue with, and its next hash; -1: none of the row's entries was written yet.
     :return: FULL where another file is needed.
     """
     while state[0] < count:
@@ -500,14 +506,15 @@ def put_rows(
 def group_by_queue(
     base: int, rows: int, count: int, table: int, slots: int, groups: int, order: int, begins: int
 ) -> tuple[int, int, int]:
-    """Sort messages that have entries by their queues; those of one queue stay in their order.
+    """Sort messages that have entries by their queues. Messages of one queue keep their order.
 
-    :param base: address that the rows' places are counted from.
+    :param base: address from which positions in the rows are counted.
     :param table: address of room for ``slots`` numbers, a power of two above ``count``.
     :param groups: address of room for ``count`` numbers, as ``order``.
     :param order: gets the numbers of the rows.
-    :param begins: gets where in ``order`` each queue begins, and the end of the last; one number more.
-    :return: how many queues there are, all marks of the rows, and the last row that has an entry.
+    :param begins: gets the position in ``order`` at which each queue begins, and then the end of the last
+        queue.
+    :return: number of queues, all marks of the rows combined, and the last row with an entry.
     """
     marks = 0
     last = _NONE
@@ -569,10 +576,12 @@ def next_entries(
     """Write the entries of one queue's messages (ConsumeQueue#putMessagePositionInfo).
 
     :param chosen: address of the numbers of their rows.
-    :param max_physical: up to where in the log messages have their entry already.
-    :param queue_offset: that the first of them has to have; each one has the next.
-    :param entries: address of their room.
-    :return: the end of the last message in the log; 0: one has its entry already, or doesn't follow.
+    :param max_physical: offset of the log up to which messages already have entries.
+    :param queue_offset: queue offset that the first message must have; each further message must have the
+        next one.
+    :param entries: address of the room for the entries.
+    :return: end of the last message in the log; 0: a message already has an entry, or doesn't follow the one
+        before.
     """
     end = 0
     for i in range(count):
@@ -589,15 +598,16 @@ def next_entries(
 
 @inlined
 def _as_int(value: int) -> int:
-    """Return a number as it is left in an int of Java's."""
+    """Return a number as Java keeps it in an int."""
     return ((value + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
 @inlined
 def has_property_crc(at: int, size: int, properties_at: int, length: int, function: int, table: int) -> bool:
-    """Return whether a frame's properties name a CRC, and it is the one of all before the room for it.
+    """Return whether a frame's properties have a CRC that is right for the frame. It covers all bytes before
+    the room for the CRC property at the frame's end.
 
-    The broker takes any CRC above 0, of the last property of its name, and adds up its digits as ints.
+    The broker reads the last CRC property, accepts any value above 0, and adds up the digits as ints.
     """
     expected = 0
     index = 0

@@ -1,7 +1,7 @@
 """Files of one queue's entries, written at their end: consume queues of both kinds and their extensions.
 
-They aren't mapped: an entry is written through a descriptor, so that a full disk is an error and no signal,
-and a store of many queues holds none of their files open.
+The files aren't mapped: entries are written through a descriptor. So a full disk leads to an error and not to
+a signal, and a store of many queues keeps none of their files open.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from storage_engine.rocketmq.format.stored_files import refuse_link
 
 PAGE_BYTES = 4096
 QUEUE_DEPTH = 3
-"""Directories between a queue's own and the store's, as in ``consumequeue/TOPIC/QUEUE``, and the store's."""
+"""Number of directory levels of a queue, as in ``consumequeue/TOPIC/QUEUE``, and one for the store's
+directory.
+"""
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class EntryFiles:
-    """A queue of files of one size of which only the last is not full."""
+    """Files of one queue. All have one size, and only the last may be not full."""
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.directory, self.file_bytes = directory, file_bytes
@@ -32,11 +34,11 @@ class EntryFiles:
         self.wrote = 0
         """Bytes of the last file that are in use."""
         self.flushed = 0
-        """Offset up to which all is on disk."""
+        """Offset up to which all bytes are on disk."""
         self._named = (-1, "")
         self._new_directories: list[Path] = []
         self._deleted = False
-        """A file was deleted, and its directory isn't flushed."""
+        """A file was deleted, and its directory isn't flushed yet."""
 
     @property
     def end(self) -> int:
@@ -45,14 +47,14 @@ class EntryFiles:
             return self.bases[-1] + self.wrote if self.bases else 0
 
     def written(self) -> tuple[tuple[int, ...], int]:
-        """Return where the files begin, and the offset behind the last entry, as of one moment."""
+        """Return the files' first offsets, and the offset behind the last entry, both at the same moment."""
         with self._guard:
             return tuple(self.bases), self.end
 
     def load(self) -> None:
-        """Find the files that are there; all count as full until a recovery tells.
+        """Find the existing files. All count as full until a recovery has found their ends.
 
-        :raises StoreLayoutError: one has another size than the settings say, or no offset as its name.
+        :raises StoreLayoutError: a file has another size than in the settings, or a name that is no offset.
         """
         found = list_raw_files((self.directory,))
         self._delete_empty_last(found)
@@ -71,7 +73,7 @@ class EntryFiles:
         return self.directory / file_name(base_offset)
 
     def _last_path(self) -> str:
-        """Return the path of the last file, which is made once for many appends."""
+        """Return the path of the last file. The path is kept for many appends."""
         base, path = self._named
         if base != self.bases[-1]:
             base = self.bases[-1]
@@ -80,9 +82,10 @@ class EntryFiles:
         return path
 
     def begin_file(self, start_offset: int) -> bool:
-        """Make the file that the next entry goes to, if there is none with room.
+        """Create the file for the next entry, if no file has room for it.
 
-        :param start_offset: of that entry; decides where a queue without files begins.
+        :param start_offset: offset of that entry, from which the first offset of a queue without files
+            follows.
         :return: whether it is the first file of the queue.
         """
         if self.bases and self.wrote < self.file_bytes:
@@ -99,7 +102,7 @@ class EntryFiles:
         return first
 
     def append(self, content: bytes | memoryview) -> None:
-        """Write whole entries at the end, over as many files as it takes."""
+        """Append whole entries, to as many files as needed."""
         view = memoryview(content)
         while len(view):
             self.begin_file(self.end)
@@ -125,10 +128,10 @@ class EntryFiles:
             os.close(fd)
 
     def flush(self, least_pages: int) -> None:
-        """Take what was written since the last flush to disk.
+        """Flush to disk all bytes written since the last flush.
 
-        :param least_pages: do nothing for fewer.
-        :raises OSError: the disk refuses; what was flushed before counts on.
+        :param least_pages: fewest written pages for which anything is flushed.
+        :raises OSError: the disk refuses; bytes flushed before still count as flushed.
         """
         bases, end = self.written()
         self._flush_deletions()
@@ -157,9 +160,10 @@ class EntryFiles:
                 raise
 
     def truncate(self, offset: int) -> None:
-        """Cut off what lies behind an offset, whole files too (MappedFileQueue#truncateDirtyFiles).
+        """Cut off all bytes behind an offset, and delete files behind it
+        (MappedFileQueue#truncateDirtyFiles).
 
-        The bytes behind it stay in their file, as in the broker.
+        The bytes in the last file stay there, as in the broker.
         """
         for base in self.bases:
             if base > offset:
@@ -186,7 +190,7 @@ class EntryFiles:
         self._deleted = True
 
     def forget(self, base_offset: int) -> None:
-        """Take a file that is about to be deleted out of the queue."""
+        """Remove a file from the queue before it is deleted."""
         with self._guard:
             self.bases = [base for base in self.bases if base != base_offset]
 
@@ -199,7 +203,7 @@ class EntryFiles:
             self.directory.rmdir()
 
     def take_to_disk(self) -> None:
-        """Flush what a process wrote that was killed: it may be in the page cache alone.
+        """Flush the bytes that a killed process wrote: they may be only in the page cache.
 
         :raises OSError: the disk refuses.
         """
@@ -208,9 +212,10 @@ class EntryFiles:
         self.flush(0)
 
     def erase_rest(self) -> None:
-        """Write zeros over what lies behind the last entry, durably: no recovery may take it for entries.
+        """Overwrite all bytes behind the last entry with zeros, durably. Otherwise a recovery could read them
+        as entries.
 
-        Files that were cut off don't come back either.
+        Nor can files that were cut off come back.
 
         :raises OSError: the disk refuses.
         """
@@ -221,7 +226,7 @@ class EntryFiles:
             erase_behind(fd, self.wrote, self.file_bytes)
 
     def skip_to_next_file(self) -> None:
-        """Leave the rest of the last file as it is."""
+        """Skip the rest of the last file, so that the next entry begins a new file."""
         self.wrote = self.file_bytes
 
     def _make(self, base_offset: int) -> None:

@@ -1,4 +1,4 @@
-"""Writing the index: which messages have a key (IndexService)."""
+"""Writing of the index, which finds messages by their keys (IndexService)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Rows = npt.NDArray[np.int64]
 class UnsureIndex:
     """The part of an index that a crash may have damaged.
 
-    :param kept: number of the first files that stay.
-    :param begin: offset from which messages get their entries again.
+    :param kept: number of files that stay, counted from the oldest.
+    :param begin: offset from which messages are indexed again.
     """
 
     kept: int
@@ -48,13 +48,14 @@ def find_unsure(
 ) -> UnsureIndex | None:
     """Find the part of an index that has to be made again after a crash.
 
-    That is every file that isn't sound, and a sound one of messages at or behind the log's end, which are
-    gone. What the recovery itself made stays where no message lies between it and the files that stay.
+    That is every file that isn't sound, and also a sound file with messages at or behind the log's end, which
+    are gone. Entries that the recovery itself made stay, if no message lies between them and the files that
+    stay.
 
-    :param sound: headers of the first files, those that are as they were written.
-    :param loaded: how many files the broker keeps.
-    :param began_at: where the recovery began to read the log.
-    :return: None: nothing; each message has its entry.
+    :param sound: headers of the first files that are still as they were written.
+    :param loaded: number of files that the broker keeps.
+    :param began_at: offset at which the recovery began to read the log.
+    :return: None: no part has to be made again, since each message has its entry.
     """
     kept = next((n for n, one in enumerate(sound) if one.end_phy_offset >= log_end), len(sound))
     begin = max(log_begin, sound[kept - 1].end_phy_offset if kept else 0)
@@ -62,7 +63,7 @@ def find_unsure(
 
 
 class IndexWriter:
-    """The index files of a store; the last one is mapped while it is written."""
+    """The index files of a store. The last file is mapped while entries are written to it."""
 
     def __init__(self, directory: Path, slots: int, capacity: int, checkpoint: StoreCheckpoint) -> None:
         self._directory, self._slots, self._capacity = directory, slots, capacity
@@ -71,7 +72,9 @@ class IndexWriter:
         self._file: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._path: Path | None = None
         self._sound = self._loaded = 0
-        """Number of files that a crash left as they were written, the first ones; and of all that it left."""
+        """Number of the first files that a crash left as they were written, and number of all files that it
+        left.
+        """
 
     @property
     def _file_bytes(self) -> int:
@@ -82,10 +85,10 @@ class IndexWriter:
         )
 
     def load(self, *, clean: bool) -> tuple[Path, ...]:
-        """Find the files; after a crash those that were not flushed are deleted (IndexService#load).
+        """Find the files. After a crash, delete files that were not flushed (IndexService#load).
 
         :param clean: the store was stopped cleanly.
-        :return: what was deleted.
+        :return: the deleted files.
         """
         listed = self.listed()
         self._sound = 0 if clean else len(self.sound_headers(listed))
@@ -99,7 +102,7 @@ class IndexWriter:
         return deleted
 
     def sound_headers(self, listed: Sequence[Path]) -> list[IndexHeader]:
-        """Return the headers of the first files that are as they were written, whatever a crash took.
+        """Return the headers of the first files that are certainly as they were written, even after a crash.
 
         Only full files are flushed, and the header of one that isn't full may be older than its entries.
         """
@@ -111,7 +114,9 @@ class IndexWriter:
         return headers
 
     def listed(self) -> list[Path]:
-        """List the files that are there; names that are no times are none (NumberFormatException)."""
+        """List the existing index files. A file whose name is no time is no index file
+        (NumberFormatException).
+        """
         if not self._directory.is_dir():
             return []
         found = []
@@ -122,18 +127,21 @@ class IndexWriter:
         return found
 
     def is_unflushed(self, path: Path) -> bool:
-        """Return whether a file has entries that aren't on disk for sure; one without a header is none."""
+        """Return whether a file may have entries that aren't on disk. A file without a whole header counts as
+        unflushed.
+        """
         if path.stat().st_size < kernels.HEADER_BYTES:
             return True
         return read_header(path).end_timestamp_ms > self._checkpoint.values.index_msg_timestamp_ms
 
     def drop_unsure(self, log_begin: int, log_end: int, began_at: int) -> int | None:
-        """Delete what the broker keeps after a crash, though it may not be as it was written.
+        """Delete index files that may not be as they were written, although the broker keeps them after a
+        crash.
 
         The caller makes entries again from the returned offset on, in the log's order.
 
         :param log_begin: first offset of the log.
-        :param began_at: where the recovery began to read the log, and to make entries.
+        :param began_at: offset at which the recovery began to read the log and to make entries.
         :return: see :func:`find_unsure`.
         """
         headers = [read_header(path) for path in self.paths[: self._sound]]
@@ -152,8 +160,8 @@ class IndexWriter:
     def put(self, base: int, texts: memoryview | npt.NDArray[np.uint8], rows: Rows, now_ms: int) -> None:
         """Write the keys of messages, in their order.
 
-        :param base: address that the rows' places are counted from; ``texts`` is the same memory.
-        :param now_ms: names a new file.
+        :param base: address from which positions in the rows are counted; ``texts`` is the same memory.
+        :param now_ms: time from which a new file gets its name.
         :raises OSError: a file can't be made.
         """
         starts, hashes = self._hashes(base, texts, rows)
@@ -174,7 +182,7 @@ class IndexWriter:
                 return
 
     def flush(self) -> None:
-        """Take the last file to disk (IndexFile#flush)."""
+        """Flush the last file to disk (IndexFile#flush)."""
         if self._path is not None:
             durable.fsync_path(self._path)
 
@@ -184,7 +192,7 @@ class IndexWriter:
         self._file = self._path = None
 
     def delete_below(self, min_offset: int) -> int:
-        """Delete the oldest files whose messages are gone, never the last (#deleteExpiredFile)."""
+        """Delete the oldest files whose messages are gone, but never the last one (#deleteExpiredFile)."""
         deleted = 0
         while len(self.paths) > 1 and read_header(self.paths[0]).end_phy_offset < min_offset:
             durable.unlink(self.paths.pop(0))
@@ -194,7 +202,7 @@ class IndexWriter:
         return deleted
 
     def forget(self, path: Path) -> None:
-        """Take a file that is about to be deleted out of the index."""
+        """Remove a file from the index before it is deleted."""
         if path in self.paths:
             self.paths.remove(path)
 
@@ -212,7 +220,9 @@ class IndexWriter:
         return starts, hashes
 
     def _writable(self, now_ms: int) -> npt.NDArray[np.uint8]:
-        """Return the last file's memory; a new file where it is full (#getAndCreateLastIndexFile)."""
+        """Return the last file's memory. If that file is full, make a new one
+        (#getAndCreateLastIndexFile).
+        """
         if self._file is None and self.paths:
             self._map(self.paths[-1])
         file = self._file
@@ -258,9 +268,10 @@ class IndexWriter:
         return self._file
 
     def _new_path(self, now_ms: int) -> Path:
-        """Return a path named by the local time (UtilAll#timeMillisToHumanString), behind all others.
+        """Return a path named by the local time (UtilAll#timeMillisToHumanString), which sorts behind all
+        existing ones.
 
-        Files are read in the order of their names, and local time goes back now and then.
+        Files are read in the order of their names, and local time sometimes goes back.
         """
         number = int(_time_name(now_ms))
         if self.paths:
@@ -276,7 +287,7 @@ def _time_name(now_ms: int) -> str:
 
 
 def _malformed_hash(texts: memoryview | npt.NDArray[np.uint8], row: Rows, number: int) -> int:
-    """Hash a key of a message whose texts aren't UTF-8, as Java reads such bytes."""
+    """Hash a message's key that isn't UTF-8, decoded as Java decodes such bytes."""
 
     def text(at: int, length: int) -> str:
         begin = int(row[at])

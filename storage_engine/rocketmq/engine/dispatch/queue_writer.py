@@ -1,4 +1,6 @@
-"""Writing one consume queue and its extension, and finding its end again (ConsumeQueue, ConsumeQueueExt)."""
+"""Writing of a consume queue and its extension, and the search for its end after a crash (ConsumeQueue,
+ConsumeQueueExt).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ _NOT_COMPACTED = -1
 
 
 class ExtWriter:
-    """The extension of a consume queue: a unit an entry, without a bitmap."""
+    """The extension of a consume queue. Each entry has one unit, without a bitmap."""
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.files = EntryFiles(directory, file_bytes)
@@ -68,9 +70,9 @@ class ExtWriter:
         return addresses
 
     def whole(self, addresses: Longs) -> npt.NDArray[np.bool_]:
-        """Return the addresses whose unit is complete.
+        """Return for each address whether its unit is complete.
 
-        Of a page that a power loss took zeros are left, and a unit may lie on two pages.
+        A page that a power loss took is full of zeros, and a unit may lie on two pages.
         """
         found = np.zeros(len(addresses), bool)
         offsets = addresses - _MIN_LONG
@@ -87,7 +89,7 @@ class ExtWriter:
         return found
 
     def recover(self) -> None:
-        """Find the end: behind the units of the last file (ConsumeQueueExt#recover)."""
+        """Find the end, which is behind the units of the last file (ConsumeQueueExt#recover)."""
         if not self.files.bases:
             return
         position = 0
@@ -124,9 +126,9 @@ class ExtWriter:
 
 
 def files_to_look_at(files: EntryFiles, form: EntryFormat, unflushed_from: int | None) -> int:
-    """Return how many of a queue's last files a recovery looks at.
+    """Return the number of a queue's last files that a recovery reads.
 
-    :param unflushed_from: as of :meth:`QueueWriter.recover`.
+    :param unflushed_from: see :meth:`QueueWriter.recover`.
     """
     count = _FILES_TO_RECOVER
     if unflushed_from is None:
@@ -142,7 +144,7 @@ def files_to_look_at(files: EntryFiles, form: EntryFormat, unflushed_from: int |
 def cut_behind(files: EntryFiles, form: EntryFormat, log_end: int) -> None:
     """Cut off entries of messages behind the log's end, and files without an entry.
 
-    The broker's own rule (``truncate``) stops at a last file in which nothing was written.
+    The broker's own rule (``truncate``) stops at a last file without any written entry.
     """
     unit = form.dtype.itemsize
     while files.bases:
@@ -156,7 +158,7 @@ def cut_behind(files: EntryFiles, form: EntryFormat, log_end: int) -> None:
 
 
 def delete_below(files: EntryFiles, form: EntryFormat, min_offset: int) -> int:
-    """Delete files whose last entry lies below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""
+    """Delete files whose last entry points below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""
     unit, deleted = form.dtype.itemsize, 0
     while len(files.bases) > 1:
         last = np.frombuffer(
@@ -185,7 +187,9 @@ class QueueWriter:
 
     @property
     def min_queue_offset(self) -> int:
-        """Return the first queue offset whose message is in the log, as of the last :meth:`correct_min`."""
+        """Return the first queue offset whose message is in the log, as the last :meth:`correct_min` found
+        it.
+        """
         return self._min_position // UNIT
 
     def load(self) -> None:
@@ -195,11 +199,12 @@ class QueueWriter:
             self.ext.files.load()
 
     def append_next(self, rows: int, chosen: int, count: int) -> bool:
-        """Write the entries of messages that follow the last one and each other, as nearly all do.
+        """Write the entries of messages that directly follow the last entry and each other. Nearly all
+        messages do.
 
         :param rows: address of a dispatch's rows.
-        :param chosen: address of the numbers of those that are meant.
-        :return: False: nothing was written, and :meth:`append` has to look at each.
+        :param chosen: address of the numbers of the rows to write.
+        :return: False: nothing was written, and :meth:`append` has to check each message.
         """
         if self.ext or not self.files.bases:
             return False
@@ -217,9 +222,9 @@ class QueueWriter:
     ) -> None:
         """Write the entries of messages in their order (ConsumeQueue#putMessagePositionInfoWrapper).
 
-        Those of messages that have an entry already are passed over.
+        Messages that already have an entry are skipped.
 
-        :param store_ms: for the extension; None: it gets no unit.
+        :param store_ms: store times for units of the extension; None: no unit is written.
         """
         if self.ext and store_ms is not None:
             tags_codes = self.ext.append(tags_codes, store_ms)
@@ -240,7 +245,9 @@ class QueueWriter:
             self._append_one(entries[number], queue_offset)
 
     def _append_one(self, entry: np.void, queue_offset: int) -> None:
-        """Write an entry that may not follow the one before it (ConsumeQueue#putMessagePositionInfo)."""
+        """Write an entry, which may not directly follow the previous one
+        (ConsumeQueue#putMessagePositionInfo).
+        """
         expected = queue_offset * UNIT
         if self.files.begin_file(expected) and queue_offset != 0:
             # Fillers up to where the queue begins (ConsumeQueue#fillPreBlank).
@@ -258,10 +265,10 @@ class QueueWriter:
             self.ext.files.flush(least_pages)
 
     def recover(self, unflushed_from: int | None = None) -> None:
-        """Find the end: behind the entries in use, looking at the last three files (ConsumeQueue#recover).
+        """Find the end, which is behind the entries in use, from the last three files (ConsumeQueue#recover).
 
-        :param unflushed_from: entries of messages from this offset of the log on may be on disk or not, each
-            page by itself, so that all their files are looked at; None: all are.
+        :param unflushed_from: offset of the log from which entries of messages may be missing on disk, page
+            by page. All files with such entries are read then. None: all entries are on disk.
         """
         bases = self.files.bases
         if not bases:
@@ -292,10 +299,10 @@ class QueueWriter:
             self.ext.files.erase_rest()
 
     def _with_units(self, entries: Entries, unflushed_from: int | None) -> int:
-        """Return how many entries come before the first one whose unit a power loss took.
+        """Return the number of entries before the first one whose unit was lost in a power loss.
 
-        That one and all behind it are written again: their messages are dispatched again. (The broker goes on
-        at the end of the units that are left, so that entries get the units of others.)
+        This entry and all behind it are written again, as their messages are dispatched again. (The broker
+        instead continues at the end of the remaining units, so that entries get units of other entries.)
         """
         if self.ext is None or unflushed_from is None:
             return len(entries)
@@ -328,7 +335,9 @@ class QueueWriter:
             self.ext.truncate_behind(1)
 
     def drop_behind(self, log_end: int) -> None:
-        """Cut off, for sure, entries of messages behind the log's end."""
+        """Cut off all entries of messages behind the log's end, also where the broker's rule would miss
+        some.
+        """
         end = self.files.end
         cut_behind(self.files, consume_queue.FORMAT, log_end)
         if self.files.end != end:
@@ -348,7 +357,8 @@ class QueueWriter:
     def correct_min(self, min_offset: int) -> int | None:
         """Find the first entry whose message is in the log (ConsumeQueue#correctMinOffset).
 
-        :return: what that entry has in place of its tags code, where that is another one than before.
+        :return: if it is another entry than before, its tags code, or the address in place of the code;
+            otherwise None.
         """
         bases, end = self.files.written()
         if self._min_position >= end:
@@ -379,7 +389,7 @@ class QueueWriter:
         return entry
 
     def _blocks(self, base: int) -> Iterator[Entries]:
-        """Yield the entries of a file that are in use, up to the first one that isn't."""
+        """Yield the entries of a file in blocks, up to the first entry that isn't in use."""
         position = 0
         while position < self.files.file_bytes:
             data = self.files.read(base, position, _BLOCK_ENTRIES * UNIT)
@@ -395,15 +405,19 @@ class QueueWriter:
 
 
 class BatchQueueWriter:
-    """One batch consume queue: an entry for each frame that holds a batch."""
+    """One batch consume queue. It has an entry for each frame that contains a batch."""
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.files = EntryFiles(directory, file_bytes)
         self.max_physical_offset = -1
-        """Position of the newest message with an entry; a consume queue has its end here."""
+        """Offset at which the newest message with an entry begins. In a consume queue, this is the offset of
+        its end.
+        """
         self.next_queue_offset = 0
         self.min_queue_offset = -1
-        """First queue offset whose message is in the log, as of the last :meth:`correct_min`; -1: none."""
+        """First queue offset whose message is in the log, as the last :meth:`correct_min` found it; -1: there
+        is none.
+        """
 
     def load(self) -> None:
         self.files.load()
@@ -419,7 +433,7 @@ class BatchQueueWriter:
     ) -> None:
         """Write the entries of batches in their order (BatchConsumeQueue#putMessagePositionInfoWrapper).
 
-        :param base_offsets: queue offset of each batch's first message; below 0: the frame is no batch.
+        :param base_offsets: queue offset of each batch's first message; negative: the frame is no batch.
         """
         fresh = (physical > self.max_physical_offset) & (base_offsets >= 0) & (counts >= 0)
         if not fresh.any():
@@ -439,9 +453,9 @@ class BatchQueueWriter:
         self.files.flush(least_pages)
 
     def recover(self, unflushed_from: int | None = None) -> None:
-        """Find the end, looking at the last three files (BatchConsumeQueue#recover).
+        """Find the end from the last three files (BatchConsumeQueue#recover).
 
-        :param unflushed_from: as of
+        :param unflushed_from: see
             :meth:`~storage_engine.rocketmq.engine.dispatch.queue_writer.QueueWriter.recover`.
         """
         bases = self.files.bases
@@ -480,7 +494,9 @@ class BatchQueueWriter:
         self._find_next_queue_offset()
 
     def drop_behind(self, log_end: int) -> None:
-        """Cut off, for sure, entries of messages behind the log's end."""
+        """Cut off all entries of messages behind the log's end, also where the broker's rule would miss
+        some.
+        """
         end = self.files.end
         cut_behind(self.files, batch_consume_queue.FORMAT, log_end)
         if self.files.end != end:
@@ -530,14 +546,14 @@ class BatchQueueWriter:
 Writer = QueueWriter | BatchQueueWriter
 
 _SYNCS = 8
-"""At a time: a disk takes what waits for it together."""
+"""Number of files that are synced at the same time: a disk handles waiting requests together."""
 
 _LONGEST_NAME_BYTES = 255
-"""Of a directory, on every file system that Linux has."""
+"""Longest name of a directory in bytes, which every file system of Linux allows."""
 
 
 def is_directory_name(topic: str) -> bool:
-    """Return whether a topic's queues can lie in a directory of its name, inside the store."""
+    """Return whether a topic's name can be the name of a directory in the store."""
     fits = 0 < len(topic.encode()) <= _LONGEST_NAME_BYTES
     return fits and topic not in (".", "..") and "/" not in topic and "\0" not in topic
 
@@ -552,7 +568,7 @@ class QueueTable:
         self._flushes = threading.Lock()
         self._writers: dict[tuple[str, int], Writer] = {}
         self.next_offsets: dict[tuple[str, int], int] = {}
-        """Queue offset that the next message of a queue gets; changed under the log's lock alone."""
+        """Queue offset of each queue's next message; changed only under the log's lock."""
 
     def __iter__(self) -> Iterator[Writer]:
         return iter(tuple(self._writers.values()))
@@ -561,9 +577,9 @@ class QueueTable:
         return topic in self._batch_topics
 
     def load(self) -> None:
-        """Find the queues that are there.
+        """Find the existing queues.
 
-        :raises StoreLayoutError: a file of one has another size than the settings say.
+        :raises StoreLayoutError: a file of a queue has another size than in the settings.
         """
         for directory in (self._layout.consumequeue, self._layout.batchconsumequeue):
             for queue in iter_queues(directory):
@@ -573,9 +589,10 @@ class QueueTable:
                 self.find(queue.topic, queue.queue_id).load()
 
     def find(self, topic: str, queue_id: int) -> Writer:
-        """Return a queue's writer; a new one where there is none.
+        """Return a queue's writer, and make one if there is none.
 
-        :raises StoreLayoutError: no directory can have its names, which messages on disk may say.
+        :raises StoreLayoutError: no directory can have the names of this topic or queue, which come from
+            messages on disk.
         """
         found = self._writers.get((topic, queue_id))
         if found is None:
@@ -590,13 +607,16 @@ class QueueTable:
 
     @property
     def max_physical_offset(self) -> int:
-        """Return the physical offset up to which the log is dispatched: the largest of all queues."""
+        """Return the physical offset up to which the log is dispatched, which is the largest of all
+        queues.
+        """
         return max((writer.max_physical_offset for writer in self), default=-1)
 
     def recover(self, unflushed_from: int | None) -> None:
         """Find the end of each queue.
 
-        :param unflushed_from: entries of messages from this offset of the log on may not be on disk.
+        :param unflushed_from: offset of the log from which entries of messages may be missing on disk; None:
+            all are on disk.
         """
         for writer in self:
             writer.recover(unflushed_from)
@@ -614,7 +634,7 @@ class QueueTable:
             writer.correct_min(min_offset)
 
     def flush(self, least_pages: int) -> None:
-        """Flush the entries of each queue that has at least so many unflushed pages.
+        """Flush the entries of each queue with at least this number of unflushed pages.
 
         :raises OSError: the disk refuses.
         """
@@ -632,7 +652,7 @@ class QueueTable:
                 pass
 
     def drop_behind(self, log_end: int) -> None:
-        """Remove entries behind that of the last message that the log has, durably.
+        """Remove all entries behind the entry of the log's last message, durably.
 
         :raises OSError: the disk refuses.
         """
@@ -650,7 +670,9 @@ class QueueTable:
         self._writers.clear()
 
     def files_in(self, directory: Path) -> EntryFiles | None:
-        """Return the files of the queue, or of the extension, that has this directory; None: none has it."""
+        """Return the files in a directory of a queue or of an extension; None: no queue or extension has this
+        directory.
+        """
         return next((files for files in self.entry_files() if files.directory == directory), None)
 
     def entry_files(self) -> Iterator[EntryFiles]:
@@ -661,7 +683,7 @@ class QueueTable:
                 yield writer.ext.files
 
     def settle_next_offsets(self) -> None:
-        """Let each queue go on where its entries end (ConsumeQueueStore#recoverOffsetTable)."""
+        """Set each queue's next offset to the end of its entries (ConsumeQueueStore#recoverOffsetTable)."""
         self.next_offsets = {queue: writer.next_queue_offset for queue, writer in self._writers.items()}
 
     def _new(self, topic: str, queue_id: int) -> Writer:

@@ -1,6 +1,7 @@
 """Dispatch: from the frames of the commitlog to queue entries and index (ReputMessageService).
 
-A buffer's frames are read by one kernel, sorted by queue and written queue by queue, in the order of the log.
+One kernel reads the frames of a buffer. They are sorted by queue, and each queue's entries are written in the
+order of the log.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Frames that were read, and where and why the walk ended."""
+    """Frames that were read, with the position and the reason of the walk's end."""
 
     rows: Rows
     position: int
@@ -58,10 +59,10 @@ class FrameReader:
         self._state = np.empty(2, np.int64)
 
     def read(self, data: Bytes, position: int, end: int, limit: int, *, check_crc: bool) -> Walk:
-        """Read the frames from a position on, at most :data:`ROWS_AT_ONCE`.
+        """Read frames from a position on, at most :data:`ROWS_AT_ONCE`.
 
-        :param end: of what may be read.
-        :param limit: no frame may reach beyond it.
+        :param end: end of the bytes that may be read.
+        :param limit: the end that no frame may exceed.
         :return: rows that stay valid until the next call.
         """
         crc = crc_engine()
@@ -85,12 +86,12 @@ class FrameReader:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Rows of a dispatch, queue by queue.
+    """Rows of a dispatch, grouped by queue.
 
-    :param order: their numbers; only of those that have an entry.
-    :param begins: where in it each queue begins, and where the last ends.
-    :param marks: all marks of all rows together.
-    :param last: the last row that has an entry; -1: none has.
+    :param order: numbers of the rows that have an entry.
+    :param begins: positions in ``order`` at which each queue begins, and the end of the last queue.
+    :param marks: marks of all rows combined.
+    :param last: the last row that has an entry; -1: no row has one.
     """
 
     order: Rows
@@ -101,7 +102,7 @@ class _Groups:
 
 
 class _Sorter:
-    """Sorts rows by queue, always in the same memory."""
+    """Sorts rows by queue, always in the same working memory."""
 
     def __init__(self) -> None:
         self._table, self._of_rows = np.empty(2 * ROWS_AT_ONCE, np.int64), np.empty(ROWS_AT_ONCE, np.int64)
@@ -111,7 +112,7 @@ class _Sorter:
         ]
 
     def sort(self, base: int, rows: int, count: int) -> _Groups:
-        """Sort so many rows; what is returned stays valid until the next call.
+        """Sort ``count`` rows. The result stays valid until the next call.
 
         :param base: address of the buffer.
         :param rows: address of the rows, at most :data:`ROWS_AT_ONCE`.
@@ -133,7 +134,7 @@ class Dispatcher:
         clock: Callable[[], int] = clock_ms,
     ) -> None:
         """:param index: None: messages are not indexed.
-        :param clock: names new index files.
+        :param clock: gives the time from which new index files get their names.
         """
         self._settings, self._queues, self._index, self._clock = settings, queues, index, clock
         self._sorter = _Sorter()
@@ -141,9 +142,9 @@ class Dispatcher:
         """Store time of the newest message that has an entry."""
 
     def dispatch(self, data: Bytes, rows: Rows) -> None:
-        """Write the entries of these messages in queues and index, in their order.
+        """Write the entries of these messages into queues and index, in the order of the messages.
 
-        :param rows: of :class:`FrameReader`, contiguous.
+        :param rows: rows that a :class:`FrameReader` has read, contiguous.
         :raises OSError: an entry can't be written.
         """
         if not len(rows):
@@ -168,7 +169,7 @@ class Dispatcher:
             self._index.put(address_of(data), data, rows, self._clock())
 
     def _dispatch_further(self, data: Bytes, rows: Rows) -> None:
-        """Write entries of messages that belong to more queues (ConsumeQueue#multiDispatchLmqQueue)."""
+        """Write entries of messages that belong to further queues (ConsumeQueue#multiDispatchLmqQueue)."""
         for row in rows[rows[:, kernels.MARKS] & kernels.MULTI_DISPATCH != 0]:
             topic = _text(data, row, kernels.TOPIC_AT, kernels.TOPIC_BYTES)
             if topic.startswith(_NO_LIGHT_QUEUES) or topic == SCHEDULE_TOPIC or self._queues.is_batch(topic):
@@ -218,6 +219,6 @@ def _text(data: Bytes, row: Rows, at: int, length: int) -> str:
 
 
 def _correct_tags_code(data: Bytes, row: Rows) -> None:
-    """Set the code of tags that aren't UTF-8, as Java reads such bytes."""
+    """Set the code of tags that aren't UTF-8, decoded as Java decodes such bytes."""
     if row[kernels.TAGS_BYTES] and not row[kernels.MARKS] & kernels.DELAYED:
         row[kernels.TAGS_CODE] = java_hash(_text(data, row, kernels.TAGS_AT, kernels.TAGS_BYTES))
