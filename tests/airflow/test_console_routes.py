@@ -292,7 +292,7 @@ def test_what_a_dry_run_would_take_is_told(client: Any, dry_run: None) -> None:
     found = client("viewer").get(f"/console/api/stores/{MINE}/run", asked).json()
     assert (found["kind"], found["outcome"]) == ("run", "dry-run")
     assert found["story"]["headline"].startswith("This was a dry run: nothing was changed, and ")
-    assert found["story"]["answers"][0]["question"] == "What would go"
+    assert found["story"]["answers"][0]["question"] == "What would be deleted"
 
 
 def test_a_run_that_has_no_report_yet_has_no_story(client: Any, dry_run: None) -> None:

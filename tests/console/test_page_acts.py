@@ -210,7 +210,7 @@ def test_a_cleanup_is_tried_before_it_is_done(visit: Visit, console: Console) ->
     dialog.get_by_label("Reason").fill("the disk is full")
     dialog.get_by_label("Number of segments").fill("2")
     dialog.get_by_role("button", name="Start a dry run").click()
-    dialog.get_by_text("2 segments would go").wait_for()
+    dialog.get_by_text("2 segments would be deleted").wait_for()
     asked = {"segments": 2, "target_used_percent": None, "reason": "the disk is full"}
     path = "dags/storage_forced_cleanup__store_orders/dagRuns"
     assert console.posted == [(path, {"logical_date": None, "conf": {**asked, "dry_run": True}})]

@@ -49,8 +49,8 @@ def test_it_says_what_the_page_says_first() -> None:
 
 def test_a_failure_says_what_to_do() -> None:
     report = plain(**BAD)
-    assert "Read the error, mend what it names" in summary_text(report)
-    assert "And 51 more, which the report names." in summary_text(report)
+    assert "Read the error and correct its cause" in summary_text(report)
+    assert "And 51 more problems: see the report." in summary_text(report)
     assert "What to do: Read the error" in summary_html(report)
 
 
