@@ -23,7 +23,8 @@ METRICS = {
     "disk_usable_bytes": "Free bytes on the disk of a store's path, for the broker's user.",
     "retention_seconds": "Age of the store's oldest message at the last look.",
     "archive_lag_bytes": "Bytes of sealed segments that are not proven in a lake.",
-    "archive_lag_seconds": "Age of the last write to the oldest such segment; 0 if all sealed segments are proven.",
+    "archive_lag_seconds": "Age of the last write to the oldest such segment; 0 if all sealed segments "
+    "are proven.",
     "due_bytes": "Bytes that a cleanup started by a person would have deleted at the last look.",
     "due_unproven_bytes": "How many of the due bytes are not proven in a lake.",
     "time_to_full_seconds": "Time until the first disk is full, at the last day's pace; no value if no disk "

@@ -332,7 +332,7 @@ def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLin
     if line.problem_kind not in _LOOKED_FOR:
         return line
     if kind is ProblemKind.MONITOR_PAUSED:
-        what = f"Its monitor DAG {dag_id} is paused, so that this store isn't watched."
+        what = f"Its monitor DAG {dag_id} is paused, so this store isn't watched."
         found = FindingLine("urgent", "dag-paused", what, "Unpause it.")
     else:
         what = f"Airflow no longer has its monitor DAG {dag_id}."
@@ -387,17 +387,19 @@ def _state(found: Iterable[FindingLine], last_run: RunLine | None, *, is_known: 
 
 def _problem(summary: StoreSummary, now_ms: int) -> tuple[ProblemKind, str]:
     if summary.sampled_at_ms is None:
-        said = "Nobody has looked at this store yet. Its monitor DAG does; unpause it."
+        said = "The monitor has not looked at this store yet. Unpause its monitor DAG."
         return ProblemKind.NEVER_LOOKED, said
     ago_ms = now_ms - summary.sampled_at_ms
     if ago_ms > STALE_MS:
         said = (
-            f"Nobody has looked at this store for {duration_text(ago_ms)}. Check that its monitor DAG runs."
+            f"The monitor has not looked at this store for {duration_text(ago_ms)}. "
+            "Check that its monitor DAG runs."
         )
         return ProblemKind.STALE, said
     if -ago_ms > STALE_MS:
         said = (
-            f"The last look at this store is dated {duration_text(-ago_ms)} ahead. Check the hosts' clocks."
+            f"The time of the last look at this store is {duration_text(-ago_ms)} ahead. "
+            "Check the hosts' clocks."
         )
         return ProblemKind.FUTURE, said
     return ProblemKind.NONE, ""

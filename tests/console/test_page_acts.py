@@ -124,7 +124,7 @@ def test_what_is_lost_due_and_archived_is_told(visit: Visit) -> None:
     lost = strip.locator(".part-lost").bounding_box()
     assert lost is not None
     assert lost["width"] >= 50
-    page.locator("summary", has_text="Segments and why they are there").click()
+    page.locator("summary", has_text="Segments and the reasons why they are there").click()
     table = page.inner_text("table:has-text('From offset')")
     assert "expired" in table
     assert "missing deleted by a run" in table
@@ -157,7 +157,7 @@ def test_a_loss_that_somebody_accepted_is_no_alarm_and_says_who_and_why(visit: V
     # The one that nobody accepted is the only alarm.
     assert page.locator(".notice:has-text('LOST')").count() == 1
     assert page.locator(".strip-legend .is-lost").inner_text().startswith("LOST 1 range")
-    page.locator("summary", has_text="Segments and why they are there").click()
+    page.locator("summary", has_text="Segments and the reasons why they are there").click()
     row = page.locator("table:has-text('From offset') tr", has_text="accepted loss").inner_text()
     assert "accepted as lost" in row
     assert "accepted by ann" in row

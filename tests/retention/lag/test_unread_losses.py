@@ -153,7 +153,8 @@ def test_reports_of_runs_before_this_have_no_such_line(archived: Make) -> None:
     steps.release(store, "r")
     report = report_json(replace(build_report(store, "r")))
     del report["unread"], report["unread_lines"]
-    assert "It is not known which of its messages consumers had not read." in render_page(report, None, links={})
+    page = render_page(report, None, links={})
+    assert "It is not known which of its messages consumers had not read." in page
 
 
 def test_what_is_to_be_known_of_the_positions_is_said_by_plan_release_and_report(
