@@ -58,7 +58,7 @@ def test_a_cluster_of_another_line_is_thought_of_where_spark_does_not_start(
     said = str(_start_error("a job", master, RuntimeError("All masters are unresponsive!\n\tat …")))
     assert said.startswith(f"a job: Spark with {where} and Java ")
     assert "did not start: All masters are unresponsive!. Nothing was changed." in said
-    assert (f"Its cluster has to have {versions()}, as here." in said) == is_cluster
+    assert (f"The cluster must have {versions()}, as this host has." in said) == is_cluster
 
 
 @pytest.mark.parametrize("master", ["spark://master:7077", "yarn"])
