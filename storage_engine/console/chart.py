@@ -1,9 +1,9 @@
-"""The chart of a store: retention time and water level over one time axis, and what happened.
+"""The chart of a store: retention time and disk level over one time axis, with events.
 
-At most :data:`MOST_POINTS`, in which peaks and drops survive.
+It has at most :data:`MOST_POINTS` points, and peaks and drops are kept.
 
-The spans in which a broker refused writes, by the levels of its disks and the rules that held. Writes are
-refused from one level on, and accepted again only at a lower one.
+It also shows the spans in which a broker refused writes, computed from disk levels and the rules in effect.
+The broker refuses writes above one level, and accepts them again only at a lower level.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _ONE_LOOK_MS = 60_000
 lag.
 """
 _EXACT_SHARE = 8
-"""At most one part in so many of a span is read look by look. If refusals of writes begin or end in more of
-the span, the thinned samples alone show them.
+"""At most the span divided by this number is read look by look. If refusals of writes begin or end in a
+larger part, only the thinned samples show them.
 """
 
 Column = tuple[int | None, ...]

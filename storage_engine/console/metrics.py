@@ -132,7 +132,7 @@ def samples_of(
 
 
 def name_of(summary: StoreSummary) -> str:
-    """Return a store's name in metrics; its path where it has no name."""
+    """Return a store's name in metrics. A store without a name has its path."""
     return summary.name or summary.real_path
 
 

@@ -27,7 +27,7 @@ from storage_engine.model.store import TopicDay
 
 TOPIC_DAYS = 14
 MOST_LOGS = 200
-"""A page lists the ranges of at most so many logs. Its totals cover all logs."""
+"""The highest number of logs whose ranges a page lists. The page's totals cover all logs."""
 MOST_RUNS = 200
 """Runs on one page."""
 

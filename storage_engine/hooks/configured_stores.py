@@ -31,8 +31,8 @@ class Approver:
 
 
 _ASKED_RUNS = 16
-"""Most active runs of a DAG that asks for approval. All but one may wait for a person. The last one archives
-segments that have become due.
+"""The highest number of active runs of a DAG that asks for approval. All but one may wait for a person. The
+last one archives segments that have become due.
 """
 
 
@@ -116,8 +116,8 @@ def when_failed() -> Mapping[str, Any]:
     """Return the arguments that make a task notify people when it has failed.
 
     The option ``on_failure_callback`` names a notifier, a function, or a list of them. They are called after
-    each failure. The option ``alarm_notifiers`` names those that are called once when an alarm begins, and
-    once when it has ended.
+    each failure. The option ``alarm_notifiers`` names notifiers that are called once when an alarm begins,
+    and once when it has ended.
 
     :raises AirflowConfigException: a named object can't be imported.
     """

@@ -111,7 +111,7 @@ class StoreOperator(BaseOperator):
         """Open the store for this task's step of a run.
 
         :param request: the request beyond the store's own settings.
-        :param means: how heavy work is done, where this process doesn't do it.
+        :param means: functions that do heavy work outside of this process.
         """
         from storage_engine.retention.store.context import opened
 
@@ -200,7 +200,8 @@ def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
 def starter(context: Context) -> Starter:
     """Return the person or schedule that started a DAG run, by Airflow's record.
 
-    An older Airflow doesn't record who started a run by hand. Then no person is certainly a second person.
+    An older Airflow doesn't record a person who starts a run by hand. Then it isn't certain that any other
+    person is a second person.
     """
     run = context["dag_run"]
     name = getattr(run, "triggering_user_name", None)

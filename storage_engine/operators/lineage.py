@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 OFFSETS = "storageEngine_offsets"
 """Key of our own facet: offset ranges of a log."""
 _MOST_RANGES = 100
-"""Most ranges of one log in an event. Further ranges are only counted, because events are sent as
-messages.
+"""The highest number of ranges of one log in an event. Further ranges are only counted, because events are
+sent as messages.
 """
 
 

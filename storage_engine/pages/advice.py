@@ -48,8 +48,7 @@ ERRORS: Mapping[str, str] = {
     ),
     "StoreBusyError": "Wait for the other process, or stop it. Beside a running broker, use mode live.",
     "TurnTakenError": "Another run is using the store. Run again when it has ended, or wait longer: --wait.",
-    "FileGoneError": "Run again: the files are then listed anew. If a range is LOST, find out who deleted "
-    "it.",
+    "FileGoneError": "Run again. The run lists the files again. If a range is LOST, find out who deleted it.",
     "ChangedUnderUsError": "Find out which program writes to the store. Stop it, or use mode live, then run "
     "again.",
     "StoreCrashedError": "Start the broker and let it recover the store. Stop it cleanly, or use mode live.",
@@ -259,7 +258,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "compacted": ("only the broker's cleaner removes records from its log", ""),
     "not-archivable": ("it has expired, but can't be archived yet; the line says why", ""),
     "not-held": (
-        "its log isn't on hold at this moment, or has no leader; the line says which",
+        "its log isn't on hold at this moment, or has no leader; the line names the reason",
         "Run again at the time that the line names. Find out who changes the log's settings, or bring its "
         "leader back.",
     ),

@@ -59,7 +59,7 @@ def took_text(took_ms: int | None) -> str:
 
 
 def worst_status(validation: Mapping[str, Any] | None) -> str:
-    """Return the worst verdict of a validation as JSON; OK if there was no validation."""
+    """Return the worst verdict in a validation's JSON; OK if there was no validation."""
     found = validation or {"checks": (), "ranges": ()}
     statuses = {row["status"] for row in (*found["checks"], *found["ranges"])}
     return next((status for status in ("FAILURE", "WARNING") if status in statuses), "OK")
@@ -67,7 +67,7 @@ def worst_status(validation: Mapping[str, Any] | None) -> str:
 
 def gone_by_rules(places: Collection[str]) -> str:
     """Name the bytes that rules kept out of the lake or removed from it; "": these places have none."""
-    said = {Where.EXPIRED: "what expired", Where.NOT_ARCHIVED: "what isn't archived by rule"}
+    said = {Where.EXPIRED: "expired parts", Where.NOT_ARCHIVED: "parts that a rule keeps out"}
     return " and ".join(text for where, text in said.items() if where in places)
 
 

@@ -194,7 +194,7 @@ def _of_validation(validation: ValidationResult | None, broker: str) -> Story:
     found = to_jsonable(validation) if validation else None
     word, tone, headline = _VERDICTS[worst_status(found)]
     if tone == "ok" and validation and (gone := gone_by_rules({row.where for row in validation.ranges})):
-        headline = headline.replace(".", f", but for {gone}.")
+        headline = headline.replace(".", f", except for {gone}.")
     return Story(word, tone, headline, "", (), tuple(broken_checks(found, words_of(broker))))
 
 

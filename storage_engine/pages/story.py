@@ -204,7 +204,7 @@ class Line:
 class Answer:
     """One question of a reader about a run, and the answer.
 
-    :param short: the answer in a few words, for where space is short.
+    :param short: the answer in a few words, for a place with little room.
     """
 
     question: str

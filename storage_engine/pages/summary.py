@@ -13,7 +13,7 @@ from storage_engine.pages.environment import template
 from storage_engine.pages.story import Story, of_any_release, tell
 
 LINES = 15
-"""Most lines of the plain text."""
+"""The highest number of lines in the plain text."""
 _PROBLEMS = 3
 _TEXT_WIDTH = 160
 _NAME_WIDTH = 60

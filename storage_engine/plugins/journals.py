@@ -42,8 +42,8 @@ passed.
 """
 _PAUSE_SECONDS = 30.0
 _AT_ONCE = 4
-"""Most queries to one journal at the same time. Each one takes a thread, and other journals are queried as
-well.
+"""The highest number of queries to one journal at the same time. Each one takes a thread, and other journals
+are queried as well.
 """
 P = ParamSpec("P")
 

@@ -116,8 +116,8 @@ OLDER_DAGS = {
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
 _WORKERS = 10
-"""Most tasks at the same time. A hanging store blocks at most nine tasks, so this is more. Each task takes 27
-MiB.
+"""The highest number of tasks at the same time. A hanging store blocks at most nine tasks, so this is more.
+Each task takes 27 MiB.
 """
 
 

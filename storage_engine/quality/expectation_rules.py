@@ -262,7 +262,7 @@ show whether it is a fault: a topic that was deleted and created again counts it
 """
 
 EXAMPLES = 10
-"""Most rows that a check names as examples of broken rules."""
+"""The highest number of rows that a check names as examples of broken rules."""
 
 SUBJECT = "subject"
 """Column of every fact table that names the row's subject."""

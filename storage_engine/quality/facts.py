@@ -602,8 +602,8 @@ def _wanted(context: Context, run: Run) -> set[Slot]:
 def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
     """Return a store's journal, and the journal's record of the store.
 
-    The lakes must be open already. Opening a journal creates it, and this must not happen in a place where a
-    lake is missing.
+    The lakes must be open already. Opening a journal creates it, and no journal must be created beside a
+    missing lake.
     """
     journal = store.journal if isinstance(store, Context) else Journal(store.journal_url)
     managed = managed_of(store)

@@ -151,7 +151,7 @@ class _CauseSensor(BaseSensorOperator):
     def execute_complete(
         self, context: Context, event: dict[str, Any] | None = None, deadline: float = 0.0
     ) -> Any:
-        """Look again where the store is. If the cause isn't present here, wait for it again."""
+        """Look again on a host that sees the store. If the cause isn't present there, wait for it again."""
         quiet_libraries()
         with commands_named(self.storage_engine_conn_id):
             return self._look_or_defer(context, deadline)

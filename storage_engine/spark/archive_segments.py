@@ -225,7 +225,9 @@ def _is_same(found: FileFacts, expected: FileFacts, store_roots: tuple[str, ...]
 
 
 TASK_BYTES = 1 << 30
-"""Most bytes for one task, unless one segment is larger. It is the size of a usual commitlog segment."""
+"""The highest number of bytes for one task, unless one segment is larger. It is the size of a usual commitlog
+segment.
+"""
 
 SEGMENT_COST_BYTES = 4 << 20
 """Cost of opening, naming and syncing a segment's file, as the number of bytes that take as long to

@@ -47,13 +47,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARE_ROWS = 250_000
-"""Most rows of a task. This limits the task's memory."""
+"""The highest number of rows for one task. This limits the task's memory."""
 
 _BATCH_ROWS = 1 << 14
 """Rows that a task passes to the JVM at once."""
 
 SHIELDED_SHOWN = 10
-"""Most notices about groups and topics with unread messages in segments that only the shield has."""
+"""The highest number of notices about groups and topics with unread messages in segments that only the shield
+has.
+"""
 
 _POSITIONS = ".positions.arrow"
 

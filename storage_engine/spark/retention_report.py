@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_NAMED = 100
-"""Most topics and most hosts in a result. The Parquet file has all."""
+"""The highest number of topics, and of hosts, in a result. The Parquet file has all."""
 
 IN_A_BATCH = "in a compressed batch"
 """Size class of a message that the broker stores only as a part of a batch."""

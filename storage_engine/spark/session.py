@@ -458,7 +458,7 @@ def _start_error(app_name: str, master: str, error: Exception) -> SparkJobError:
     same = "" if _is_local(master) else f" The cluster must have {versions()}, as this host has."
     return SparkJobError(
         f"{app_name}: Spark with master {master} and Java {os.environ.get('JAVA_HOME', '')} did not start: "
-        f"{reason}. Nothing was changed.{same} What Java printed is on standard error."
+        f"{reason}. Nothing was changed.{same} Java's own output is on standard error."
     )
 
 

@@ -59,7 +59,7 @@ FORMAT = "storage_engine"
 
 _BATCH_ROWS = 8_192
 _TASK_BYTES = 128 << 20
-"""Most bytes of data files that share a task."""
+"""The highest number of bytes in data files that share a task."""
 
 
 def table(
@@ -185,7 +185,9 @@ class Scan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that must be read to return the requested columns."""
+        """Return the columns to read. They are the requested columns, and the columns from which those are
+        computed.
+        """
         return with_sources(self.schema.names, find_broker(self.broker).codec.columns)
 
 
