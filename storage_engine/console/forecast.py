@@ -7,7 +7,7 @@ The method is the same for each figure:
   hour and each window of deletion once. The rate of a span is the growth of an offset between its first and
   its last look, divided by the time between these looks. So a gap within a span changes no rate. A gap over
   the end of a span makes one longer span of two, which counts once. A span in which an offset fell isn't
-  counted: the log was replaced by another one.
+  counted: another log has replaced the log.
 
 - From the rates of all spans, low, middle and high are the 10th, 50th and 90th percentile. They say how days
   were, and nothing is certain: one day in ten was above the high rate.
@@ -304,7 +304,7 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
 
 
 def hourly_moments(reader: JournalReader, store_id: str, days: int, now_ms: int) -> tuple[Moment, ...]:
-    """Return the last sample of each hour in which the logs' last offsets are known."""
+    """Return each hour's last sample with known last offsets of the logs."""
     span = BucketSpan(now_ms - days * DAY_MS, now_ms + 1, HOUR_MS)
     return reader.read(lambda connection: last_moments(connection, store_id, span))
 
@@ -494,7 +494,8 @@ def what_if(
     known = _known(reader, name, now_ms)
     if isinstance(known, str):
         raise BadInputError(
-            f"store {name}: expected one that can be simulated, found that it can't: {known}. Nothing was "
+            f"store {name}: expected a store that can be simulated, found that this store can't be: {known}. "
+            "Nothing was "
             "changed."
         )
     values, start = _changed_values(known, asked), _changed_start(known.start, asked)

@@ -31,7 +31,7 @@ METRICS = {
     "fills.",
     "time_to_loss_seconds": "Time until age may delete messages that a consumer group with a known position "
     "hasn't read.",
-    "lagging_groups": "Consumer groups whose first unread message may be deleted within a day.",
+    "lagging_groups": "Number of consumer groups whose first unread message may be deleted within a day.",
     "urgent_findings": "Number of doctor's findings that a person has to act on within a day.",
     "alarms": "Number of alarms of the last look.",
     "lost_ranges": "Number of offset ranges that are in no store and no lake, and whose loss nobody has "

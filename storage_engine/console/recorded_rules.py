@@ -115,8 +115,6 @@ def window_spans(windows: Windows, start_ms: int, end_ms: int) -> Spans:
     """Return the windows between two moments in the order of time, cut at the span's beginning and end.
 
     An hour that no day has tells a broker never to delete by age alone.
-
-    An hour that no day has is how a broker is told never to delete by age alone.
     """
     try:
         zone = ZoneInfo(windows.time_zone)

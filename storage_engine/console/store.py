@@ -29,7 +29,7 @@ TOPIC_DAYS = 14
 MOST_LOGS = 200
 """The highest number of logs whose ranges a page lists. The page's totals cover all logs."""
 MOST_RUNS = 200
-"""Runs on one page."""
+"""The highest number of runs on one page."""
 
 
 @dataclass(frozen=True, slots=True)

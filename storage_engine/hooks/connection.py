@@ -156,8 +156,8 @@ class Fields:
         return value.strip()
 
     def path(self, name: str, *, required: bool = False) -> str:
-        """Return an absolute path; empty: there is none. A relative path would be wrong: tasks start in other
-        directories than a person's.
+        """Return an absolute path; empty: there is none. A relative path is refused, because tasks don't
+        start in a person's directory.
         """
         text = self.text(name, required=required)
         if text and not text.startswith("/"):

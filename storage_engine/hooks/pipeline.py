@@ -56,7 +56,7 @@ _OF_STORE = (
     "storage_retention_report",
 )
 _OF_LISTED = {"kafka_stores": "storage_kafka_log_manager"}
-"""DAGs that only stores of a further option have, by the option's name."""
+"""DAGs that exist only for the stores in another option, by the option's name."""
 _OF_LAKE = "storage_maintenance"
 _NEEDED = _OF_STORE[:2]
 _COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}

@@ -51,12 +51,14 @@ ERRORS: Mapping[str, str] = {
     "FileGoneError": "Run again. The run lists the files again. If a range is LOST, find out who deleted it.",
     "ChangedUnderUsError": "Find out which program writes to the store. Stop it, or use mode live, then run "
     "again.",
-    "StoreCrashedError": "Start the broker and let it recover the store. Stop it cleanly, or use mode live.",
+    "StoreCrashedError": "Start the broker, so that it recovers the store. Then stop it cleanly, or use mode "
+    "live.",
     "BrokerError": "Check the broker's log and its address, then run again.",
     "BrokerUnavailableError": (
         "Check that the broker runs and its address is reachable from here, then run again."
     ),
-    "BrokerProtocolError": "Check that the address is a broker's and its release is supported.",
+    "BrokerProtocolError": "Check that the address belongs to a broker, and that the broker's release is "
+    "supported.",
     "BrokerRefusedError": "Check the access key and its rights on the broker, then run again.",
     "NotOnBrokerError": "Check the name. The broker doesn't know it.",
     "StorageUnavailableError": (
@@ -125,7 +127,7 @@ ERRORS: Mapping[str, str] = {
 """Remedy for a step that ends with an error, by the name of the error's class."""
 
 _REPLICA = "Compare the named files with a replica or a backup before anything else is deleted."
-_QUEUES = "The log itself is whole. Find out how the broker rebuilds its queues and index, and start that."
+_QUEUES = "The log itself is whole. Find out how the broker rebuilds its queues and index, and start this."
 _LAKE = Text(
     "Restore the lake's files from a backup or the second lake, then check: ",
     Command("verify", "--lake LAKE STORE"),
@@ -220,7 +222,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     ),
     "store-crashed": (
         "the broker did not stop cleanly",
-        "Start the broker and let it recover the store, then run again.",
+        "Start the broker, so that it recovers the store. Then run again.",
     ),
     "lag-blocked": (
         "consumers still have to read it, and lag_policy is block",

@@ -93,7 +93,7 @@ def of_any_release(report: Mapping[str, Any]) -> dict[str, Any]:
 def tell(report: Mapping[str, Any]) -> Story:
     """Return the report's text.
 
-    :param report: with every field; see :func:`of_any_release`.
+    :param report: the report with every field; see :func:`of_any_release`.
     """
     word, tone = _verdict(report)
     return Story(
@@ -242,7 +242,7 @@ def _went(report: Mapping[str, Any]) -> Answer | None:
         short = short if deleted else amount(pending) if is_dry_run(report) else "nothing yet"
         lines.append(Line(amount(pending) + ("" if is_dry_run(report) else " still to be deleted")))
     if proven:
-        lines.append(Line(f"{amount(proven)} were deleted by none of our runs, and a lake has {_it(proven)}"))
+        lines.append(Line(f"{amount(proven)} were not deleted by our runs, but a lake has {_it(proven)}"))
     if missing:
         lines.append(
             Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: no run deleted it")
@@ -323,7 +323,7 @@ def _where(report: Mapping[str, Any]) -> Answer | None:
     slots = {(row["log"], row["base_offset"]) for row in archived}
     gone = [row for row in deleted if (row["log"], row["base_offset"]) in slots]
     if gone:
-        lines.append(Line("To bring it back as identical files:", _restore_command(report, gone)))
+        lines.append(Line("To restore identical files:", _restore_command(report, gone)))
     bare = [row for row in deleted if (row["log"], row["base_offset"]) not in slots]
     if bare:
         verb = "was" if len(bare) == 1 else "were"
@@ -338,7 +338,7 @@ def _where(report: Mapping[str, Any]) -> Answer | None:
         lake = ("--lake", report["lake_directory"])
         words = ("storage-engine", "undo", report["run_key"], report["root"], *lake)
         lines.append(Line(text, shlex.join(map(str, words))))
-    short = "; ".join(places) if not bare else "not all of it is in a lake" if places else "in no lake"
+    short = "; ".join(places) if not bare else "only a part is in a lake" if places else "in no lake"
     question = "Where it is now" if deleted else "In the lake already"
     return Answer(question, tuple(lines), short, "warn" if bare else "")
 
@@ -372,9 +372,7 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
     if error := unread["error"]:
         return Answer(question, (Line(f"Not known: {error}"), *shielded), "not known", "warn")
     if not rows and not shielded and (said := unread.get("notices")):
-        return Answer(
-            question, tuple(Line(f"Nobody that is known: {one}") for one in said), "nobody known", "warn"
-        )
+        return Answer(question, tuple(Line(f"No known group: {one}") for one in said), "nobody known", "warn")
     if not rows and not shielded:
         nobody = (
             "every group has read the segments to delete"
@@ -470,7 +468,9 @@ def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
     :param report: the report as JSON, with every field.
     """
     words = words_of(report["broker"])
-    found = [Problem("A lake is unusable as it is", "bad", why, "") for why in report["wrong_lakes"]]
+    found = [
+        Problem("A lake can't be used in its present state", "bad", why, "") for why in report["wrong_lakes"]
+    ]
     found += [*_refused(report, words), *_errors(report, words)]
     found += [*broken_checks(report["validation"], words), *_open(report)]
     found += (Problem("Alarm", "warn", alarm, "") for alarm in report["alarms"])

@@ -93,8 +93,8 @@ def is_own_dag(stores: Iterable[ConfiguredStore], conn_id: str, dag: str) -> boo
 
 
 def dags_of(store: ConfiguredStore, user: Any, dags: frozenset[str]) -> list[dict[str, Any]]:
-    """Return the DAGs of a store that a user may read, with whether each is paused and whether the user may
-    run it.
+    """Return a store's DAGs that a user may read. Each has two flags: the DAG is paused, and the user may run
+    it.
     """
     ids = {dag_id(store, purpose): purpose for purpose in PURPOSES}
     with create_session() as session:

@@ -420,7 +420,7 @@ def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Resp
 @console.get("/api/stores/{store:path}/run")
 @in_own_threads
 def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
-    """Return the result of a run. For example, the page has started a dry run."""
+    """Return the result of a run, for example of a dry run that the page has started."""
     if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
         raise not_found()
     return answer(request, "run", run_in_short(store.conn_id, f"{dag}/{run}"))

@@ -71,7 +71,8 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
         conn_id,
         conn_id not in taken and conn_id not in usable,
         f"Archive and consumer lag run as Spark jobs by the connection {conn_id}: large ones, from "
-        f"{SETTINGS['spark_from'].empty} on. The tasks do less work by themselves, with the same proof. The "
+        f"{SETTINGS['spark_from'].empty} on. Smaller jobs run in the tasks themselves, with the same proof. "
+        "The "
         "field spark_from sets another limit. With 0, all work runs in Spark.",
     )
 

@@ -324,7 +324,7 @@ def run_suites(
     :param suites: directory with the suites' JSON.
     :param directory: the directory of the Great Expectations project. Its contents are removed first, so it
         must belong to an earlier run.
-    :return: one row an expectation, in the order of :data:`SUITES`.
+    :return: one row for each expectation, in the order of :data:`SUITES`.
     :raises OSError: the directory can't be written, for example on a full disk.
     """
     if directory.exists():
@@ -438,8 +438,8 @@ def _example(row: Mapping[str, Any]) -> str:
 
 
 def _raised(info: Mapping[str, Any]) -> str:
-    """Return the error for which an expectation could not be evaluated. Great Expectations nests errors by
-    metric, or doesn't.
+    """Return the error for which an expectation could not be evaluated. The results may nest it by metric or
+    not.
     """
     if info.get("raised_exception"):
         return f"could not be evaluated: {info.get('exception_message')}"

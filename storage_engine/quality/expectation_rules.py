@@ -256,9 +256,11 @@ def in_range(rows: Rows) -> Verdicts:
 
 
 WARNING = "warning"
-"""Severity of four kinds of findings. The broker itself repairs a harmless state. A person decided on it. The
-rows are proven, but another engine moved them, so their receipt has to be renewed. Or the files alone don't
-show whether it is a fault: a topic that was deleted and created again counts its queue offsets from 0 again.
+"""Severity of findings that are no certain fault. There are four kinds: a harmless state that the broker
+repairs itself; a state that a person decided; proven rows that another engine moved, so their receipt has to
+be renewed; and a state that the files alone can't tell from a fault.
+
+For example, a topic that was deleted and created again counts its queue offsets from 0 again.
 """
 
 EXAMPLES = 10
@@ -383,7 +385,7 @@ def run_suites(tables: Mapping[str, FactTable], suites: Path) -> tuple[CheckResu
     :param tables: the tables that were collected, by suite name. The checks of a table without rows say that
         there was nothing to check.
     :param suites: directory with the suites' JSON.
-    :return: one row an expectation, in the order of :data:`SUITES`.
+    :return: one row for each expectation, in the order of :data:`SUITES`.
     :raises BadInputError: a suite can't be read.
     :raises MissingExtraError: a suite has an expectation that only Great Expectations can check.
     """

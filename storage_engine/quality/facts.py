@@ -262,7 +262,7 @@ def collect_lake(
 def _looks_in_part(
     reader: Reader, history: Sequence[Receipt], deep: AbstractSet[Slot] | None, *, full: bool
 ) -> Iterator[tuple[SegmentIdentity, Look]]:
-    """Look at the files of segments without the topics that archive rules left out. Their rows don't cover
+    """Yield looks at the files of segments from which archive rules left out topics. Their rows don't cover
     the segment.
     """
     for receipt in (row for row in current(history) if row.lacks_by_rules):
@@ -414,7 +414,7 @@ def explained(
 
     def seen(one: RangeStatus) -> RangeStatus:
         if one.where in _ON_DISK and one.log in others:
-            detail = "the log on disk is another one than the archived log"
+            detail = "the log on disk isn't the archived log"
             if one.log not in told:
                 told.add(one.log)
                 detail += Text(

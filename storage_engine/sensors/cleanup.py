@@ -224,7 +224,7 @@ class StorageEngineDeleteWindowSensor(_CauseSensor):
 class StorageEngineDiskLevelSensor(_CauseSensor):
     """Waits until the store's disks are so full that the broker itself would clean.
 
-    A level that is unknown is no cause.
+    An unknown level is no cause.
     """
 
     def holds(self, sensed: SenseResult) -> bool:
@@ -368,7 +368,7 @@ class StorageEngineDueSensor(_CauseSensor):
     def _require_somebody(self, unmet: Sequence[str], *, of: int) -> None:
         """Fail without another try, if no DAG will do any of the due work.
 
-        If a DAG will do some of the work, only log the rest. A failed task would send no events.
+        If a DAG will do some of the work, only log the rest. A failed task sends no events.
 
         :param unmet: the reasons, one for each kind of work that no DAG will do.
         :param of: number of kinds of due work.

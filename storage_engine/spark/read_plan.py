@@ -293,7 +293,7 @@ def _store_id(lake: Lake, look: StoreLook | None, named: str | None) -> str:
 
 
 def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) -> dict[str, int]:
-    """Return the newest lineage of each log, with the bytes that are valid now."""
+    """Return each log's newest lineage, whose bytes are the valid ones now."""
     newest: dict[str, int] = {}
     for row in rows:
         name = names.name_of(row)
@@ -454,7 +454,7 @@ def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
             logs[row.log] = LogIdentity(row.log_id or "")
     for log, absence in (look.absences(logs) if logs else {}).items():
         if not absence.is_right:
-            why = f"the part behind it isn't on disk, {absence.why}"
+            why = f"the part after it isn't on disk, {absence.why}"
             yield RangeStatus(log, ends[log], ends[log], Where.UNKNOWN, Status.FAILURE, (), why)
 
 

@@ -185,9 +185,7 @@ class Scan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns to read. They are the requested columns, and the columns from which those are
-        computed.
-        """
+        """Return the columns to read: the requested columns, and the columns from which they are computed."""
         return with_sources(self.schema.names, find_broker(self.broker).codec.columns)
 
 

@@ -280,7 +280,7 @@ def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], sa
         ({"lake": "lake"}, "field lake: expected an absolute path, which begins with /, found 'lake'"),
         (
             {"lake": {"uri": "s3://b/x", "warehouse": "w"}},
-            "field lake: expected the catalog's type .*, found 'uri, warehouse'",
+            "field lake: expected a property with the catalog's type, .*, found 'uri, warehouse'",
         ),
         ({"lag_polcy": "block"}, r"field lag_polcy: expected a known name, .* Did you mean lag_policy\?"),
         ({"minimum_retention_hors": 48}, r"Did you mean minimum_retention_hours\?"),

@@ -31,7 +31,7 @@ def test_test_button_describes_what_it_found_and_changes_nothing(store_connectio
     works, message = StorageEngineHook(store.conn_id).test_connection()
     assert works, message
     assert "8 segments, 7 of them sealed" in message
-    assert "Journal: none yet" in message
+    assert "Journal: it doesn't exist yet" in message
     assert "Lake: reachable" in message
     assert _content(store.root) == before
     assert sorted(path.name for path in store.directory.iterdir()) == ["lake"]

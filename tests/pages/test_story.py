@@ -237,7 +237,7 @@ def test_groups_that_nobody_knows_of_are_not_said_to_have_read_all() -> None:
     found = answer(
         story(unread=Unread(notices=("which groups read isn't known",))), "Who lost sight of messages"
     )
-    assert [line.text for line in found.lines] == ["Nobody that is known: which groups read isn't known"]
+    assert [line.text for line in found.lines] == ["No known group: which groups read isn't known"]
     assert (found.short, found.tone) == ("nobody known", "warn")
 
 

@@ -51,7 +51,7 @@ def test_a_topic_that_was_made_again_and_an_emptied_segment_are_told_for_what_th
     ]
     (first,) = of("again-0")
     assert (first.where, first.status) == (Where.LOCAL, Status.FAILURE)
-    assert "the log on disk is another one than the archived log: it is log " in first.detail
+    assert "the log on disk isn't the archived log: it is log " in first.detail
     assert "adopt STORE --log again-0 --reason WHY" in first.detail
     adopt(store, "me", "it was made again", log="again-0")
     assert {one.status for one in of("again-0")} == {Status.OK}

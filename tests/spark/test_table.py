@@ -560,7 +560,7 @@ def test_a_log_that_should_be_on_disk_and_isnt_is_named(tmp_path: Path) -> None:
     assert messages(read(reader_of(options, ("log", "kind")))) == {"a-0": 6, "b-0": 6}
     log = next(made.root.rglob("b-0"))
     log.rename(tmp_path / "away")
-    with pytest.raises(RowsMissingError, match=r"b-0 \[4, 4\) UNKNOWN: the part behind it isn't on disk"):
+    with pytest.raises(RowsMissingError, match=r"b-0 \[4, 4\) UNKNOWN: the part after it isn't on disk"):
         planned(reader_of(options))
     assert messages(read(reader_of(options, ("log", "kind"), holes="skip"))) == {"a-0": 6, "b-0": 4}
     assert messages(read(reader_of(options, ("log", "kind"), where="log = 'a-0'"))) == {"a-0": 6}
