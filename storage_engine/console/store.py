@@ -78,7 +78,8 @@ class ShieldLine:
 
     :param mode: the policy's setting, on or off.
     :param gone_segments: how many of ``segments`` are gone from the log, so that only the shield has them.
-    :param foreign_files: files in the shield's directory that another program put there.
+    :param foreign_files: number of files that another program put into the shield's
+        directory.
     """
 
     mode: str

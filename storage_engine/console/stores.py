@@ -230,7 +230,7 @@ class StoreLine:
     :param time_to_full_ms: time until the first disk is full, at the last day's pace; None: no disk fills, or
         it is unknown.
     :param archive_lag_bytes: bytes of sealed segments that are in no lake.
-    :param lagging_groups: consumer groups whose first unread message may be deleted within a day.
+    :param lagging_groups: number of consumer groups whose first unread message may be deleted within a day.
     :param problem: why something is unknown, as a sentence; "" if nothing is wrong.
     :param problem_kind: the same reason as a code, for a page in another language.
     :param full_at_earliest_ms: time until the disk is full, if only the fastest course of its forecast fills

@@ -82,8 +82,8 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
 class StorageEngineReleaseOperator(StoreOperator):
     """Deletes the planned segments that pass the gate, oldest first.
 
-    The task succeeds if it refuses some logs but not all. Later the report fails and names the refused logs,
-    after the other logs' files have been cleaned up.
+    The task succeeds if it refuses some logs but not all. Later the report fails and names the
+    refused logs, after the remaining steps for the other logs.
 
     If the task has an asset alias as outlet and deleted segments, it sends an event
     (:mod:`storage_engine.assets`).
