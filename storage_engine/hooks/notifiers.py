@@ -1,4 +1,4 @@
-"""Sends alarms to Airflow's notifiers. If Airflow sends metrics, also sends it a store's figures from the
+"""Sends alarms to Airflow's notifiers. If metrics are on in Airflow, it also sends a store's figures from the
 journal.
 
 An alarm is sent once when it begins, and once when it has ended, not each time that a task fails.

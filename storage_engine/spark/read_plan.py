@@ -100,8 +100,8 @@ class LakeFile:
 class StoreFile:
     """A segment of the store that the lake lacks, in the state in which it was seen.
 
-    :param sealed_in: root of the store if the segment is sealed and its offsets don't count bytes, so that
-        another file may get its name; "" otherwise.
+    :param sealed_in: root of the store, if another file may get this file's name later; "" otherwise. That
+        may happen if the segment is sealed and its offsets don't count bytes.
     :param size_bytes: how many bytes of it are read.
     :param log_id: id of its log, as in receipts; "": not known.
     :param end: offset after the last durable row, in Kafka the high watermark; None: all rows were durable.
