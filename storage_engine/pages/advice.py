@@ -127,7 +127,7 @@ ERRORS: Mapping[str, str] = {
 """Remedy for a step that ends with an error, by the name of the error's class."""
 
 _REPLICA = "Compare the named files with a replica or a backup before anything else is deleted."
-_QUEUES = "The log itself is whole. Find out how the broker rebuilds its queues and index. Then do that."
+_QUEUES = "The log itself is whole. Find out how the broker rebuilds its queues and index. Then rebuild them."
 _LAKE = Text(
     "Restore the lake's files from a backup or the second lake, then check: ",
     Command("verify", "--lake LAKE STORE"),

@@ -186,7 +186,7 @@ def _loss(report: Mapping[str, Any]) -> str:
     if not (rows := unread["rows"]):
         return ""
     groups = count_text(len({row["group"] for row in rows}), "consumer group")
-    lost = f"{groups} {'would lose' if would else 'lost'} sight of {unread_count(unread)} not read yet"
+    lost = f"{groups} {'would miss' if would else 'missed'} {unread_count(unread)} not read yet"
     if report["archive_mode"] == "off" or report["waiver"] is not None:
         return f"{lost}; no lake is known to have them."
     return f"{lost}; {'they would be' if would else 'they are'} only in the lake."
@@ -359,7 +359,7 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
     would = not fated(report, "deleted")
     if not fated(report, "deleted", "pending"):
         return None
-    question = "Who would lose sight of messages" if would else "Who lost sight of messages"
+    question = "Who would miss messages" if would else "Who missed messages"
     unread = report["unread"] or {
         "rows": (),
         "error": "the release that wrote this report did not check it",

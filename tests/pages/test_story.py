@@ -141,15 +141,15 @@ def test_it_says_what_went_why_where_it_is_and_what_it_cost() -> None:
         "2.0 MiB read from disk, 512.0 KiB written to the lake (25 %)",
         "2.0 MiB freed on disk",
     ]
-    assert texts(told, "Who lost sight of messages") == ["Nobody: every group had read the deleted segments"]
+    assert texts(told, "Who missed messages") == ["Nobody: every group had read the deleted segments"]
     assert (told.loss, told.problems) == ("", ())
 
 
 def test_unread_messages_that_went_are_said_first_and_with_the_command_that_gets_them() -> None:
     told = story(unread=unread(), unread_lines=(LOSS,))
-    assert told.loss == "1 consumer group lost sight of 51 messages not read yet; they are only in the lake."
+    assert told.loss == "1 consumer group missed 51 messages not read yet; they are only in the lake."
     assert told.tone == "warn"
-    (line,) = answer(told, "Who lost sight of messages").lines
+    (line,) = answer(told, "Who missed messages").lines
     assert (
         line.text
         == "cg_orders: 51 unread messages of orders in 8 queues, stored from 2026-11-24 11:00:00Z on"
@@ -160,17 +160,15 @@ def test_unread_messages_that_went_are_said_first_and_with_the_command_that_gets
 def test_a_dry_run_says_who_would_lose_what() -> None:
     told = story(outcome=Outcome.DRY_RUN, segments=pending(), archived=(), unread=unread(), validation=None)
     assert told.loss == (
-        "1 consumer group would lose sight of 51 messages not read yet; they would be only in the lake."
+        "1 consumer group would miss 51 messages not read yet; they would be only in the lake."
     )
     assert texts(told, "What would be deleted") == [
         "1 segment (1.0 MiB)",
         "1 segment (1.0 MiB) stays on disk",
     ]
-    assert answer(told, "Who would lose sight of messages").short == "1 group, 51 messages unread"
+    assert answer(told, "Who would miss messages").short == "1 group, 51 messages unread"
     nobody = story(outcome=Outcome.DRY_RUN, segments=pending(), archived=(), validation=None)
-    assert texts(nobody, "Who would lose sight of messages") == [
-        "Nobody: every group has read the segments to delete"
-    ]
+    assert texts(nobody, "Who would miss messages") == ["Nobody: every group has read the segments to delete"]
 
 
 @pytest.mark.parametrize(
@@ -181,19 +179,19 @@ def test_a_dry_run_says_who_would_lose_what() -> None:
     ],
 )
 def test_what_is_not_known_of_consumers_is_not_nobody(changes: dict[str, Any], said: str) -> None:
-    assert texts(story(**changes), "Who lost sight of messages") == [said]
+    assert texts(story(**changes), "Who missed messages") == [said]
 
 
 def test_a_group_without_a_position_may_need_any_message() -> None:
     told = story(unread=unread(None), unread_lines=("x",))
-    assert "position unknown in 8 queues of orders" in texts(told, "Who lost sight of messages")[0]
+    assert "position unknown in 8 queues of orders" in texts(told, "Who missed messages")[0]
     assert "an unknown number of messages" in told.loss
 
 
 def test_what_is_known_of_some_groups_only_is_said_as_the_least() -> None:
     both = Unread(rows=(*unread().rows, *unread(None, "cg_other").rows))
     told = story(unread=both, unread_lines=("x",))
-    assert told.loss.startswith("2 consumer groups lost sight of at least 51 messages not read yet")
+    assert told.loss.startswith("2 consumer groups missed at least 51 messages not read yet")
 
 
 def test_what_went_without_a_copy_is_not_in_the_lake() -> None:
@@ -234,9 +232,7 @@ def test_an_undo_that_fits_only_before_the_broker_starts_says_so() -> None:
 
 
 def test_groups_that_nobody_knows_of_are_not_said_to_have_read_all() -> None:
-    found = answer(
-        story(unread=Unread(notices=("which groups read isn't known",))), "Who lost sight of messages"
-    )
+    found = answer(story(unread=Unread(notices=("which groups read isn't known",))), "Who missed messages")
     assert [line.text for line in found.lines] == ["No known group: which groups read isn't known"]
     assert (found.short, found.tone) == ("nobody known", "warn")
 
@@ -286,7 +282,7 @@ def test_a_report_of_an_older_release_is_told_and_what_it_did_not_look_for_is_no
     assert told.loss == "It is not known which of its messages consumers had not read."
     assert texts(told, "What was deleted")[0] == "7 segments (7.0 MiB), 7,765 messages"
     assert " --lake LAKE " in answer(told, "Where it is now").lines[-1].command
-    assert texts(told, "Who lost sight of messages") == [
+    assert texts(told, "Who missed messages") == [
         "Not known: the release that wrote this report did not check it"
     ]
 

@@ -73,7 +73,7 @@ def test_the_verdict_of_a_run_that_took_unread_messages_is_a_warning(archived: M
     assert f"WARNING {ARE}" in report_text(report)
     page = render_page(report_json(report), None, links={})
     assert '<span class="badge warn">Done</span>' in page
-    assert "1 consumer group lost sight of 37 messages not read yet; they are only in the lake." in page
+    assert "1 consumer group missed 37 messages not read yet; they are only in the lake." in page
 
 
 def test_what_was_found_before_the_first_segment_went_stands(
