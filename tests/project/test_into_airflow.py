@@ -66,7 +66,7 @@ def test_files_of_an_earlier_release_are_renewed_and_those_of_a_person_refused(a
     changed.write_bytes(_marked(b"x = 1\n") + b"y = 2\n")
     other.write_text("mine")
     with pytest.raises(
-        BadInputError, match=rf"found others: {changed.name}, {other.name}\. Nothing was changed"
+        BadInputError, match=rf"found other files: {changed.name}, {other.name}\. Nothing was changed"
     ):
         dag_changes(airflow.dags_folder, older_dag_ids=False)
     assert other.read_text() == "mine"
