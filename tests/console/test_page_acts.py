@@ -104,7 +104,7 @@ def test_a_cleanup_says_its_cause_and_what_went_and_opens_its_report(visit: Visi
     page.locator(".mark[tabindex='0']").focus()
     tip = page.locator(".tip")
     assert "expired" in tip.inner_text()
-    assert "9 segments went, 9 GiB" in tip.inner_text()
+    assert "9 segments deleted, 9 GiB" in tip.inner_text()
     texts = {tip.inner_text()}
     for _ in range(12):
         page.keyboard.press("ArrowLeft")
@@ -128,7 +128,7 @@ def test_what_is_lost_due_and_archived_is_told(visit: Visit) -> None:
     table = page.inner_text("table:has-text('From offset')")
     assert "expired" in table
     assert "missing deleted by a run" in table
-    assert "Say why" not in table
+    assert "Give a reason" not in table
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_cleanup_is_tried_before_it_is_done(visit: Visit, console: Console) ->
     real = dialog.get_by_role("button", name="Delete by force")
     assert real.is_disabled()
     dialog.get_by_role("button", name="Start a dry run").click()
-    dialog.get_by_text("Say why").wait_for()
+    dialog.get_by_text("Give a reason").wait_for()
     assert console.posted == []
     dialog.get_by_label("Reason").fill("the disk is full")
     dialog.get_by_label("Number of segments").fill("2")
