@@ -29,11 +29,11 @@ def test_environment_names_this_python_and_this_spark(master: str) -> None:
 
 
 def test_a_spark_connect_server_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInputError, match="sc://server:15002: expected Spark's master alone"):
+    with pytest.raises(BadInputError, match="sc://server:15002: expected Spark's master, such as"):
         spark_environment("sc://server:15002")
     # PySpark and spark-submit would turn to it, whatever the master.
     monkeypatch.setenv("SPARK_REMOTE", "sc://of-the-worker")
-    with pytest.raises(BadInputError, match="sc://of-the-worker: expected Spark's master alone"):
+    with pytest.raises(BadInputError, match="sc://of-the-worker: expected Spark's master, such as"):
         spark_environment("local[2]")
 
 
