@@ -1,9 +1,9 @@
-"""The chart of a store: retention time and water level over one time axis, and what happened.
+"""The chart of a store: retention time and disk level over one time axis, with events.
 
-At most :data:`MOST_POINTS`, in which peaks and drops survive.
+It has at most :data:`MOST_POINTS` points, and peaks and drops are kept.
 
-The spans in which a broker refused writes, by the levels of its disks and the rules that held. Writes are
-refused from one level on, and accepted again only at a lower one.
+It also shows the spans in which a broker refused writes, computed from disk levels and the rules in effect.
+The broker refuses writes above one level, and accepts them again only at a lower level.
 """
 
 from __future__ import annotations
@@ -38,26 +38,31 @@ from storage_engine.journal.reading.run_rows import CleanupRun
 
 MOST_POINTS = 2_000
 LONGEST_MS = 3_660 * DAY_MS
-"""A longer span is cut at its beginning; no journal keeps samples for so long."""
+"""A longer span is cut at its beginning. No journal keeps samples for so long."""
 _MOST_GAPS = 100
 _BUCKETS = 498
-"""Where they have too many extremes, several are taken for one. One without a sample is a gap."""
+"""Number of buckets. If they have more extremes than there are points, several buckets are merged. A bucket
+without a sample is a gap.
+"""
 _MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
-"""Points that are shown as they are; gaps between them take points, too."""
+"""Number of samples up to which each one is shown. Gaps between them take points, too."""
 _GAP = 3
-"""A time without samples is a gap where it is so many times as long as usual."""
+"""A time without samples is a gap if it is more than this many times the usual distance between two looks."""
 _ONE_LOOK_MS = 60_000
-"""The tasks of one look take samples of their own within so long, and one alone measures the archive lag."""
+"""The tasks of one look take their own samples within this time, and only one of these measures the archive
+lag.
+"""
 _EXACT_SHARE = 8
-"""At most this part of a span is read look by look. Where refusals of writes begin or end in more of it, the
-thinned samples alone show that."""
+"""At most the span divided by this number is read look by look. If refusals of writes begin or end in a
+larger part, only the thinned samples show them.
+"""
 
 Column = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """The levels that held from a moment on; each, above which something begins."""
+    """The levels that were in effect from a moment on. At each level, the broker begins to do something."""
 
     at_ms: int
     notice_percent: int | None
@@ -68,11 +73,11 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftMark:
-    """Changes by others to the store: one, or several that are shown as one.
+    """Changes to the store by other processes. One mark shows one change, or several neighbours.
 
     See :class:`storage_engine.journal.reading.answers.DriftRow`.
 
-    :param what: the last of these changes.
+    :param what: description of the last of these changes.
     """
 
     at_ms: int
@@ -83,11 +88,11 @@ class DriftMark:
 
 @dataclass(frozen=True, slots=True)
 class ChartAnswer:
-    """Columns have a value for each moment; None: there was none.
+    """The contents of a chart. Each column has one value for each moment; None: no value is known.
 
-    :param levels: whole percent, by path.
+    :param levels: how full each disk was, in whole percent, by path.
     :param windows: spans in which the broker deletes expired segments.
-    :param refused: spans in which the broker took no message, as a disk had been too full.
+    :param refused: spans in which the broker refused messages because a disk was too full.
     """
 
     start_ms: int
@@ -104,11 +109,11 @@ class ChartAnswer:
 
 
 def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> ChartAnswer:
-    """Return the chart of a store from a moment to another, which is not included.
+    """Return the chart of a store for the moments from ``start_ms`` up to ``end_ms``, which is excluded.
 
-    :param name: the id of its connection; of a store that the journal doesn't know the chart is empty.
+    :param name: the id of the store's connection. If the journal doesn't know the store, the chart is empty.
     :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: it is of another version.
+    :raises BadInputError: the journal is of another version.
     """
     start_ms = max(start_ms, end_ms - LONGEST_MS)
     store_id = reader.store_id(name)
@@ -135,7 +140,9 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
 
 
 def read_columns(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
-    """Return the measured samples: all of them where they are few, else the extremes of equal spans."""
+    """Return the measured samples. If there are too many for the chart, return only the extremes of equal
+    spans.
+    """
     if count_samples(connection, store_id, start_ms, end_ms, _MOST_SAMPLES + 1) > _MOST_SAMPLES:
         return _thinned(connection, store_id, start_ms, end_ms)
     found = read_moments(connection, store_id, start_ms, end_ms)
@@ -169,9 +176,9 @@ def _columns(
 
 
 def _archive_lags(moments: Sequence[Moment | None], holds_ms: int) -> Iterator[int | None]:
-    """Yield the archive lag at each moment: where it was not measured, as shortly before.
+    """Yield the archive lag at each moment. A moment without a measurement gets the last value before it.
 
-    :param holds_ms: for so long.
+    :param holds_ms: how long a value is used for later moments.
     """
     last: Moment | None = None
     for one in moments:
@@ -182,7 +189,7 @@ def _archive_lags(moments: Sequence[Moment | None], holds_ms: int) -> Iterator[i
 
 
 def _with_gaps(times: Sequence[int]) -> tuple[int, ...]:
-    """Return moments with one more in the middle of each gap, at which nothing is known."""
+    """Return the moments, and one more in the middle of each gap, at which nothing is known."""
     steps = [later - earlier for earlier, later in pairwise(times)]
     between_looks = [step for step in steps if step > _ONE_LOOK_MS] or steps
     longest = _GAP * median(between_looks) if steps else 0
@@ -191,7 +198,7 @@ def _with_gaps(times: Sequence[int]) -> tuple[int, ...]:
 
 
 def _thinned(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
-    """Return the first and the last look of each bucket, and those at which a value was at an extreme."""
+    """Return each bucket's first look, its last look, and the looks at which a value was at an extreme."""
     disks = disk_ids(connection, store_id)
     span = BucketSpan(start_ms, end_ms, -(-(end_ms - start_ms) // _BUCKETS))
     looks, *values = sample_extremes(connection, store_id, span)
@@ -208,7 +215,9 @@ def _thinned(connection: Connection, store_id: str, start_ms: int, end_ms: int) 
 
 
 def _kept(values: Sequence[Sequence[Extremes | None]], most: int) -> tuple[int, set[int]]:
-    """Return how many buckets are taken together, and the moments of all extremes then: at most so many."""
+    """Return how many buckets are merged into one, and the moments of their extremes. There are at most
+    ``most`` moments.
+    """
     together = 1
     while len(moments := {at_ms for of_one in values for at_ms in _moments(of_one, together)}) > most:
         together = max(together + 1, together * len(moments) // (2 * most))
@@ -224,7 +233,7 @@ def _moments(extremes: Sequence[Extremes | None], together: int) -> Iterator[int
 
 
 def _gaps(looks: Sequence[Extremes | None], span: BucketSpan) -> list[int]:
-    """Return a moment in each of the longest times without a look between two looks."""
+    """Return one moment within each of the longest times without a look, except at the span's ends."""
     runs = [(is_empty, len([*group])) for is_empty, group in groupby(look is None for look in looks)]
     ends = [*accumulate(length for _, length in runs)]
     inner = [
@@ -244,7 +253,7 @@ def _windows(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Spans:
 
 
 def _in_effect(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Iterator[tuple[Rules, int, int]]:
-    """Yield rules with the part of a span in which they held."""
+    """Yield each rule set with the part of the span in which it was in effect."""
     ends = [*(one.at_ms for one in rules[1:]), end_ms][: len(rules)]
     for one, until_ms in zip(rules, ends, strict=True):
         from_ms = max(start_ms, one.at_ms)
@@ -259,7 +268,9 @@ def _drift_mark(drift: DriftRow) -> DriftMark:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Spans of one length, from a moment on: of each the first, the last and the extreme looks are told."""
+    """Spans of equal length that begin at a moment. A bucket shows its first look, its last look and its
+    extremes.
+    """
 
     first_ms: int
     length_ms: int
@@ -272,7 +283,7 @@ class Buckets:
 class MeasuredColumns:
     """Measured values, aligned by time.
 
-    :param buckets: by which looks were chosen; None: each look is there.
+    :param buckets: the buckets by which looks were chosen; None: the columns have every look.
     """
 
     times_ms: tuple[int, ...]
@@ -285,7 +296,7 @@ class MeasuredColumns:
 def refused_spans(columns: MeasuredColumns, rules: Sequence[Rules], before: Collection[str] = ()) -> Spans:
     """Return the spans in which writes were refused.
 
-    :param before: paths of the disks for which they were refused when the first look came.
+    :param before: paths of the disks that already made the broker refuse writes at the first look.
     """
     spans: list[tuple[int, int]] = []
     refusing, begun = set(before), None
@@ -323,7 +334,9 @@ def exact_refused_spans(
     start_ms: int,
     end_ms: int,
 ) -> Spans:
-    """Return the spans of refused writes, with ends at the samples' own times where columns are thinned."""
+    """Return the spans of refused writes. Where columns are thinned, the ends of spans are read from the
+    samples again.
+    """
     disks = disk_ids(connection, store_id)
     before = _refused_before(connection, disks, rules, start_ms)
     spans, buckets = refused_spans(columns, rules, before), columns.buckets
@@ -350,7 +363,9 @@ def exact_refused_spans(
 def _refused_before(
     connection: Connection, disks: Mapping[str, int], rules: Sequence[Rules], start_ms: int
 ) -> Collection[str]:
-    """Return the disks for which writes were refused when a span began: by the last level that decides."""
+    """Return the disks that made the broker refuse writes when the span began, by their last level that
+    decides it.
+    """
     held = rules_at(rules, start_ms)
     if held is None or (refuses := held.levels.refuses_percent) is None:
         return ()

@@ -1,23 +1,29 @@
-"""Forecasts for a store: how fast it fills and empties, when its disk is at each level, how long messages
+"""Forecasts for a store: how fast it fills and empties, when its disk reaches each level, how long messages
 live.
 
-The method, which is the same for each figure:
+The method is the same for each figure:
 
-- The last fourteen days are cut into spans of a day, from the newest look backwards: a day has each hour and
-  each window of deletion once. A span's rate is what an offset grew between its first and its last look, over
-  the time between those two looks. So a gap within a span changes no rate; a gap over the end of a span makes
-  one longer span of two, which counts once. A span in which an offset fell tells nothing: the log is another.
-- Of the rates of all spans, low, middle and high are the 10th, 50th and 90th percentile. They are what days
-  were like, not what is certain: one day in ten was above the high one.
-- A level is reached by the net rate: ingest less what was reclaimed on the same day. At the low end of the
-  band the disk fills as on the fastest days. None: at that pace it is never reached. Nothing here knows the
-  broker's rules, by which it deletes more once a level is reached; a simulation does.
-- Where a broker's offsets count no bytes, the net rate is what the fullest disk filled up by, whoever did.
-- Messages live as long as lately, or as long as the disk has room for what comes, whichever is shorter.
+- The last fourteen days are cut into spans of one day, from the newest look backwards. So each span has each
+  hour and each window of deletion once. The rate of a span is the growth of an offset between its first and
+  its last look, divided by the time between these looks. So a gap within a span changes no rate. A gap over
+  the end of a span makes one longer span of two, which counts once. A span in which an offset fell isn't
+  counted: another log has replaced the log.
 
-The course under other settings is computed by the broker's own rules, beside today's. It starts from what the
-monitor recorded last, and from the ingest that the samples tell. Nothing is stored. One answer takes much
-of a second of processor time: whoever serves it lets one at a time in.
+- From the rates of all spans, low, middle and high are the 10th, 50th and 90th percentile. They say how days
+  were, and nothing is certain: one day in ten was above the high rate.
+
+- A level is reached by the net rate: ingest minus the bytes reclaimed on the same day. The low end of the
+  band is the pace of the fastest days. None: at that pace the level is never reached. The forecast doesn't
+  know the rules by which a broker deletes more once a level is reached. A simulation does.
+
+- If a broker's offsets count no bytes, the net rate is the growth of the fullest disk, whatever wrote to it.
+
+- Messages live as long as they did lately, or as long as the disk has room for new ones, whichever is
+  shorter.
+
+The course under other settings is computed by the broker's own rules, beside today's course. It starts from
+the monitor's last record, and from the ingest that the samples show. Nothing is stored. One answer takes a
+large part of a second of processor time, so a server must compute only one at a time.
 """
 
 from __future__ import annotations
@@ -61,12 +67,12 @@ L = TypeVar("L", Moment, "Filled")
 SPAN_DAYS = 14
 LEAST_DAYS = 3
 _LEAST_MS = DAY_MS * 3 // 4
-"""A span that is shorter has not each hour of the day, and tells no day's rate."""
+"""A shorter span doesn't have each hour of the day, so it gives no rate of a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateBand:
-    """Bytes a day."""
+    """Rates in bytes a day."""
 
     low: int
     mid: int
@@ -75,7 +81,7 @@ class RateBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeBand:
-    """A span of time; None: never, at that pace."""
+    """A time at three paces; None: never, at that pace."""
 
     low_ms: int | None
     mid_ms: int | None
@@ -84,9 +90,9 @@ class TimeBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeToLevel:
-    """Time in which a disk rises above a level; None: never, at that pace.
+    """Time until a disk rises above a level; None: never, at that pace.
 
-    :param name: of the level: notice, cleans, forces, refuses or full.
+    :param name: the level's name: notice, cleans, forces, refuses or full.
     """
 
     name: str
@@ -98,9 +104,9 @@ class TimeToLevel:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The disk that is fullest.
+    """The size of the fullest disk.
 
-    :param log_bytes: bytes of it that the logs take.
+    :param log_bytes: how much of the disk the logs take.
     """
 
     total_bytes: int
@@ -108,7 +114,7 @@ class Room:
     log_bytes: int
 
     def below(self, percent: int) -> int:
-        """Return how many bytes fit before the disk is above a level."""
+        """Return how many more bytes fit on the disk until it is above a level."""
         return room_below(percent, self.total_bytes, self.usable_bytes)
 
 
@@ -122,14 +128,14 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Forecast of a store by looks at its logs and its disk: the rate at which it fills, and when it reaches
-    a level.
+    """Forecast of a store from looks at its logs and its disk: how fast it fills, and when it reaches a
+    level.
 
-    :param enough: the looks tell something; otherwise ``why`` says why they don't.
-    :param why: no-samples, too-short or another-log; "" where they do.
-    :param span_ms: from the first to the last look that counts.
-    :param samples: number of looks that count.
-    :param ingest: None: not told by these looks; ``reclaim`` likewise.
+    :param enough: whether the looks are enough for a forecast; if not, ``why`` says the reason.
+    :param why: no-samples, too-short or another-log; "" if the looks are enough.
+    :param span_ms: time from the first to the last counted look.
+    :param samples: number of counted looks.
+    :param ingest: written bytes; None: these looks don't show it. The same holds for ``reclaim``.
     :param net: the rate at which the disk fills.
     """
 
@@ -153,8 +159,8 @@ class _Day:
 def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLevels) -> Forecast:
     """Return the forecast at the rates of the last days.
 
-    :param moments: looks that know where the logs begin and end, by time.
-    :param room: None: the disk's level isn't known, and so is no time to a level.
+    :param moments: looks that know the logs' first and last offsets, in the order of time.
+    :param room: None: the disk's level isn't known, so the forecast has no time to a level.
     """
     known = [one for one in moments if one.min_offset is not None and one.max_offset is not None]
     span_ms = known[-1].at_ms - known[0].at_ms if known else 0
@@ -182,11 +188,11 @@ def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLe
 def forecast_of_disk(
     looks: Sequence[Filled], moments: Sequence[Moment], room: Room | None, levels: RecordedLevels
 ) -> Forecast:
-    """Return the forecast where only the disk tells how much is written and deleted.
+    """Return the forecast if only the disk shows how much is written and deleted.
 
-    :param looks: at the fullest disk, by time.
-    :param moments: looks at the logs, by time.
-    :param room: of that disk; None: its level isn't known now.
+    :param looks: looks at the fullest disk, in the order of time.
+    :param moments: looks at the logs, in the order of time.
+    :param room: size of that disk; None: its level isn't known now.
     """
     span_ms = looks[-1].at_ms - looks[0].at_ms if looks else 0
     if not looks or room is None:
@@ -210,7 +216,7 @@ def forecast_of_disk(
 
 
 def _spans(looks: Sequence[L]) -> Iterator[tuple[L, L]]:
-    """Yield the last and the first look of spans of a day each, the newest first."""
+    """Yield the last and the first look of each span of a day, the newest span first."""
     ends = [looks[-1]]
     for one in reversed(looks[:-1]):
         if ends[-1].at_ms - one.at_ms >= DAY_MS:
@@ -222,7 +228,7 @@ def _spans(looks: Sequence[L]) -> Iterator[tuple[L, L]]:
 
 
 def _days(moments: Sequence[Moment]) -> Iterator[_Day]:
-    """Yield the rates of spans of a day each, as far as looks tell them, the newest first."""
+    """Yield the rates of each span of a day whose looks show them, the newest span first."""
     for later, earlier in _spans(moments):
         into, out = _grown(earlier.max_offset, later.max_offset), _grown(earlier.min_offset, later.min_offset)
         if into is not None and out is not None:
@@ -281,9 +287,10 @@ def _retention(
 def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
     """Return a store's forecast at the rates of the last days.
 
-    :param name: the id of its connection; of a store that the journal doesn't know nothing is told.
+    :param name: the id of the store's connection. If the journal doesn't know the store, the forecast is
+        empty.
     :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: it is of another version.
+    :raises BadInputError: the journal is of another version.
     """
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:
@@ -297,7 +304,7 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
 
 
 def hourly_moments(reader: JournalReader, store_id: str, days: int, now_ms: int) -> tuple[Moment, ...]:
-    """Return the last sample of each hour that knows where the logs end."""
+    """Return each hour's last sample with known last offsets of the logs."""
     span = BucketSpan(now_ms - days * DAY_MS, now_ms + 1, HOUR_MS)
     return reader.read(lambda connection: last_moments(connection, store_id, span))
 
@@ -333,13 +340,14 @@ INGEST_DAYS = 7
 DAYS = 14
 MOST_DAYS = 90
 MOST_COURSE_SECONDS = 2.0
-"""Seconds of processor time for each of both courses: its server has the tasks' heartbeats to answer."""
+"""Seconds of processor time for each of the two courses. The server also has to answer the tasks' heartbeats.
+"""
 _LONGEST_VALUE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SettingLine:
-    """A setting that can be changed, with its value today; see :class:`RuleSetting`."""
+    """A setting that can be changed, with its present value; see :class:`RuleSetting`."""
 
     name: str
     type: SettingType
@@ -352,7 +360,7 @@ class SettingLine:
 
 @dataclass(frozen=True, slots=True)
 class IngestLine:
-    """How much comes a day, and at which hours.
+    """How many bytes come a day, and at which hours.
 
     :param profile: the weight of each hour of the day, in the store's time zone.
     """
@@ -365,9 +373,9 @@ class IngestLine:
 class WhatIfSettings:
     """Settings that can be changed.
 
-    :param can: a course can be computed; otherwise ``why`` says why not: no-store, not-simulated, no-rules,
-        no-start, or a sentence of the broker's.
-    :param at_ms: of the look from which a course starts.
+    :param can: whether a course can be computed; if not, ``why`` says the reason: no-store, not-simulated,
+        no-rules, no-start, or a sentence from the broker's package.
+    :param at_ms: time of the look from which a course starts.
     """
 
     settings: tuple[SettingLine, ...] = ()
@@ -380,9 +388,9 @@ class WhatIfSettings:
 
 @dataclass(frozen=True, slots=True)
 class AskedIngest:
-    """How much is to come instead of what comes today.
+    """The ingest to compute with, instead of today's.
 
-    :param factor: of the ingest. None, as of all here: as today.
+    :param factor: multiplies today's ingest. None, here and in the other fields: as today.
     """
 
     factor: float | None = None
@@ -392,9 +400,9 @@ class AskedIngest:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfQuestion:
-    """Settings to change; those left out stay as today.
+    """Settings to change. The settings that are left out keep their present values.
 
-    :param values: of settings, as text.
+    :param values: new values of settings, as text.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -413,7 +421,7 @@ class BothLevels:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
-    """Both courses from the same moment on, and what follows from the changed figures.
+    """Both courses from the same moment on, and the advice that follows from the changed settings.
 
     :param windows: spans in which the broker would delete expired segments, by the changed settings.
     """
@@ -434,11 +442,11 @@ class _Known:
 
 
 def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSettings:
-    """Return the settings of a store that can be changed, with their values today.
+    """Return the settings of a store that can be changed, with their present values.
 
-    :param name: the id of its connection.
+    :param name: the id of the store's connection.
     :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: it is of another version.
+    :raises BadInputError: the journal is of another version.
     """
     known = _known(reader, name, now_ms)
     if isinstance(known, str):
@@ -457,8 +465,8 @@ def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSet
 def question_of(body: Any) -> WhatIfQuestion:
     """Return the question that a page sends.
 
-    :param body: as JSON.
-    :raises BadInputError: it is no question; names the fault.
+    :param body: the request's body, as JSON.
+    :raises BadInputError: the body isn't a question; the message names the fault.
     """
     asked = from_jsonable(WhatIfQuestion, body, "what-if")
     if not 1 <= asked.days <= MOST_DAYS:
@@ -474,11 +482,11 @@ def what_if(
     *,
     limit_seconds: float = MOST_COURSE_SECONDS,
 ) -> WhatIfAnswer:
-    """Return the course of a store by today's settings and by others.
+    """Return the course of a store by today's settings, and its course by other settings.
 
-    :param name: the id of its connection.
-    :param limit_seconds: of processor time for each course.
-    :raises BadInputError: a value that the broker would not work with, or no course can be computed.
+    :param name: the id of the store's connection.
+    :param limit_seconds: the most processor time that each course may take.
+    :raises BadInputError: the broker would not accept a value, or no course can be computed.
     :raises SimulationTooLongError: a course takes more than the limit.
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -486,7 +494,8 @@ def what_if(
     known = _known(reader, name, now_ms)
     if isinstance(known, str):
         raise BadInputError(
-            f"store {name}: expected one that can be simulated, found that it can't: {known}. Nothing was "
+            f"store {name}: expected a store that can be simulated, found that this store can't be: {known}. "
+            "Nothing was "
             "changed."
         )
     values, start = _changed_values(known, asked), _changed_start(known.start, asked)
@@ -537,7 +546,9 @@ def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
 
 
 def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: int) -> dict[str, int]:
-    """Return the bytes that topics take in the log, by their shares of the last days' archived segments."""
+    """Return how many of the log's bytes each topic takes, by its share of the segments archived in the last
+    days.
+    """
     today = now_ms // DAY_MS
     sums: dict[str, int] = {}
     for one in reader.topic_days(store_id, today - INGEST_DAYS, today + 1):

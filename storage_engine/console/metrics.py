@@ -1,6 +1,6 @@
-"""A journal's knowledge of stores, as figures of Prometheus. Pure, but for reading the journal.
+"""Metrics for Prometheus from a journal's records of its stores. Pure, except for reading the journal.
 
-What isn't known has no sample, and never 0: an alert on a figure that stays away is told by ``absent``.
+An unknown value has no sample, and is never shown as 0. An alert can find a missing metric by ``absent``.
 """
 
 from __future__ import annotations
@@ -19,40 +19,47 @@ from storage_engine.journal.reading.store_summaries import StoreSummary, read_su
 
 PREFIX = "storage_engine_"
 METRICS = {
-    "disk_used_ratio": "How full the disk under a path of the store is, from 0 to 1.",
-    "disk_usable_bytes": "Free on it, for the broker's user.",
+    "disk_used_ratio": "How full the disk of a store's path is, from 0 to 1.",
+    "disk_usable_bytes": "Free bytes on the disk of a store's path, for the broker's user.",
     "retention_seconds": "Age of the store's oldest message at the last look.",
-    "archive_lag_bytes": "Sealed, and proven in no lake.",
-    "archive_lag_seconds": "Age of the last write to the oldest of these; 0 where there is none.",
-    "due_bytes": "What a cleanup asked for by a person would have deleted at the last look.",
-    "due_unproven_bytes": "Of that, proven in no lake.",
-    "time_to_full_seconds": "Until its first disk is full, at the last day's pace; none where none fills.",
-    "time_to_loss_seconds": "Until age may delete messages that a consumer group with a known position "
+    "archive_lag_bytes": "Bytes of sealed segments that are not proven in a lake.",
+    "archive_lag_seconds": "Age of the last write to the oldest such segment; 0 if all sealed segments "
+    "are proven.",
+    "due_bytes": "Bytes that a cleanup started by a person would have deleted at the last look.",
+    "due_unproven_bytes": "How many of the due bytes are not proven in a lake.",
+    "time_to_full_seconds": "Time until the first disk is full, at the last day's pace; no value if no disk "
+    "fills.",
+    "time_to_loss_seconds": "Time until age may delete messages that a consumer group with a known position "
     "hasn't read.",
-    "lagging_groups": "Consumer groups whose first unread message may be deleted within a day.",
-    "urgent_findings": "What doctor found that a person has to act on within a day.",
-    "alarms": "Alarms of the last look.",
-    "lost_ranges": "Ranges of offsets in no store and no lake, whose loss no person has accepted.",
-    "look_timestamp_seconds": "When the store was looked at last.",
-    "run_timestamp_seconds": "When the last run ended that planned a deletion.",
-    "run_failed": "1: that run failed, or some logs were refused; else 0.",
-    "validation_timestamp_seconds": "When the last run that validated store and lake wrote its report.",
-    "validation_failed": "1: that validation failed; else 0.",
-    "proof_timestamp_seconds": "When the archived segment was verified that was verified longest ago.",
-    "last_proof_timestamp_seconds": "When any of them was verified last.",
-    "proofs_faulty": "Archived segments whose last verification found a fault.",
-    "hold_end_timestamp_seconds": "When the hold of a running broker ends, unless it is renewed.",
+    "lagging_groups": "Number of consumer groups whose first unread message may be deleted within a day.",
+    "urgent_findings": "Number of doctor's findings that a person has to act on within a day.",
+    "alarms": "Number of alarms of the last look.",
+    "lost_ranges": "Number of offset ranges that are in no store and no lake, and whose loss nobody has "
+    "accepted.",
+    "look_timestamp_seconds": "Time of the last look at the store.",
+    "run_timestamp_seconds": "Time at which the last run that planned a deletion ended.",
+    "run_failed": "1 if that run failed or some logs were refused; else 0.",
+    "validation_timestamp_seconds": "Time at which the last run that validated store and lake wrote its "
+    "report.",
+    "validation_failed": "1 if that validation failed; else 0.",
+    "proof_timestamp_seconds": "Time of the oldest verification among the archived segments' last "
+    "verifications.",
+    "last_proof_timestamp_seconds": "Time at which any archived segment was verified last.",
+    "proofs_faulty": "Number of archived segments whose last verification found a fault.",
+    "hold_end_timestamp_seconds": "Time at which the hold of a running broker ends if it isn't renewed.",
 }
-"""Descriptions by name without the prefix. Each is a gauge with the label store, the disks' also path."""
+"""Help text of each metric, by its name without the prefix. Each metric is a gauge with the label store.
+Metrics of disks also have the label path.
+"""
 _NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """A figure of a store, or of one of its disks, as metrics show it.
+    """A value of a store, or of one of its disks, as metrics show it.
 
     :param metric: one of :data:`METRICS`.
-    :param path: of a disk; "": it is about the store.
+    :param path: path of the disk; "": the value is about the whole store.
     """
 
     metric: str
@@ -62,9 +69,9 @@ class MetricSample:
 
 
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
-    """Yield the journal's figures of its stores, by a fixed number of queries.
+    """Yield the metrics of a journal's stores, by a fixed number of queries.
 
-    :param names: of these stores alone, by :func:`name_of`; None: of all.
+    :param names: the stores to read, by :func:`name_of`; None: all stores.
     :raises JournalUnavailableError: the journal can't be read.
     """
     wanted = None if names is None else tuple(names)
@@ -83,7 +90,7 @@ def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int
 def samples_of(
     summary: StoreSummary, hold: HoldRow | None, verified: VerifiedRow | None, now_ms: int
 ) -> Iterator[MetricSample]:
-    """Yield the figures of a store. What its last look found counts for an hour."""
+    """Yield the metrics of a store. Findings of its last look count for an hour."""
     name = name_of(summary)
     try:
         line = store_line(name, summary, now_ms)
@@ -125,7 +132,7 @@ def samples_of(
 
 
 def name_of(summary: StoreSummary) -> str:
-    """Return a store's name in metrics; its path where it has no name."""
+    """Return a store's name in metrics. A store without a name has its path."""
     return summary.name or summary.real_path
 
 

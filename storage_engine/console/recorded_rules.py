@@ -1,4 +1,4 @@
-"""The rules of a broker as the monitor recorded them: settings, levels of the disk, windows. Pure."""
+"""The rules of a broker as the monitor recorded them: settings, disk levels, windows. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class LevelState(StrEnum):
-    """The broker's state at a disk's level."""
+    """What the broker does at a disk's level."""
 
     OK = "ok"
     NOTICE = "notice"
@@ -23,19 +23,20 @@ class LevelState(StrEnum):
     FORCES = "forces"
     REFUSES = "refuses"
     NO_LEVEL = "no-level"
-    """The broker does nothing at any level."""
+    """The broker does nothing, however full the disk is."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedLevels:
-    """Whole percent of a disk; above each something begins; None: at no level, or not recorded.
+    """Levels of a disk in whole percent. Above a level, something begins; None: there is no such level, or it
+    was not recorded.
 
-    :param notice_percent: a person is told.
-    :param cleans_percent: the broker deletes what has expired, at any hour.
-    :param forces_percent: it deletes the oldest, whatever their age.
-    :param refuses_percent: it takes no message.
-    :param accepts_percent: at this level or below, it takes them again.
+    :param notice_percent: above it, a person gets a notice.
+    :param cleans_percent: above it, the broker deletes expired segments at any hour.
+    :param forces_percent: above it, the broker deletes the oldest segments, whatever their age.
+    :param refuses_percent: above it, the broker refuses messages.
+    :param accepts_percent: at this level or below, the broker takes messages again.
     """
 
     notice_percent: int | None = None
@@ -47,7 +48,7 @@ class RecordedLevels:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The hours of a day in which a broker deletes what has expired, in its time zone."""
+    """The hours of a day in which a broker deletes expired segments, in its time zone."""
 
     hours: tuple[int, ...] = ()
     time_zone: str = "UTC"
@@ -55,11 +56,11 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that held from a moment on.
+    """The rules that were in effect from a moment on.
 
-    :param settings: by the broker's own names, as text.
+    :param settings: values as text, by the broker's own names.
     :param windows: None: the broker has none.
-    :param unsupported: why a store with these settings can't be simulated; "": it can.
+    :param unsupported: why a store with these settings can't be simulated; "" if it can.
     """
 
     at_ms: int
@@ -70,7 +71,7 @@ class Rules:
 
 
 def rules_of(row: RulesRow) -> Rules:
-    """Return rules as they were recorded; what a newer release records beside is left out."""
+    """Return rules as they were recorded. Fields that only a newer release knows are left out."""
     levels, windows = row.rules.get("levels") or {}, row.rules.get("windows")
     return Rules(
         row.at_ms,
@@ -82,15 +83,15 @@ def rules_of(row: RulesRow) -> Rules:
 
 
 def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
-    """Return the rules that held at a moment; None: they were not recorded yet.
+    """Return the rules that were in effect at a moment; None: no rules were recorded yet.
 
-    :param rules: by time.
+    :param rules: in the order of time.
     """
     return next((one for one in reversed(rules) if one.at_ms <= at_ms), None)
 
 
 def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
-    """Return the broker's state at a level.
+    """Return what the broker does at a disk's level.
 
     :param used_percent: a whole percent, rounded up; None: not known.
     """
@@ -111,9 +112,9 @@ def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
 
 
 def window_spans(windows: Windows, start_ms: int, end_ms: int) -> Spans:
-    """Return the windows between two moments, by time, cut where the span begins and ends.
+    """Return the windows between two moments in the order of time, cut at the span's beginning and end.
 
-    An hour that no day has is how a broker is told never to delete by age alone.
+    An hour that no day has tells a broker never to delete by age alone.
     """
     try:
         zone = ZoneInfo(windows.time_zone)

@@ -1,4 +1,4 @@
-"""Page of one store: its line, rules, ranges, consumer groups, topics, and open decisions."""
+"""Page of one store: its summary, rules, ranges, consumer groups, topics, and open decisions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from storage_engine.model.store import TopicDay
 
 TOPIC_DAYS = 14
 MOST_LOGS = 200
-"""Whose ranges a page lists; of all there are totals."""
+"""The highest number of logs whose ranges a page lists. The page's totals cover all logs."""
 MOST_RUNS = 200
-"""Runs on one page."""
+"""The highest number of runs on one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeLine:
     """Offsets [start_offset, end_offset) of a log that share a place and a reason.
 
-    :param where: a word of :class:`Place`.
-    :param detail: of its first segment.
+    :param where: one of the words of :class:`Place`.
+    :param detail: details of the range's first segment.
     """
 
     log: str
@@ -63,7 +63,7 @@ _WORST_FIRST = {
 class PlaceTotal:
     """All ranges that share a place.
 
-    :param place: as ``where`` of a range; accepted, for a loss that a person has accepted.
+    :param place: the ranges' ``where``, or accepted for a loss that a person has accepted.
     """
 
     place: str
@@ -74,11 +74,12 @@ class PlaceTotal:
 
 @dataclass(frozen=True, slots=True)
 class ShieldLine:
-    """Segments that a store's shield keeps: second names of segments that no lake proves yet.
+    """Segments that a store's shield keeps. They are second names of segments that no lake proves yet.
 
-    :param mode: of the policy, on or off.
-    :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
-    :param foreign_files: in its directory, and put there by somebody else.
+    :param mode: the policy's setting, on or off.
+    :param gone_segments: how many of ``segments`` are gone from the log, so that only the shield has them.
+    :param foreign_files: number of files that another program put into the shield's
+        directory.
     """
 
     mode: str
@@ -93,8 +94,8 @@ class ShieldLine:
 class StandingLine(Standing):
     """Open decisions about a store; see :class:`storage_engine.journal.reading.answers.Standing`.
 
-    :param shield: None: none is recorded.
-    :param has_shield: stores of this kind of broker can have one.
+    :param shield: None: no shield is recorded.
+    :param has_shield: whether stores of this kind of broker can have a shield.
     """
 
     shield: ShieldLine | None
@@ -103,7 +104,7 @@ class StandingLine(Standing):
 
 @dataclass(frozen=True, slots=True)
 class FoundLine:
-    """Findings of the last look between two cleanups."""
+    """Findings of the monitor's last look between two cleanups."""
 
     at_ms: int
     alarms: tuple[FindingLine, ...]
@@ -116,10 +117,11 @@ class FoundLine:
 class StoreAnswer:
     """Contents of a store's page.
 
-    :param rules: None: none is recorded.
-    :param ranges: None likewise. Of many logs those of the worst and largest ones.
-    :param totals: of all ranges, by place.
-    :param logs: how many logs have ranges.
+    :param rules: None: no rules are recorded.
+    :param ranges: None: no ranges are recorded. If there are many logs, the ranges of the worst and largest
+        logs.
+    :param totals: sums of all ranges, by place.
+    :param logs: number of logs that have ranges.
     """
 
     now_ms: int
@@ -142,11 +144,12 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return the contents of a store's page. Of one that the journal doesn't know, only its line.
+    """Return the contents of a store's page. If the journal doesn't know the store, the page has only its
+    summary.
 
-    :param name: the id of its connection.
+    :param name: the id of the store's connection.
     :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: it is of another version.
+    :raises BadInputError: the journal is of another version.
     """
     row = line_of(reader, name, now_ms)
     if row.store_id is None:
@@ -171,7 +174,7 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
 def runs_page(reader: JournalReader, name: str, before_id: int | None = None) -> RunsAnswer:
     """Return one page of a store's runs.
 
-    :param before_id: only those begun before this one.
+    :param before_id: only runs that began before this run.
     """
     store_id = reader.store_id(name)
     if store_id is None:
@@ -203,7 +206,9 @@ def _place(one: RangeLine) -> str:
 
 
 def _of_worst_logs(ranges: Sequence[RangeLine]) -> tuple[RangeLine, ...]:
-    """Return the ranges of so many logs, in their order: of the worst ones, then of the largest."""
+    """Return the ranges of at most :data:`MOST_LOGS` logs, in the given order. The worst logs are chosen
+    first, then the largest.
+    """
     worst, size = dict[str, int](), dict[str, int]()
     for one in ranges:
         rank = _WORST_FIRST.get(_place(one), 0)

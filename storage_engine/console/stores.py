@@ -1,6 +1,6 @@
 """All stores on one page, the worst first.
 
-The validations of a store by day, in which no gap and no loss can be overlooked.
+The validations of a store by day. No gap and no loss can be overlooked there.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from storage_engine.model.disk import fills_in_ms, room_below
 class RunLine:
     """A run in short.
 
-    :param id: orders runs; a page of older ones is asked for by it.
-    :param dag_id: of the DAG that ran it; None: a person did, at a shell. ``run_id`` likewise.
-    :param outcome: None: it has not come to its report.
-    :param has_report: its report, or the one that answers for it, can be asked for; it may have expired.
+    :param id: the run's number in the order of runs. A page of older runs is requested by it.
+    :param dag_id: id of the run's DAG; None: a person started the run at a shell. The same holds for
+        ``run_id``.
+    :param outcome: None: the run has not written its report yet.
+    :param has_report: whether the run's report can be requested, or an earlier report that it refers to. The
+        report may have expired.
     """
 
     id: int
@@ -53,7 +55,7 @@ class RunLine:
 
 
 def dag_run_of(run_key: str) -> tuple[str | None, str | None]:
-    """Return the ids of the DAG and of its run; None and None: a person ran it, at a shell."""
+    """Return the ids of the DAG and of its run; None and None: a person started the run at a shell."""
     dag_id, of_dag, run_id = run_key.partition("/")
     return (dag_id, run_id) if of_dag else (None, None)
 
@@ -65,16 +67,16 @@ def run_line(run: RunRow) -> RunLine:
 
 
 STALE_MS = HOUR_MS
-"""A store is looked at every ten minutes; so long after its last look nothing is known of it."""
+"""The monitor looks at a store every ten minutes. After this time without a look, its state is unknown."""
 _LEAST_SPAN_MS = HOUR_MS
-"""Levels of a shorter time say too little of how fast a disk fills."""
+"""A shorter span of levels doesn't show how fast a disk fills."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoresAnswer:
-    """What the page of all stores shows.
+    """The contents of the page of all stores.
 
-    :param problem: why a journal can't be asked, as a sentence; "" where all were.
+    :param problem: why a journal can't be read, as a sentence; "" if every journal could be read.
     """
 
     now_ms: int
@@ -83,9 +85,9 @@ class StoresAnswer:
 
 
 def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> StoresAnswer:
-    """Return the stores of a journal that are asked for; where it doesn't tell of them, why.
+    """Return the requested stores of a journal. If the journal can't be read, each store has the reason.
 
-    :param names: ids of their connections.
+    :param names: ids of the stores' connections.
     """
     try:
         return StoresAnswer(now_ms, worst_first(_of_journal(reader, names, now_ms)))
@@ -94,19 +96,19 @@ def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> St
 
 
 def unreadable(names: Iterable[str], problem: str, now_ms: int) -> StoresAnswer:
-    """Return stores of which nothing is known, as their journal can't be read.
+    """Return lines of stores whose state is unknown, because their journal can't be read.
 
-    :param problem: why, as a sentence.
+    :param problem: the reason, as a sentence.
     """
     lines = (StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL) for name in names)
     return StoresAnswer(now_ms, tuple(lines), problem)
 
 
 def line_of(reader: JournalReader, name: str, now_ms: int) -> StoreLine:
-    """Return one store.
+    """Return the line of one store.
 
     :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: it is of another version.
+    :raises BadInputError: the journal is of another version.
     """
     (line,) = _of_journal(reader, (name,), now_ms)
     return line
@@ -120,23 +122,25 @@ def _of_journal(reader: JournalReader, names: Collection[str], now_ms: int) -> I
         else:
             yield StoreLine(
                 name,
-                problem=f"{reader.name} knows no store of this name. The first run of a DAG on it "
+                problem=f"{reader.name} knows no store of this name. The first run of one of its DAGs "
                 "records it.",
                 problem_kind=ProblemKind.NO_STORE,
             )
 
 
 def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
-    """Return a store's line; what another release wrote of it hides no other store."""
+    """Return a store's line. If the store's records can't be read, the line says so, and other stores are
+    still shown.
+    """
     try:
         return store_line(name, summary, now_ms)
     except (AttributeError, BadInputError, KeyError, TypeError, ValueError) as error:
-        problem = f"What the journal has of this store can't be read: {unexpected(error)}"
+        problem = f"The journal's records of this store can't be read: {unexpected(error)}"
         return StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL)
 
 
 class StoreState(StrEnum):
-    """A store's state; the first one is the worst."""
+    """A store's state. The first value is the worst."""
 
     URGENT = "urgent"
     WARNING = "warning"
@@ -145,25 +149,25 @@ class StoreState(StrEnum):
 
 
 class ProblemKind(StrEnum):
-    """Reason why something about a store is unknown."""
+    """The reason why something about a store is unknown."""
 
     NONE = ""
     NEVER_LOOKED = "never-looked"
     STALE = "stale"
     FUTURE = "future"
-    """Its last look is dated after now: clocks differ."""
+    """The time of the last look is later than now: the hosts' clocks differ."""
     MONITOR_PAUSED = "monitor-paused"
     MONITOR_GONE = "monitor-gone"
-    """Its DAG's file is there no more, or no longer makes it."""
+    """The file of the monitor's DAG is missing, or no longer defines the DAG."""
     NO_STORE = "no-store"
     JOURNAL = "journal"
     CONNECTION = "connection"
     NOT_YET = "not-yet"
-    """Its connection is looked up with one of the next looks at the page."""
+    """One of the next visits to the page looks up the connection."""
 
 
 class Filling(StrEnum):
-    """Whether a store's disks fill up, at the pace of the last day."""
+    """Answer to the question if a store's disks fill up, at the pace of the last day."""
 
     YES = "filling"
     NO = "not-filling"
@@ -171,15 +175,15 @@ class Filling(StrEnum):
 
 
 _LOOKED_FOR = frozenset({ProblemKind.NONE, ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE})
-"""Faults that show where the journal knows the store: that its monitor doesn't run is more urgent than
-these."""
+"""Faults that may occur if the journal knows the store. A monitor that doesn't run is more urgent than these.
+"""
 _SEVERITIES = ("urgent", "warning")
 _LEVEL_FINDINGS = {
     LevelState.REFUSES: ("urgent", "disk-full", "the broker refuses messages"),
     LevelState.FORCES: ("urgent", "disk-forces", "the broker deletes its oldest segments, read or not"),
     LevelState.CLEANS: ("warning", "disk-cleans", "the broker deletes expired segments at any hour"),
 }
-"""Of the levels that somebody has to act on: severity and kind as doctor has them, and what follows."""
+"""Findings about levels that a person has to act on: doctor's severity and kind, and what the broker does."""
 _LOOK = "The store's page shows where, and since when."
 _ROOM = "Archive and delete with proof, or add space."
 _WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
@@ -187,9 +191,9 @@ _WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
 
 @dataclass(frozen=True, slots=True)
 class FindingLine:
-    """One thing that doctor found.
+    """One finding of doctor.
 
-    :param then: the commands that its texts name.
+    :param then: the commands that the finding's texts name.
     """
 
     severity: str
@@ -201,9 +205,9 @@ class FindingLine:
 
 @dataclass(frozen=True, slots=True)
 class LevelLine:
-    """How full the disk under a path is.
+    """How full the disk of a path is.
 
-    :param used_percent: None: not known, and ``error`` says why.
+    :param used_percent: None: unknown, and ``error`` says why.
     """
 
     path: str
@@ -216,18 +220,21 @@ class LevelLine:
 
 @dataclass(frozen=True, slots=True)
 class StoreLine:
-    """One store; None where something isn't known.
+    """A store's line in the list of stores. A field is None if its value isn't known.
 
     :param store: the id of its connection.
-    :param urgent: the most urgent thing that doctor found; None: nothing that anybody has to act on.
-    :param retention_ms: age of its oldest message at the last look.
-    :param filling: of its disks: unknown where one is not known, and none of the others fills.
-    :param time_to_full_ms: until its first disk is full, at the last day's pace; None: none, or unknown.
-    :param archive_lag_bytes: sealed, and in no lake.
-    :param lagging_groups: consumer groups whose first unread message may be deleted within a day.
-    :param problem: why something is not known, as a sentence; "" where nothing is wrong.
-    :param problem_kind: the same, for who says it in other words.
-    :param full_at_earliest_ms: of a disk that only the fastest course of its forecast fills.
+    :param urgent: the most urgent finding; None: no finding calls for action.
+    :param retention_ms: age of the store's oldest message at the last look.
+    :param filling: whether a disk fills. It is unknown if one disk's level is unknown and no other disk
+        fills.
+    :param time_to_full_ms: time until the first disk is full, at the last day's pace; None: no disk fills, or
+        it is unknown.
+    :param archive_lag_bytes: bytes of sealed segments that are in no lake.
+    :param lagging_groups: number of consumer groups whose first unread message may be deleted within a day.
+    :param problem: why something is unknown, as a sentence; "" if nothing is wrong.
+    :param problem_kind: the same reason as a code, for a page in another language.
+    :param full_at_earliest_ms: time until the disk is full, if only the fastest course of its forecast fills
+        it.
     """
 
     store: str
@@ -251,28 +258,28 @@ class StoreLine:
 
 
 def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...]:
-    """Return doctor's findings as they were recorded."""
+    """Return the recorded findings of doctor."""
     return tuple(
         _finding_line(one["severity"], one["kind"], one["what"], one.get("advice", "")) for one in doctor
     )
 
 
 def alarm_lines(alarms: Iterable[Any]) -> tuple[FindingLine, ...]:
-    """Return the alarms of a look as they were recorded."""
+    """Return the recorded alarms of a look."""
     return tuple(_finding_line("urgent", "alarm", what) for what in alarms)
 
 
 def _finding_line(severity: str, kind: str, what: Any, advice: Any = "") -> FindingLine:
-    """Return a finding whose texts are as they were recorded."""
+    """Return a finding with its recorded texts."""
     said, todo = from_jsonable(str, what), from_jsonable(str, advice)
     then = (*commands_in(said), *commands_in(todo))
     return FindingLine(severity, kind, str(said), str(todo), tuple(map(str, then)))
 
 
 def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
-    """Return a store as a page lists it.
+    """Return a store's line, as a page lists it.
 
-    :param name: the id of its connection.
+    :param name: the id of the store's connection.
     """
     rules = None if summary.rules is None else rules_of(summary.rules)
     levels = tuple(
@@ -300,10 +307,10 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
 
 
 def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
-    """Return a line with the time to full that its store's forecast tells: one page has one answer.
+    """Return a line with the time to full from the store's forecast, so that one page gives one answer.
 
-    That is the middle one of when its broker refuses messages, else of when its disk has no room; where only
-    the fastest course gets there, how long that takes.
+    It is the forecast's middle time until the broker refuses messages, or until the disk has no room. If only
+    the fastest course gets there, the line has the time of that course.
     """
     times = {one.name: one for one in found.time_to}
     if not times and line.time_to_full_ms == 0:
@@ -316,15 +323,16 @@ def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
 
 
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
-    """Return the line of a store at which nobody looks any more: what it says gets older and older.
+    """Return the line of a store at which no monitor looks any more, so that its values get older and
+    older.
 
-    :param dag_id: of the DAG that looked.
-    :param kind: why it doesn't.
+    :param dag_id: id of the monitor's DAG.
+    :param kind: why the monitor doesn't look.
     """
     if line.problem_kind not in _LOOKED_FOR:
         return line
     if kind is ProblemKind.MONITOR_PAUSED:
-        what = f"Its monitor DAG {dag_id} is paused, so that this store isn't watched."
+        what = f"Its monitor DAG {dag_id} is paused, so this store isn't watched."
         found = FindingLine("urgent", "dag-paused", what, "Unpause it.")
     else:
         what = f"Airflow no longer has its monitor DAG {dag_id}."
@@ -335,7 +343,7 @@ def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLin
 
 
 def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
-    """Return stores, the worst first; of equally bad ones the fullest."""
+    """Return the stores, the worst first. If two are equally bad, the fuller one comes first."""
 
     def rank(line: StoreLine) -> tuple[int, int, str]:
         fullest = max((one.used_percent or 0 for one in line.levels), default=0)
@@ -345,14 +353,16 @@ def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
 
 
 def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
-    """Yield losses found at the last look, and its alarms."""
+    """Yield the losses and the alarms of the last look."""
     if summary.lost:
         yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
     yield from alarm_lines(summary.alarms)
 
 
 def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
-    """Describe the state at a level, as doctor does, whose findings may be older, or unknown."""
+    """Yield a finding for each level that calls for action, in doctor's words. Doctor's own findings may be
+    older or missing.
+    """
     for one in levels:
         if one.state in _LEVEL_FINDINGS:
             severity, kind, then = _LEVEL_FINDINGS[one.state]
@@ -360,7 +370,7 @@ def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
 
 
 def _most_urgent(found: Iterable[FindingLine]) -> FindingLine | None:
-    """Return doctor's finding where it is at least as urgent as the level."""
+    """Return the first finding of the highest severity; None: no finding is urgent or a warning."""
     told = [one for one in found if one.severity in _SEVERITIES]
     return min(told, key=lambda one: _SEVERITIES.index(one.severity), default=None)
 
@@ -377,17 +387,19 @@ def _state(found: Iterable[FindingLine], last_run: RunLine | None, *, is_known: 
 
 def _problem(summary: StoreSummary, now_ms: int) -> tuple[ProblemKind, str]:
     if summary.sampled_at_ms is None:
-        said = "Nobody has looked at this store yet. Its monitor DAG does; unpause it."
+        said = "The monitor has not looked at this store yet. Unpause its monitor DAG."
         return ProblemKind.NEVER_LOOKED, said
     ago_ms = now_ms - summary.sampled_at_ms
     if ago_ms > STALE_MS:
         said = (
-            f"Nobody has looked at this store for {duration_text(ago_ms)}. Check that its monitor DAG runs."
+            f"The monitor has not looked at this store for {duration_text(ago_ms)}. "
+            "Check that its monitor DAG runs."
         )
         return ProblemKind.STALE, said
     if -ago_ms > STALE_MS:
         said = (
-            f"The last look at this store is dated {duration_text(-ago_ms)} ahead. Check the hosts' clocks."
+            f"The time of the last look at this store is {duration_text(-ago_ms)} ahead. "
+            "Check the hosts' clocks."
         )
         return ProblemKind.FUTURE, said
     return ProblemKind.NONE, ""
@@ -428,16 +440,16 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 9998
 _MOST_INCIDENTS = 10_000
 _MOST_RUNS_A_DAY = 200
 _VALIDATED_ALWAYS = frozenset({"done", "released-in-part", "failed"})
-"""Outcomes of runs that delete, or were to, and so end with a validation."""
+"""Outcomes of runs that deleted or were meant to delete, and so end with a validation."""
 _GONE = frozenset({"segment-gone", "given-up"})
-"""Drift by which bytes of a log went without any of our runs."""
+"""Kinds of drift in which bytes of a log disappeared without one of our runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class DayRun:
-    """A run that a day has to show.
+    """A run as a day of the calendar shows it.
 
-    :param outcome: of the run.
+    :param outcome: the run's outcome.
     :param validation: passed, failed, not-run or unknown.
     """
 
@@ -452,14 +464,15 @@ class DayRun:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A day in UTC on which something was validated, was to be, or was lost.
+    """A day in UTC on which something was validated, should have been validated, or was lost.
 
-    :param day: as in 2026-11-24.
-    :param passed: runs whose validation found no fault; ``failed`` those in which it did.
-    :param not_run: runs that deleted something, or failed, and have no validation.
-    :param unknown: runs whose state is unknown.
-    :param gaps: ranges that validations found nowhere, and ranges that others deleted.
-    :param losses: ranges that a person accepted as lost on this day.
+    :param day: the date, as in 2026-11-24.
+    :param passed: number of runs whose validation found no fault. ``failed`` counts runs whose validation
+        found one.
+    :param not_run: number of runs that deleted something, or failed, and have no validation.
+    :param unknown: number of runs whose state is unknown.
+    :param gaps: number of ranges that validations found nowhere, and of ranges that other programs deleted.
+    :param losses: number of ranges whose loss a person accepted on this day.
     """
 
     day: str
@@ -474,7 +487,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class CalendarAnswer:
-    """Days by time."""
+    """Days in the order of time."""
 
     days: tuple[Day, ...]
 
@@ -482,7 +495,7 @@ class CalendarAnswer:
 def validation_calendar(reader: JournalReader, name: str, year: int) -> CalendarAnswer:
     """Return the days of a year on which a store was validated, or something was lost.
 
-    :param name: the id of its connection; a store that the journal doesn't know has no day.
+    :param name: the id of the store's connection. If the journal doesn't know the store, there are no days.
     :raises BadInputError: there is no such year, or the journal is of another version.
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -526,7 +539,7 @@ def _told(day: str, verdicts: Sequence[Verdict], lost: Sequence[Incident]) -> Da
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Return whether a run validated something or had to; most runs find nothing due."""
+    """Return whether a run validated something or had to. Most runs find nothing due and don't count."""
     if verdict.unchanged_since is not None:
         return False
     return bool(verdict.validation) or verdict.deleted_segments > 0 or verdict.outcome in _VALIDATED_ALWAYS

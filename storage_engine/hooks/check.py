@@ -1,4 +1,6 @@
-"""The Test button: looks at a store, its broker, its journal and its lake, and changes none of them."""
+"""The Test button's work: a look at a store, its broker, its journal and its lake. It changes none of
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def check_store(store: ManagedStore) -> str:
-    """Make sure that a connection's store, journal and lake can be worked with.
+    """Make sure that a connection's store, journal and lake can be used.
 
     :return: the findings, in a few sentences.
-    :raises StorageEngineError: something can't be used; names it, and the reason.
+    :raises StorageEngineError: something can't be used. The error names it and the reason.
     """
     check_host(store.root, store.host, None)
     lakes = tuple(_check_lakes(store))
@@ -44,7 +46,7 @@ def _check_broker(store: ManagedStore) -> Iterator[str]:
 
 
 def _check_files(store: ManagedStore) -> Iterator[str]:
-    """:raises BadInputError: something that we write would lie on a disk of the running broker."""
+    """:raises BadInputError: a directory to which we write would be on a disk of the running broker."""
     now_ms = clock_ms()
     with closing(open_to_look(store)) as opened:
         checked_data_paths(store, opened)
@@ -67,13 +69,12 @@ def _level(disk: DiskUsage) -> str:
 
 
 def _check_journal(url: str) -> str:
-    """
-    :raises BadInputError: the database can't be reached; never names its password.
-    :raises MissingExtraError: its driver isn't installed.
+    """:raises BadInputError: the database can't be reached. The error never shows its password.
+    :raises MissingExtraError: the database's driver isn't installed.
     """
     place = place_of(url)
     if missing_sqlite_file(url):
-        return "Journal: none yet, the first run creates it."
+        return "Journal: it doesn't exist yet. The first run creates it."
     with place.driver_errors():
         engine = create_engine(url)
     try:
@@ -88,15 +89,17 @@ def _check_journal(url: str) -> str:
 
 
 def _check_lakes(store: ManagedStore) -> Iterator[str]:
-    """:raises LakeUnavailableError: a lake can't be used; one that is missing is named with what makes it."""
+    """:raises LakeUnavailableError: a lake can't be used. If it is missing, the error names the command that
+    creates it.
+    """
     if not store.archives:
-        yield "Lake: not needed, as nothing is archived."
+        yield "Lake: not needed, because nothing is archived."
         return
     for name, config in zip(("Lake", "Second lake"), store.lakes, strict=False):
         try:
             open_lake(config)
         except LakeMissingError as error:
             made_by = Command("init-lake", f"--conn-id {quote(store.name)}")
-            why = f"{name}: there is none. Mount its disk, or make it: "
+            why = f"{name}: it doesn't exist. Mount its disk, or create the lake: "
             raise LakeMissingError(why, made_by, " (", error, ")") from error
         yield f"{name}: reachable."

@@ -1,6 +1,6 @@
-"""The stores that the option ``stores`` of the section ``[storage_engine]`` lists, for DAG files.
+"""The stores in the option ``stores`` of the section ``[storage_engine]``, for DAG files.
 
-Nothing here looks a connection up or touches a disk: a DAG file is parsed every few seconds.
+Nothing here looks up a connection or reads a disk, because a DAG file is parsed every few seconds.
 """
 
 from __future__ import annotations
@@ -24,28 +24,31 @@ DEFAULT_LAKE = "lake"
 
 @dataclass(frozen=True, slots=True)
 class Approver:
-    """A user of this Airflow, as its auth manager has it."""
+    """A user of this Airflow, as its auth manager names the user."""
 
     id: str
     name: str
 
 
 _ASKED_RUNS = 16
-"""Runs of a DAG that asks: all but one may wait for a person, while the next one archives what falls due."""
+"""The highest number of active runs of a DAG that asks for approval. All but one may wait for a person. The
+last one archives segments that have become due.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredStore:
-    """A store as DAG files know it.
+    """A store as DAG files see it.
 
-    :param conn_id: of the store's connection, whose id is its name.
-    :param schedule: of its monitor DAG, as Airflow takes one: when somebody looks what it needs.
-    :param queue: of the workers that see its disk; None: Airflow's default.
-    :param pool: that its tasks take their slots from; None: Airflow's default.
-    :param executor: by which they get its tasks, where Airflow has several; None: its default.
-    :param lake: names its lake, in the id of the lake's maintenance DAG and in its assets.
-    :param approvers: who may approve its plans as a second person; empty: whoever may answer tasks of its
-        DAGs; None: its DAGs ask nobody, so that they delete nothing where its policy asks for one.
+    :param conn_id: id of the store's connection. It is also the store's name.
+    :param schedule: schedule of the store's monitor DAG, in Airflow's format.
+    :param queue: queue of the workers that see the store's disk; None: Airflow's default.
+    :param pool: pool of the store's tasks; None: Airflow's default.
+    :param executor: executor of the store's tasks, if Airflow has several; None: Airflow's default.
+    :param lake: the lake's name, for the id of its maintenance DAG and for its assets.
+    :param approvers: the users who may approve plans as a second person. Empty: every user who may answer
+        tasks of the store's DAGs. None: the DAGs ask nobody. Then they delete nothing if the policy requires
+        a second person.
     """
 
     conn_id: str
@@ -58,27 +61,27 @@ class ConfiguredStore:
 
     @property
     def in_dag_ids(self) -> str:
-        """The store's name as it stands in DAG ids."""
+        """The store's name in the form that DAG ids use."""
         return in_dag_ids(self.conn_id)
 
     @property
     def max_active_runs(self) -> int:
-        """Return how many runs of a DAG that cleans up may be there at once."""
+        """Return how many runs of a cleanup DAG may be active at the same time."""
         return 1 if self.approvers is None else _ASKED_RUNS
 
     @property
     def task_arguments(self) -> Mapping[str, Any]:
-        """Return the arguments that every task of the store is made with."""
+        """Return the arguments that every task of the store gets."""
         places = {"queue": self.queue, "pool": self.pool, "executor": self.executor}
         return {"storage_engine_conn_id": self.conn_id, **{name: at for name, at in places.items() if at}}
 
 
 def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
-    """Return the stores that an option of the section lists, each once.
+    """Return the stores that an option of the section lists, without repetition.
 
-    :param option: connection ids separated by commas, or a JSON list of objects as
-        :class:`ConfiguredStore` has them.
-    :raises BadInputError: it is neither; names the entry.
+    :param option: name of the option. Its value is connection ids separated by commas, or a JSON list of
+        objects with the fields of :class:`ConfiguredStore`.
+    :raises BadInputError: the value is neither. The error names the entry.
     """
     listed = conf.get(SECTION, option, fallback=DEFAULT_CONNECTION if option == "stores" else "")
     where = f"[{SECTION}] {option}"
@@ -87,7 +90,8 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
             entries = json.loads(listed)
         except ValueError as error:
             raise BadInputError(
-                f"{where}: expected a JSON list of stores, found no JSON ({error}). Nothing was changed. "
+                f"{where}: expected a JSON list of stores, found text that isn't JSON ({error}). Nothing was "
+                "changed. "
                 'Write ids separated by commas, or a list such as [{"conn_id": "orders"}].'
             ) from None
         stores = [from_jsonable(ConfiguredStore, entry, f"{where}[{i}]") for i, entry in enumerate(entries)]
@@ -102,19 +106,20 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
     found = {store.conn_id: store for store in reversed(stores)}
     if len(found) < len(stores) and listed.lstrip().startswith("["):
         raise BadInputError(
-            f"{where}: expected each conn_id once, found one again. Nothing was "
-            "changed. Leave one of them out."
+            f"{where}: expected each conn_id once, found the same conn_id twice. Nothing was changed. Remove "
+            "one of the two entries."
         )
     return tuple(reversed(found.values()))
 
 
 def when_failed() -> Mapping[str, Any]:
-    """Return the arguments of a task that calls for a person when it has failed.
+    """Return the arguments that make a task notify people when it has failed.
 
-    The option ``on_failure_callback`` names what is called each time: a notifier, a function, or a list of
-    them; ``alarm_notifiers`` what is called once when an alarm begins, and once when it has ended.
+    The option ``on_failure_callback`` names a notifier, a function, or a list of them. They are called after
+    each failure. The option ``alarm_notifiers`` names notifiers that are called once when an alarm begins,
+    and once when it has ended.
 
-    :raises AirflowConfigException: one can't be imported.
+    :raises AirflowConfigException: a named object can't be imported.
     """
     found: dict[str, Any] = {}
     if conf.get(SECTION, "on_failure_callback", fallback="").strip():
@@ -126,9 +131,10 @@ def when_failed() -> Mapping[str, Any]:
 
 
 def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore, ...]]:
-    """Return the configured stores by the name that they give their lake.
+    """Return the configured stores, grouped by their lake's name.
 
-    :param option: as of :func:`configured_stores`; a person's own DAG file may name another.
+    :param option: name of the option, as for :func:`configured_stores`. A user's own DAG file may pass
+        another name.
     """
     found: dict[str, tuple[ConfiguredStore, ...]] = {}
     for store in configured_stores(option):
@@ -137,6 +143,8 @@ def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore
 
 
 def in_dag_ids(name: str) -> str:
-    """Return a name as it may stand in a DAG id: what isn't allowed there becomes a dash and a short hash."""
+    """Return a name as a DAG id may contain it. Forbidden characters become dashes, and a short hash is added
+    at the end.
+    """
     allowed = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return name if allowed == name else f"{allowed}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

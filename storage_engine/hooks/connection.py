@@ -1,7 +1,7 @@
 """Conversion of an Airflow connection's fields to a ManagedStore. Pure: no Airflow, no input or output.
 
-A lake's credentials, out of the Airflow connections that its properties name, are looked up when a task runs.
-They stand in no DAG, no rendered field and no XCom.
+A lake's properties may name Airflow connections with its credentials. These are looked up when a task runs.
+So credentials are in no DAG, no rendered field and no XCom.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from storage_engine.model.settings.store_settings import (
 from storage_engine.retention.store.managed_store import ManagedStore
 
 PAGE = "connection"
-"""Page of the documentation on all fields."""
+"""Page of the documentation that describes all fields."""
 ABSOLUTE_PATH = "an absolute path, which begins with /"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place in a connection of a setting that is a key of a JSON field.
+    """The place of a setting in a connection. The setting is a key of a JSON field.
 
     :param inside: the JSON field.
-    :param field: the field of its own that may have it instead.
-    :param usual: its default.
-    :param in_form: whether the form has that field; older connections alone have others.
+    :param field: the separate field that may have the setting instead.
+    :param usual: the setting's default.
+    :param in_form: whether the form has the separate field. If not, only older connections use it.
     """
 
     inside: str
@@ -60,7 +60,8 @@ class Fields:
     """Typed access to a connection's extra fields.
 
     :param source: the owner of the fields, for messages, such as ``connection orders``.
-    :param places: of settings that are keys of a JSON field, by their names. Any other is a field of its own.
+    :param places: places of the settings that are keys of a JSON field, by name. Any other setting is a
+        separate field.
     """
 
     source: str
@@ -71,9 +72,9 @@ class Fields:
         return self._error(self.shown(name), expected, found, hint)
 
     def value(self, name: str) -> Any:
-        """Return a field's value; None where it is empty.
+        """Return a setting's value; None if it is empty.
 
-        :raises BadInputError: its own field has one, and the JSON field another one.
+        :raises BadInputError: the separate field has a value, and the JSON field has a different one.
         """
         place = self.places.get(name)
         if place is None:
@@ -85,11 +86,13 @@ class Fields:
         if inside is None or inside == "":
             return own
         if not _says_the_same(own, inside, place.usual):
-            raise self._error(place.field, f"no value, as {place.inside} has {name} = {inside}", own)
+            raise self._error(place.field, f"no value, because {place.inside} has {name} = {inside}", own)
         return inside
 
     def in_old_places(self) -> dict[str, dict[str, Any]]:
-        """Return an older connection's settings in other fields, except defaults, by JSON field and name."""
+        """Return the settings that an older connection has in separate fields, by JSON field and name.
+        Defaults are left out.
+        """
         found: dict[str, dict[str, Any]] = {}
         for name, place in self.places.items():
             value = self.extra.get(place.field)
@@ -101,10 +104,10 @@ class Fields:
     def check_keys(self, known: Sequence[str]) -> None:
         """Make sure that neither the connection nor its JSON fields have an unknown key.
 
-        A setting under a wrong name would be heeded by nobody.
+        A setting under a wrong name would have no effect.
 
-        :param known: the fields that a connection may have, besides those of ``places``.
-        :raises BadInputError: one has; names the nearest that is known.
+        :param known: the fields that a connection may have, besides the fields of ``places``.
+        :raises BadInputError: a key is unknown. The error names the most similar known key.
         """
         fields = [*known, *(place.field for place in self.places.values())]
         for name in self.extra:
@@ -120,9 +123,9 @@ class Fields:
                     raise self._unknown(f"{group}.{key}", inside)
 
     def read(self, one: StoreSetting) -> Any:
-        """Return a setting's value as its kind says; None where a text, number or choice is empty.
+        """Return a setting's value in the type of its kind; None if a text, number or choice is empty.
 
-        :raises BadInputError: it is none of its kind.
+        :raises BadInputError: the value doesn't have this type.
         """
         match one.kind:
             case Kind.CHOICE:
@@ -153,7 +156,9 @@ class Fields:
         return value.strip()
 
     def path(self, name: str, *, required: bool = False) -> str:
-        """Return an absolute path: tasks are not started where a person is; empty: there is none."""
+        """Return an absolute path; empty: there is none. A relative path is refused, because tasks don't
+        start in a person's directory.
+        """
         text = self.text(name, required=required)
         if text and not text.startswith("/"):
             raise self.error(name, ABSOLUTE_PATH, text)
@@ -166,7 +171,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Return whether a box is ticked; texts are read as well, since a connection may come as a URI."""
+        """Return whether a box is ticked. Texts are read as well, because a connection may come as a URI."""
         value = self.value(name)
         if value is None:
             return False
@@ -175,7 +180,7 @@ class Fields:
         return str(value).lower() == "true"
 
     def number(self, name: str) -> int | None:
-        """A whole number of at least 1; None where the field is empty."""
+        """Return a whole number of at least 1; None if the field is empty."""
         value = self.value(name)
         if value is None:
             return None
@@ -188,7 +193,7 @@ class Fields:
         return number
 
     def zone(self, name: str) -> str | None:
-        """Return the name of an IANA time zone; None where the field is empty."""
+        """Return the name of an IANA time zone; None if the field is empty."""
         text = self.text(name)
         try:
             return ZoneInfo(text).key if text else None
@@ -197,7 +202,9 @@ class Fields:
             raise self.error(name, expected, text, meant_zone(text)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
-        """Return addresses in the form ``host:port``, several separated by ``;`` where allowed; "": none."""
+        """Return addresses in the form ``host:port``; "": none. If several are allowed, ``;`` separates
+        them.
+        """
         text = self.text(name)
         expected = "host:port, several separated by ;" if several else "host:port"
         for address in filter(None, text.split(";") if several else [text]):
@@ -207,7 +214,7 @@ class Fields:
         return text
 
     def mapping(self, name: str) -> dict[str, str]:
-        """An object of texts; the form stores one as JSON text or as an object, so both are read."""
+        """Return an object of texts. The form stores it as JSON text or as an object; both are read."""
         found = self._object(self.shown(name), self.value(name))
         return {key: item if isinstance(item, str) else json.dumps(item) for key, item in found.items()}
 
@@ -227,7 +234,9 @@ class Fields:
         return {str(key): item for key, item in value.items()}
 
     def shown(self, name: str) -> str:
-        """Return where a person finds a setting's value; of one that has none, where it is best put."""
+        """Return the field in which a person finds a setting's value. If it has no value, return the field in
+        which to put one.
+        """
         place = self.places.get(name)
         if place is None:
             return name
@@ -249,9 +258,10 @@ class Fields:
 
 
 def _says_the_same(old: Any, new: Any, usual: str) -> bool:
-    """Return whether an old field is empty, or has the same value as the new one.
+    """Return whether an old field is empty or default, or has the same value as the new field.
 
-    :param usual: its default; "": of a text or an object, where case counts.
+    :param usual: the setting's default. "": the setting is a text or an object, so upper and lower case
+        differ.
     """
     before, now = (json.dumps(_parsed(value), sort_keys=True) for value in (old, new))
     if usual:
@@ -270,12 +280,12 @@ def _parsed(value: Any) -> Any:
 
 _CATALOG_NAME = "storage_engine"
 _TELLING_URIS = ("http", "thrift", "sqlite", "postgresql")
-"""Beginnings of URIs from which PyIceberg tells a catalog's type."""
+"""Beginnings of URIs that show PyIceberg a catalog's type."""
 CATALOG_NAME = "name"
-"""Among a lake's properties: what its Iceberg catalog is called."""
+"""Key among a lake's properties: the name of its Iceberg catalog."""
 
 AGENT_FILES = ("token_file", "ca_file", "certificate_file")
-"""Keys of the field ``agent`` beside its address."""
+"""Keys of the field ``agent``, besides its address."""
 
 _POLICY_SETTINGS = settings_of(Policy)
 PLACES = {
@@ -286,26 +296,26 @@ PLACES = {
     },
     **{one.name: Place(POLICY, one.name, one.default_text, bool(one.label)) for one in _POLICY_SETTINGS},
 }
-"""Of settings that are keys of a JSON field, by name."""
+"""Places of the settings that are keys of a JSON field, by setting name."""
 
 _OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
 _FIELDS = (*(one.name for one in STORE_SETTINGS if not one.inside), *_OLDER_LAKE)
-"""Those that a connection may have, besides those of ``PLACES``."""
+"""Fields that a connection may have, besides the fields of ``PLACES``."""
 BESIDE = "beside"
-"""The name of the mode live in older connections."""
+"""Name of the mode live in older connections."""
 S3_CONNECTION = "airflow.s3-conn-id"
-"""Property of a lake: the ``aws`` connection that opens its object store."""
+"""Property of a lake: the ``aws`` connection with the credentials of its object store."""
 CATALOG_CONNECTION = "airflow.catalog-conn-id"
 """Property of a lake: the ``postgres``, ``http`` or ``iceberg`` connection of its catalog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Values of the ``[storage_engine]`` section, for connections that leave a field empty.
+    """Values of the ``[storage_engine]`` section, for fields that a connection leaves empty.
 
-    :param home: AIRFLOW_HOME; journal, lake and reports lie under it when the section is silent too.
+    :param home: AIRFLOW_HOME. Journal, lake and reports are under it if the section doesn't set them either.
     :param lake: a directory, or a JSON object of catalog properties.
-    :param second_lake: likewise; empty: there is none.
+    :param second_lake: a directory or a JSON object, as for ``lake``; empty: there is no second lake.
     :param policies: a JSON object of policies by name.
     """
 
@@ -320,13 +330,14 @@ class Defaults:
 def managed_store(
     conn_id: str, extra: Mapping[str, Any], password: str | None, defaults: Defaults, *, source: str = ""
 ) -> ManagedStore:
-    """Work out what a connection amounts to.
+    """Return the store that a connection describes.
 
-    :param extra: the connection's extra fields, by the names of ``STORE_SETTINGS``, or by those that
-        older connections have.
-    :param password: the journal's password, put into its URL.
-    :param source: the owner of the fields where no connection has them, for messages.
-    :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
+    :param extra: the connection's extra fields, by the names of ``STORE_SETTINGS``, or by the names in older
+        connections.
+    :param password: the journal's password. It is put into the journal's URL.
+    :param source: the owner of the fields in messages, if they don't come from a connection.
+    :raises BadInputError: a field is missing, contradicts another field or has a wrong type. The error names
+        connection and field.
     """
     source = source or _connection(conn_id)
     read = Fields(source, {**extra, POLICY: _policy_object(source, extra, defaults)}, PLACES)
@@ -356,17 +367,20 @@ def managed_store(
 
 
 def moved_fields(extra: Mapping[str, Any]) -> str:
-    """Return where values of an older connection belong; empty: all are there, or say the default."""
+    """Return where settings of an older connection belong now; empty: all are at their new places, or have
+    their defaults.
+    """
     found = Fields("", extra, PLACES).in_old_places()
     moves = [f"{group} = {json.dumps(values)}" for group, values in found.items()]
     # Their values may be secrets.
-    moves += [f"lake = what {name} says" for name in _OLDER_LAKE if extra.get(name) not in (None, "", {})]
-    moves += [f"mode = {LIVE} (it is {BESIDE})"] if extra.get("mode") == BESIDE else []
-    return f"Read from old places, and best said at their new ones: {'; '.join(moves)}." if moves else ""
+    moves += [f"lake = the value of {name}" for name in _OLDER_LAKE if extra.get(name) not in (None, "", {})]
+    moves += [f"mode = {LIVE} (instead of {BESIDE})"] if extra.get("mode") == BESIDE else []
+    old = "Some settings are in old fields. They still work, but move them to the new fields"
+    return f"{old}: {'; '.join(moves)}." if moves else ""
 
 
 def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) -> Any:
-    """Return a connection's policy, also where the connection names a policy of the section.
+    """Return a connection's policy. If the connection names a policy of the section, return that policy.
 
     :raises BadInputError: the section has no policy of this name.
     """
@@ -389,7 +403,7 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
 
 
 def _broker_type(read: Fields) -> str:
-    """Return the store's broker by name; a connection that names none is the default broker's."""
+    """Return the name of the store's broker; the default broker if the connection names none."""
     name = read.text("broker_type") or default_broker()
     if name not in broker_names():
         expected = f"a broker that is installed ({', '.join(broker_names())})"
@@ -398,40 +412,41 @@ def _broker_type(read: Fields) -> str:
 
 
 def _overrides(read: Fields, broker: str) -> dict[str, str]:
-    """Return the broker's settings that the connection has.
+    """Return the broker's settings in the connection.
 
-    :raises BadInputError: one decides nothing; names the nearest that does.
+    :raises BadInputError: a setting has no effect here. The error names the most similar setting that has
+        one.
     """
     found = read.mapping("overrides")
     known = find_broker(broker).settings.known if found else None
     for name in sorted(set() if known is None else found.keys() - known):
-        expected = "a setting of the broker that decides something here"
+        expected = "a setting of the broker that has an effect here"
         raise read.error("overrides", expected, name, meant(name, known or ()))
     return found
 
 
 def store_queue(extra: Mapping[str, Any]) -> str | None:
-    """The Airflow queue whose workers see the store's disk; None: any worker does."""
+    """Return the Airflow queue whose workers see the store's disk; None: any worker sees it."""
     return str(extra.get("queue") or "").strip() or None
 
 
 def spark_connection(extra: Mapping[str, Any]) -> str | None:
-    """The connection that a store's Spark jobs are submitted with; None: its tasks do their work."""
+    """Return the connection that submits a store's Spark jobs; None: its tasks do the work themselves."""
     return str(extra.get("spark_conn_id") or "").strip() or None
 
 
 def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
-    """Return the least work that a store's connection has Spark jobs for.
+    """Return the least amounts of work for which a store's connection uses Spark jobs.
 
-    :raises BadInputError: the field is no such text.
+    :raises BadInputError: the field's text can't be read.
     """
     return _spark_from(_connection(conn_id), extra)
 
 
 def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return the access to the agent that a store's executors read from; empty: they see its disk.
+    """Return the access to the agent that serves a store to executors; empty: the executors see its disk.
 
-    :raises BadInputError: the field lacks the address, has another key, or a path that isn't one.
+    :raises BadInputError: the field has no address, an unknown key, or a path that isn't absolute.
     """
     return _agent(Fields(_connection(conn_id), extra))
 
@@ -439,7 +454,7 @@ def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
 def _agent(read: Fields) -> dict[str, str]:
     found = read.mapping("agent")
     if found and (not found.get("address") or found.keys() - {"address", *AGENT_FILES}):
-        expected = f"address, and beside it no more than {', '.join(AGENT_FILES)}"
+        expected = f"address, and no other keys than {', '.join(AGENT_FILES)}"
         raise read.error("agent", expected, ", ".join(sorted(found)))
     for name in AGENT_FILES:
         if not found.get(name, "/").startswith("/"):
@@ -457,12 +472,12 @@ def _spark_from(source: str, extra: Mapping[str, Any]) -> SparkFrom:
     try:
         return SparkFrom() if value is None else SparkFrom.parse(str(value))
     except ValueError:
-        expected = f"0, or any part of {SETTINGS['spark_from'].empty}"
+        expected = f"0, or one or more parts of {SETTINGS['spark_from'].empty}"
         raise read.error("spark_from", expected, value) from None
 
 
 def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:
-    """Return the connection with a running broker's two keys; None: requests are not signed."""
+    """Return the connection with the two keys of a running broker; None: requests are not signed."""
     return Fields(_connection(conn_id), extra, PLACES).text("conn_id") or None
 
 
@@ -473,7 +488,7 @@ def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
         raise read.error("lake_directory", "empty when lake_properties are given", older_place)
     if (place or properties) and (older_place or older_properties):
         raise read.error(
-            "lake_directory" if older_place else "lake_properties", "empty, as lake is given", "a value"
+            "lake_directory" if older_place else "lake_properties", "empty, because lake is given", "a value"
         )
     if properties:
         return _catalog(read, "lake", properties)
@@ -498,24 +513,24 @@ def _second_lake(read: Fields, defaults: Defaults) -> LakeConfig | None:
 
 
 def _catalog(read: Fields, field: str, properties: Mapping[str, str]) -> LakeConfig:
-    """Return a lake by its catalog's properties, among which its name may be.
+    """Return a lake by the properties of its catalog. The catalog's name may be one of them.
 
-    :raises BadInputError: they don't say where it is.
+    :raises BadInputError: the properties don't show the catalog's place.
     """
     others = {key: value for key, value in properties.items() if key != CATALOG_NAME}
     tells_type = others.keys() & {"type", "py-catalog-impl", CATALOG_CONNECTION}
     if others and not tells_type and not others.get("uri", "").startswith(_TELLING_URIS):
         # Its values may be secrets.
-        expected = "the catalog's type among its properties, such as sql or rest"
+        expected = "a property with the catalog's type, such as sql or rest"
         raise read.error(field, expected, ", ".join(sorted(others)))
     if not others:
-        raise read.error(field, "properties of a catalog such as type, uri, warehouse", dict(properties))
+        raise read.error(field, "a catalog's properties, such as type, uri, warehouse", dict(properties))
     named = properties.get(CATALOG_NAME) or read.text("lake_catalog") or _CATALOG_NAME
     return LakeConfig(name=named, properties=others)
 
 
 def _place_or_properties(read: Fields, name: str) -> tuple[str, dict[str, str]]:
-    """Return a lake's directory, or its catalog's properties; both empty: neither is given."""
+    """Return a lake's directory, or its catalog's properties. Both are empty if neither is given."""
     value = read.value(name)
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         return read.path(name), {}
@@ -525,7 +540,7 @@ def _place_or_properties(read: Fields, name: str) -> tuple[str, dict[str, str]]:
 def _absolute(path: str, option: str) -> str:
     """Return a directory of ``[storage_engine]``.
 
-    :raises BadInputError: it depends on where a process is started.
+    :raises BadInputError: the path isn't absolute.
     """
     if path and not path.startswith("/"):
         raise BadInputError(
@@ -536,7 +551,9 @@ def _absolute(path: str, option: str) -> str:
 
 
 def _catalog_properties(text: str, option: str) -> dict[str, str]:
-    """An option of ``[storage_engine]`` as catalog properties. Never quotes it: it may hold secrets."""
+    """Return an option of ``[storage_engine]`` as catalog properties. An error never quotes the option,
+    because it may contain secrets.
+    """
     try:
         properties = json.loads(text)
     except ValueError as error:
@@ -558,17 +575,19 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
 
 
 def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
-    """Return the running broker that the fields describe; None where the store's broker is stopped.
+    """Return the running broker that the fields describe; None if the store's broker is stopped.
 
-    :param client_connection: type of the connections that may have the broker's address; "": there is none.
-    :raises BadInputError: a field that is missing, contradicts another one, or can't be read; names it.
+    :param client_connection: type of Airflow connections that may have the broker's address; "": there is no
+        such type.
+    :raises BadInputError: a field is missing, contradicts another field, or can't be read. The error names
+        the field.
     """
     mode = LIVE if read.text("mode") == BESIDE else read.choice("mode", MODES)
     values = {one.name: read.read(one) for one in STORE_SETTINGS if one.live}
     if mode != LIVE:
         for name in ("broker_address", "name_servers"):
             if given := read.text(name):
-                raise read.error(name, f"mode {LIVE}, or no {name}: {mode}, no broker runs", given)
+                raise read.error(name, f"mode {LIVE}, or no {name}: in mode {mode} no broker runs", given)
         return None
     elsewhere = bool(client_connection and values["conn_id"])
     return live_broker(values, read.error, read.shown, address_elsewhere=elsewhere)
@@ -577,12 +596,12 @@ def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
 def with_broker_credentials(
     live: LiveBroker, conn_id: str | None, connection: Callable[[str], Any], client_connection: str = ""
 ) -> LiveBroker:
-    """The broker with what a connection has for it, if one is named: keys, or settings of its client.
+    """Return the broker with the keys or client settings of its Airflow connection, if a connection is named.
 
-    They are looked up when a task runs and stand in no DAG, no rendered field and no XCom.
+    They are looked up when a task runs. So they are in no DAG, no rendered field and no XCom.
 
-    :param client_connection: type of the connections whose extra is the settings of the broker's client.
-    :raises BadInputError: that connection lacks one of them.
+    :param client_connection: type of Airflow connections whose extra has the settings of the broker's client.
+    :raises BadInputError: the connection has no login or no password.
     """
     if conn_id is None:
         return live
@@ -603,7 +622,7 @@ def _text(value: Any) -> str:
 
 
 class NamedConnection(Protocol):
-    """Fields that are read of an Airflow connection."""
+    """Fields that are read from an Airflow connection."""
 
     conn_id: str
     conn_type: str
@@ -620,10 +639,10 @@ class NamedConnection(Protocol):
 
 
 def with_credentials(lake: LakeConfig, connection: Callable[[str], Any]) -> LakeConfig:
-    """The lake with what its named connections say; properties that it has itself win.
+    """Return the lake with properties from the connections that it names. The lake's own properties win.
 
-    :param connection: looks up a :class:`NamedConnection` by its id.
-    :raises BadInputError: a connection of a type that can't serve; names it.
+    :param connection: function that looks up a :class:`NamedConnection` by its id.
+    :raises BadInputError: a connection has a type that doesn't fit. The error names the connection.
     """
     properties = dict(lake.properties)
     for key, read in ((S3_CONNECTION, _object_store), (CATALOG_CONNECTION, _catalog_credentials)):
@@ -672,8 +691,8 @@ def _catalog_credentials(connection: NamedConnection) -> dict[str, str]:
 
 
 def _address(connection: NamedConnection) -> str:
-    """Return the address as Airflow's HttpHook reads it: the host may be the whole address, the schema field
-    the scheme.
+    """Return the address as Airflow's HttpHook reads it. The host field may have the whole address, and the
+    schema field the scheme.
     """
     host = connection.host or ""
     if "://" in host:

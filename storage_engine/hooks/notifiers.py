@@ -1,7 +1,9 @@
-"""Tells Airflow's notifiers of alarms, and its metrics, where it sends any, what a journal knows of a store.
+"""Sends alarms to Airflow's notifiers. If metrics are on in Airflow, it also sends a store's figures from the
+journal.
 
-An alarm is told once when it begins, and once when it has ended, not each time that a task fails. What a
-task's errors and notices name as commands gets the task's connection as argument.
+An alarm is sent once when it begins, and once when it has ended, not each time that a task fails.
+
+Commands in a task's errors and notices get the task's connection as an argument.
 """
 
 from __future__ import annotations
@@ -46,9 +48,9 @@ _log = logging.getLogger(__name__)
 
 
 class AlarmException(AirflowFailException):
-    """Fails a task that has looked after a store and found what a person should know at once.
+    """Fails a task that has looked after a store and found something that a person should know at once.
 
-    :param text: the end of the task's log; "": the alarms.
+    :param text: the text at the end of the task's log; "": the alarms.
     """
 
     def __init__(self, alarms: Sequence[str], text: str = "") -> None:
@@ -58,7 +60,7 @@ class AlarmException(AirflowFailException):
 
 @contextmanager
 def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -> Iterator[None]:
-    """Send a task's end as an alarm: a final failure begins it, the next success ends it."""
+    """Send a task's end as an alarm. A final failure begins the alarm, and the next success ends it."""
     if not notifiers:
         yield
         return
@@ -90,11 +92,11 @@ def _tell(
     *,
     has_failed: bool = False,
 ) -> None:
-    """Tell all notifiers. Whatever fails is one warning: what the task did stands."""
+    """Notify all notifiers. An error here is only logged as a warning: the task's work stays done."""
     try:
         _tell_all(notifiers, conn_id, context, alarms, has_failed)
     except Exception as error:
-        _log.warning("the notifiers weren't told: %s", unexpected(error))
+        _log.warning("the notifiers could not be called: %s", unexpected(error))
 
 
 def _tell_all(
@@ -120,7 +122,7 @@ def _tell_all(
 
 @dataclass(frozen=True, slots=True)
 class _NotifierMeans:
-    """:param number: of the notifier in the option's list."""
+    """:param number: the notifier's position in the option's list."""
 
     notifier: Notifier
     number: int
@@ -135,7 +137,7 @@ class _NotifierMeans:
         return f"notifier {self.number} {self.name}"
 
     def send(self, told: Notification, seconds: float) -> None:
-        """Call a copy, since a notifier keeps what its templates came to."""
+        """Call a copy of the notifier, because a notifier keeps its rendered templates."""
         from storage_engine.retention.monitor.notifying import within
 
         alarm = told.to_dict()
@@ -144,9 +146,10 @@ class _NotifierMeans:
 
 
 def with_connection(text: str, storage_engine_conn_id: str) -> str:
-    """Give each command that a text names the arguments that stand for a connection.
+    """Add the connection's arguments to each command that a text names.
 
-    A text about the second lake names its directory; where that has none, the text stays as it is.
+    A text about the second lake gets its directory. If the second lake has no directory, the text stays as it
+    is.
     """
     known = Arguments(conn_id=storage_engine_conn_id)
     if with_arguments(text, known) == text:
@@ -163,7 +166,9 @@ def with_connection(text: str, storage_engine_conn_id: str) -> str:
 
 @contextmanager
 def commands_named(storage_engine_conn_id: str) -> Iterator[None]:
-    """Do the same with what is raised inside; it stays the same error."""
+    """Add the connection's arguments to the commands in errors that are raised inside. An error keeps its
+    class.
+    """
     try:
         yield
     except (StorageEngineError, AirflowException) as error:
@@ -180,9 +185,10 @@ _ANSWER_SECONDS = 5
 
 @contextmanager
 def metrics_sent(conn_id: str) -> Iterator[None]:
-    """Send a store's figures when its task ends, well or not; not while it waits, or its time is up.
+    """Send a store's figures when its task ends, with or without an error. They are not sent while the task
+    waits, or when its time is up.
 
-    Nothing of the store is looked at, so that no disk that hangs holds the task up.
+    The store itself is not read, so a disk that hangs can't delay the task.
     """
     try:
         yield
@@ -196,9 +202,10 @@ def metrics_sent(conn_id: str) -> Iterator[None]:
 
 
 def _send(conn_id: str) -> None:
-    """Send them. Plain StatsD drops tags: there the connection, and a disk's path, stand in the name.
+    """Send the store's figures. Plain StatsD drops tags, so there the names contain the connection and a
+    disk's path.
 
-    What fails is one warning: what the task did stands.
+    An error here is only logged as a warning: the task's work stays done.
     """
     try:
         datadog, influxdb, statsd, otel = (

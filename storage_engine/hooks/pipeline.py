@@ -1,4 +1,4 @@
-"""A store's DAGs as Airflow's own database has them: read only, by Airflow's models."""
+"""A store's DAGs in Airflow's own database. They are only read, by Airflow's models."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ _OF_STORE = (
     "storage_retention_report",
 )
 _OF_LISTED = {"kafka_stores": "storage_kafka_log_manager"}
-"""DAGs of the stores alone that an option of their own lists."""
+"""DAGs that exist only for the stores in another option, by the option's name."""
 _OF_LAKE = "storage_maintenance"
 _NEEDED = _OF_STORE[:2]
 _COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}
 _LOOKING = ("plan", "monitor")
-"""Tasks that succeed only where the store's disk is."""
+"""Tasks that can succeed only on a host with the store's disk."""
 _KEY_OF_TASK = ("dag_id", "run_id", "task_id", "map_index")
 _WAITING = ("deferred", "up_for_reschedule", "awaiting_input")
 _MOST_WAITS = 20
@@ -74,9 +74,10 @@ def read_pipeline(
 ) -> tuple[PipelineFacts, str]:
     """Read Airflow's records of a store's DAGs.
 
-    :param archives_ahead: the store's policy archives sealed segments, so that its DAG for that is needed.
-    :param asks: the store's policy asks for approval by a second person.
-    :return: also the id of the DAG that cleans the store.
+    :param archives_ahead: whether the store's policy archives sealed segments, so that it needs the DAG for
+        this.
+    :param asks: whether the store's policy requires approval by a second person.
+    :return: the records, and the id of the DAG that cleans the store.
     """
     name = in_dag_ids(conn_id)
     retention = f"{_OF_STORE[0]}__{name}"
@@ -133,7 +134,9 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
 
 
 def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None:
-    """Read the edge workers that take a queue, which one without queues does, too; None: nothing says."""
+    """Return the edge workers that take tasks from a queue. A worker without queues takes all. None: it isn't
+    known.
+    """
     if not EDGE.is_installed or not inspect(session.connection()).has_table("edge_worker"):
         return None
     from airflow.providers.edge3.models.edge_worker import EdgeWorkerModel
@@ -147,7 +150,9 @@ def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None
 
 
 def _unknown_approvers(store: ConfiguredStore | None) -> tuple[str, ...]:
-    """Return the approvers of a store whom the simple auth manager doesn't know; other ones aren't asked."""
+    """Return the approvers of a store that the simple auth manager doesn't know; empty with another auth
+    manager.
+    """
     if store is None or "SimpleAuthManager" not in conf.get("core", "auth_manager", fallback=""):
         return ()
     users = {it.partition(":")[0] for it in conf.getlist("core", "simple_auth_manager_users")}
@@ -155,12 +160,12 @@ def _unknown_approvers(store: ConfiguredStore | None) -> tuple[str, ...]:
 
 
 def _approval(conn_id: str, store: ConfiguredStore | None, unknown: Sequence[str]) -> str:
-    """Return why nobody can approve a store's plans in this Airflow, as a clause; "": somebody can."""
+    """Return why nobody can approve a store's plans in this Airflow, as a clause; "": a person can."""
     if store is None or store.approvers is None:
         return f"the entry of {conn_id} in the option stores names no approvers, so its DAGs ask no person"
     simple = "SimpleAuthManager" in conf.get("core", "auth_manager", fallback="")
     if simple and conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
-        return "simple_auth_manager_all_admins makes all users one, so that none is a second person"
+        return "simple_auth_manager_all_admins makes all users the same, so no user is a second person"
     if unknown and len(unknown) == len(store.approvers):
         return f"none of its approvers is in simple_auth_manager_users: {', '.join(unknown)}"
     return ""
@@ -248,15 +253,15 @@ def _ms(moment: datetime | None) -> int | None:
 
 
 _AIRFLOWS_EXTRA = {"queue": "root.default"}
-"""Of the connection spark_default as Airflow makes it, with the host yarn."""
+"""Extra fields of the connection spark_default as Airflow creates it, with the host yarn."""
 _LOCAL_BUNDLE = "LocalDagBundle"
 
 
 def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
-    """Ask this environment's Airflow.
+    """Read the facts about the Airflow of this environment.
 
-    :param dags_folder: where DAG files go; None: where Airflow says.
-    :raises BadInputError: Airflow reads no DAG from its DAGs folder.
+    :param dags_folder: directory for DAG files; None: Airflow's own.
+    :raises BadInputError: Airflow doesn't read DAGs from its DAGs folder.
     """
     return OwnAirflow(
         home=airflow_home(),
@@ -275,28 +280,28 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
 
 
 def dags_of(conn_id: str, lake: str = DEFAULT_LAKE) -> str:
-    """Return the pattern that matches the ids of a store's DAGs, and of its lake's."""
+    """Return a pattern for the ids of a store's DAGs and of its lake's DAG."""
     names = "|".join(re.escape(in_dag_ids(name)) for name in (conn_id, lake))
     return f"storage_.*__({names})$"
 
 
 def check_fields(conn_id: str, extra: Mapping[str, Any]) -> None:
-    """Make sure that a connection would do.
+    """Make sure that a connection's fields can be used.
 
-    :raises BadInputError: a field that can't be used; names it.
+    :raises BadInputError: a field can't be used. The error names it.
     """
     managed_store(conn_id, extra, None, section_defaults())
 
 
 def queue_of(conn_id: str) -> str | None:
-    """Return the queue that a connection names, which is there; None: none."""
+    """Return the queue that an existing connection names; None: it names none."""
     return store_queue(BaseHook.get_connection(conn_id).extra_dejson)
 
 
 def add_connection(conn_id: str, definition: Mapping[str, Any]) -> None:
     """Add a connection by Airflow's own command.
 
-    :raises StorageEngineError: Airflow refuses; has its words.
+    :raises StorageEngineError: Airflow refuses. The error has Airflow's message.
     """
     words = [sys.executable, "-m", *add_words(conn_id, definition)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -316,7 +321,7 @@ def _dags_folder() -> Path:
         names = ", ".join(str(one.get("name")) for one in found)
         raise BadInputError(
             f"[dag_processor] dag_bundle_config_list: expected a bundle of the DAGs folder, found {names}. "
-            "Nothing was changed. Name a directory that gets there: --dags DIRECTORY.",
+            "Nothing was changed. Name a directory from which this bundle gets its files: --dags DIRECTORY.",
             page=PAGE,
         )
     paths = [(one.get("kwargs") or {}).get("path") for one in local]
@@ -324,7 +329,9 @@ def _dags_folder() -> Path:
 
 
 def _spark_connections() -> frozenset[str]:
-    """Return the connections of the type spark, without Airflow's own that no person has changed."""
+    """Return the ids of connections of the type spark. Airflow's own connection is left out if nobody has
+    changed it.
+    """
     from airflow.models import Connection
     from airflow.utils.session import create_session
 
@@ -337,7 +344,7 @@ def _spark_connections() -> frozenset[str]:
 
 
 def _may_be_used(conn_id: str) -> bool:
-    """Return whether a connection is a Spark connection that was set up by a person, and that can be read."""
+    """Return whether a connection is a readable Spark connection that a person has set up."""
     try:
         found = BaseHook.get_connection(conn_id)
     except (AirflowException, ValueError):

@@ -44,15 +44,19 @@ if TYPE_CHECKING:
     from storage_engine.lake.file.jobs import AgentAccess
 
 SPARK_TYPE = "spark"
-"""Of connections that the apache-spark provider submits with."""
+"""Type of connections with which the apache-spark provider submits jobs."""
 _MADE_UP_CHARACTERS = 8
-"""Of an id for a test, letters and digits (``airflow.utils.helpers.get_random_string``)."""
+"""Length of an id that is used for one test. It has letters and digits
+(``airflow.utils.helpers.get_random_string``).
+"""
 _SUBMITTED_BY = (SPARK_TYPE, "k8s")
-"""Types of connections that it makes a master of; the second is that of an address k8s://HOST."""
+"""Types of connections from which the provider makes a master. The second one is the type of an address
+k8s://HOST.
+"""
 
 
 class StorageEngineHook(BaseHook):
-    """Turns a ``storage_engine`` connection into what the engine's calls take.
+    """Makes the store's settings for the engine from a ``storage_engine`` connection.
 
     :param storage_engine_conn_id: the :ref:`connection <howto/connection:storage_engine>` of a store.
     """
@@ -70,8 +74,8 @@ class StorageEngineHook(BaseHook):
     def connection(self) -> Connection:
         """Return the Airflow connection of the hook's store.
 
-        :raises NoSuchConnectionError: there is none of this id.
-        :raises BadInputError: it is of another type.
+        :raises NoSuchConnectionError: there is no connection with this id.
+        :raises BadInputError: the connection has another type.
         """
         conn_id = self.storage_engine_conn_id
         try:
@@ -83,21 +87,22 @@ class StorageEngineHook(BaseHook):
                 f"{conf.get(SECTION, 'stores', fallback=DEFAULT_CONNECTION)}. Name the ids that you "
                 "have there, or add this one: ",
                 Command("init", f"--airflow --conn-id {quote(conn_id)}"),
-                ". airflow connections list shows what is there; AIRFLOW_HOME tells which Airflow is asked.",
+                ". The command airflow connections list shows all connections. AIRFLOW_HOME decides which "
+                "Airflow is used.",
                 page=PAGE,
             ) from error
         if found.conn_type != self.conn_type:
             raise BadInputError(
                 f"connection {conn_id}: expected the type {self.conn_type}, found {found.conn_type!r}. "
-                "Nothing was read or changed. Choose the type Storage Engine in its form.",
+                "Nothing was read or changed. Choose the type Storage Engine in the connection's form.",
                 page=PAGE,
             )
         return found
 
     def get_conn(self) -> ManagedStore:
-        """The managed store.
+        """Return the managed store.
 
-        :raises BadInputError: a field of the connection that can't be used; names it.
+        :raises BadInputError: a field of the connection can't be used. The error names it.
         """
         return self.managed_store
 
@@ -125,19 +130,23 @@ class StorageEngineHook(BaseHook):
         return store
 
     def _check_spark(self, found: Connection) -> None:
-        """:raises BadInputError: the connection is none of Spark's, and no job can be submitted with it."""
+        """:raises BadInputError: the connection isn't a Spark connection, so no job can be submitted with
+        it.
+        """
         if found.conn_type not in _SUBMITTED_BY:
             raise BadInputError(
                 f"connection {self.storage_engine_conn_id}: field spark_conn_id: expected a connection of "
                 f"the type {SPARK_TYPE}, found {found.conn_id!r} of the type {found.conn_type!r}. Nothing "
-                "was read or changed. Name one of the type Spark, or leave the field empty to work without "
+                "was read or changed. Name a connection of the type Spark, or leave the field empty to work "
+                "without "
                 "Spark.",
                 page=PAGE,
             )
 
     @cached_property
     def spark(self) -> SparkUse | None:
-        """The Spark that this store's connection names, and for which work; None: it names none.
+        """The Spark that the store's connection names, and the limits of its work; None: the connection names
+        no Spark.
 
         :raises BadInputError: there is no such connection, or the provider can't read it.
         """
@@ -153,7 +162,8 @@ class StorageEngineHook(BaseHook):
         except Exception as error:
             # The provider lets through what libraries raise that it looks for, such as that of Kubernetes.
             raise BadInputError(
-                f"connection {self.spark_conn_id}: expected one that spark-submit can use, found: {error}. "
+                f"connection {self.spark_conn_id}: expected a connection that spark-submit can use, found: "
+                f"{error}. "
                 "Nothing was read or changed.",
                 page=PAGE,
             ) from error
@@ -161,7 +171,7 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def journal_url(self) -> str:
-        """The URL of the store's journal; nothing is looked up for it but the connection."""
+        """The URL of the store's journal. Only the store's own connection is looked up for it."""
         extra, password = self.connection.extra_dejson, self.connection.password
         found = managed_store(self.storage_engine_conn_id, extra, password, section_defaults()).journal_url
         for secret in url_secrets(found):
@@ -170,14 +180,14 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def spark_conn_id(self) -> str | None:
-        """The connection that this store's Spark jobs are submitted with; None: its tasks do their work."""
+        """The connection that submits this store's Spark jobs; None: its tasks do the work themselves."""
         return spark_connection(self.connection.extra_dejson)
 
     @property
     def agent(self) -> AgentAccess | None:
-        """The agent that executors of this store's Spark jobs read from; None: they see its disk.
+        """The agent that serves the store to executors of its Spark jobs; None: the executors see its disk.
 
-        :raises BadInputError: a file of it can't be used, or others may read the token.
+        :raises BadInputError: one of the agent's files can't be used, or other users can read the token.
         """
         found = agent_of(self.storage_engine_conn_id, self.connection.extra_dejson)
         if not found:
@@ -192,13 +202,13 @@ class StorageEngineHook(BaseHook):
 
     @property
     def spark_fields(self) -> dict[str, Any]:
-        """Return the extra fields of the Spark connection; none where the store names none."""
+        """Return the extra fields of the Spark connection; empty if the store names none."""
         conn_id = self.spark_conn_id
         extra: dict[str, Any] = {} if conn_id is None else self.get_connection(conn_id).extra_dejson
         return extra
 
     def _named_by(self, field: str) -> Callable[[str], Connection]:
-        """Return a function that looks up the connection that this field names."""
+        """Return a function that looks up the connection in this field."""
 
         def find(conn_id: str) -> Connection:
             try:
@@ -216,13 +226,13 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def queue(self) -> str | None:
-        """The Airflow queue whose workers see the store's disk; None: the connection names none."""
+        """The Airflow queue whose workers see the store's disk; None: the connection names no queue."""
         return store_queue(self.connection.extra_dejson)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Look at store, broker, journal and lake without changing any; for the form's Test button.
+        """Look at store, broker, journal and lake, for the form's Test button. This changes none of them.
 
-        :return: whether it works, and a sentence about it.
+        :return: whether the connection works, and a text about it.
         """
         from storage_engine.hooks.check import check_store
 
@@ -243,7 +253,7 @@ class StorageEngineHook(BaseHook):
 
 
 def managed_store_of(conn_id: str) -> ManagedStore:
-    """The store that a connection leads to, for a command line.
+    """Return the managed store that a connection describes, for a command line.
 
     :raises BadInputError: there is no such connection, or a field of it can't be used.
     """
@@ -251,12 +261,12 @@ def managed_store_of(conn_id: str) -> ManagedStore:
 
 
 def airflow_home() -> Path:
-    """Return where this Airflow keeps its own files."""
+    """Return the directory in which this Airflow keeps its own files."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
 
 
 def section_defaults() -> Defaults:
-    """Return the defaults in Airflow's settings for fields that a connection leaves empty."""
+    """Return the defaults from Airflow's settings, for fields that a connection leaves empty."""
 
     def option(name: str) -> str:
         return str(conf.get(SECTION, name, fallback="") or "")
@@ -272,13 +282,13 @@ def section_defaults() -> Defaults:
 
 
 def _is_made_for_a_test(conn_id: str) -> bool:
-    """Return whether an id is one that Airflow's form makes up for a test, and that is never used again."""
+    """Return whether Airflow's form made up this id for one test. Such an id is never used again."""
     is_made_up = len(conn_id) == _MADE_UP_CHARACTERS and conn_id.isalnum()
     return is_made_up and f"AIRFLOW_CONN_{conn_id.upper()}" in os.environ
 
 
 def _mask_secrets(store: ManagedStore) -> None:
-    """Mask in Airflow's logs the secrets that an error may mention: Airflow masks only those it knows."""
+    """Mask the store's secrets in Airflow's logs. Airflow itself masks only the secrets that it knows."""
     secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
     if store.live and store.live.secret_key:
         secrets.add(store.live.secret_key)

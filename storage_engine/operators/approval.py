@@ -1,4 +1,4 @@
-"""Asks a second person whether a run's plan may be carried out, between archiving and release."""
+"""Asks a second person to approve a run's plan, after archiving and before the release."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ if TYPE_CHECKING:
 
 RESPONSE_TIMEOUT = timedelta(hours=12)
 _ANONYMOUS = "anonymous"
-"""Everybody's name where the simple auth manager makes all users admins."""
+"""The name of every user if the simple auth manager makes all users admins."""
 
 
 class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
-    """Waits until a second person approves the plan, where the store's policy asks for one; else it returns
+    """Waits until a second person approves the plan, if the store's policy requires it. Otherwise it returns
     at once.
 
-    The answer is recorded in the journal by this task alone, as Airflow hands it over: marked as success,
-    cleared or skipped, it leaves no record, and the release refuses. A rejection, an answer by who may not
-    approve, and none within the time all skip the tasks directly downstream; the report says so, and fails.
+    Only this task records the answer in the journal, as it gets it from Airflow. If the task is marked as
+    success, cleared or skipped, there is no record, and the release refuses.
 
-    :param assigned_users: who may answer, each with the ``id`` and ``name`` that the auth manager has; None:
-        whoever may answer tasks of the DAG.
-    :param subject: of the question (templated); "": the store and what is deleted.
-    :param body: likewise; None: what is deleted and why, what consumers lose, and what proves it.
+    Three results skip the tasks directly downstream: a rejection, an answer from a user who may not approve,
+    and no answer in time. The report names the result, and fails.
+
+    :param assigned_users: the users who may answer, each with the ``id`` and ``name`` of the auth manager;
+        None: every user who may answer tasks of the DAG.
+    :param subject: subject of the question (templated); "": the store and the segments to delete.
+    :param body: text of the question (templated); None: the deleted segments with reasons, the consumers'
+        losses, and the proofs.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id", "subject", "body")
@@ -68,7 +71,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             plan = approved_plan(run)
             consent = consent_of(store, run, plan.decisions)
             if not consent.refuses:
-                self.say([f"nobody is asked: {consent.approval or 'the policy asks nobody'}"])
+                self.say([f"no person is asked: {consent.approval or 'the policy requires no approval'}"])
                 return None
             if not starters_of(store.journal, run):
                 require_consent(store, run, consent)
@@ -117,12 +120,14 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             )
 
     def _fault(self, person: Person | None) -> str:
-        """Return why an approval by a user can't count, by what Airflow says of its users; "": it may."""
+        """Return why a user's approval can't be accepted, by Airflow's facts about its users; "": it can be
+        accepted.
+        """
         if person is None:
             return "nobody answered"
         everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
         if everybody or person.name.casefold() == _ANONYMOUS:
-            return "all users of this Airflow are one admin, so no user is certainly a second person"
+            return "all users of this Airflow are one admin, so the user may not be a second person"
         # Of this moment: who has left the list since the question was asked isn't on it.
         if self.assigned_users and person.user_id not in {str(user["id"]) for user in self.assigned_users}:
             return f"{person.name} isn't on the list of the store's approvers"
@@ -136,7 +141,7 @@ def _person(user: Any) -> Person | None:
 
 
 def _ms(moment: datetime | str | None) -> int:
-    """Return when it was answered; now, where that isn't told."""
+    """Return the time of the answer; the present time if Airflow doesn't name it."""
     if moment is None:
         return clock_ms()
     found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment

@@ -1,4 +1,4 @@
-"""The base of every operator of a store: its connection, and the key of its run."""
+"""The base of all operators of a store: the store's connection, and the key of its run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from storage_engine.retention.store.brokers import check_answers
 from storage_engine.task_log import quiet_libraries, together
 
 _BY_ITSELF = ("scheduled", "asset_triggered")
-"""Kinds of DAG runs that no person begins."""
+"""Kinds of DAG runs that no person starts."""
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -45,10 +45,11 @@ if TYPE_CHECKING:
 
 
 class StoreOperator(BaseOperator):
-    """Does one step of a run for one store. Where Airflow sends metrics, those of the store are among them.
+    """Does one step of a run for one store. If Airflow sends metrics, it also sends the store's metrics.
 
     :param storage_engine_conn_id: connection of the store (templated).
-    :param alarm_notifiers: who is told once when an alarm of this task begins, and once when it has ended.
+    :param alarm_notifiers: notifiers that are called once when an alarm of this task begins, and once when it
+        has ended.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
@@ -78,23 +79,25 @@ class StoreOperator(BaseOperator):
 
     @abstractmethod
     def do_step(self, context: Context) -> Any:
-        """Run this operator's step; returns the task's XCom."""
+        """Run this operator's step, and return the task's XCom."""
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage | None:
-        """Return the tables that a failing step's attempts have read and written; None: there are none."""
+        """Return the tables that the attempts of a failing step have read and written; None: there are
+        none.
+        """
         return None
 
     def keep_lineage(self, make: Callable[[], Lineage | None]) -> None:
-        """Keep a record of the task's tables, where lineage is wanted. A failure here ends no task."""
+        """Keep the lineage of the task, if Airflow sends lineage. An error here doesn't fail the task."""
         if not is_wanted():
             return
         try:
             self._lineage = make()
         except Exception as error:
-            self.log.warning("could not report what was read and written: %s", error)
+            self.log.warning("could not record the task's lineage: %s", error)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the task's lineage; opens neither journal nor lake."""
+        """Return the task's lineage. This opens neither journal nor lake."""
         return operator_lineage(self._lineage)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
@@ -108,7 +111,7 @@ class StoreOperator(BaseOperator):
         """Open the store for this task's step of a run.
 
         :param request: the request beyond the store's own settings.
-        :param means: how heavy work is done, where this process doesn't do it.
+        :param means: functions that do heavy work outside of this process.
         """
         from storage_engine.retention.store.context import opened
 
@@ -121,32 +124,32 @@ class StoreOperator(BaseOperator):
                 raise
 
     def emit(self, context: Context, asset: Asset, figures: object) -> None:
-        """Have an event of an asset come when the task succeeds, where an alias is among its outlets.
+        """Send an event of an asset when the task succeeds, if the task has an asset alias as outlet.
 
-        :param figures: a frozen dataclass; its fields are in the event, beside the store and the run.
+        :param figures: a frozen dataclass. The event has its fields, and also the store and the run.
         """
         extra = {"store": self.storage_engine_conn_id, "run_key": run_key(context), **to_jsonable(figures)}
         tell(context, self.outlets, asset, extra)
 
     @property
     def tells(self) -> bool:
-        """Return whether events of this task are wanted."""
+        """Return whether this task has to send asset events."""
         return any(isinstance(outlet, AssetAlias) for outlet in self.outlets)
 
     def say(self, lines: Iterable[str]) -> None:
-        """Log the task's result, a line each."""
+        """Log the task's result, one line for each text."""
         for line in lines:
             self.log.info("%s", line)
 
     def warn(self, *notices: str) -> None:
-        """Log a notice for a person, in one line, with the commands that help as they are to be typed."""
+        """Log notices for a person in one line. Commands in it are complete, so a person can copy them."""
         if line := together(notice for notice in notices if notice):
             self.log.warning("%s", with_connection(line, self.storage_engine_conn_id))
 
     def tell_validation(self, result: ValidationResult, what: str) -> None:
-        """Keep and log what a validation came to.
+        """Keep and log the results of a validation.
 
-        :raises AirflowFailException: a rule is broken.
+        :raises AirflowFailException: a check failed.
         """
         from storage_engine.model.report.validation import Status
 
@@ -160,9 +163,9 @@ class StoreOperator(BaseOperator):
             )
 
     def fail_on(self, alarms: Sequence[str], result: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Return a task's result where there are no alarms.
+        """Return a task's result, if there are no alarms.
 
-        :raises AlarmException: there are.
+        :raises AlarmException: there are alarms.
         """
         if alarms:
             # Failing ends the task here, before its result would be pushed.
@@ -180,23 +183,25 @@ class StoreOperator(BaseOperator):
 
 
 def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
-    """Make sure that a task is where its store's connection wants it, if that is an older one and says so.
+    """Make sure that a task runs on the queue in its store's connection. Only older connections name a queue.
 
-    :param queue: that the task is on.
-    :raises BadInputError: the connection names another one.
+    :param queue: the task's queue.
+    :raises BadInputError: the connection names another queue.
     """
     if hook.queue is not None and hook.queue != queue:
         raise BadInputError(
-            f"connection {hook.storage_engine_conn_id}: expected its tasks on queue {hook.queue}, which it "
-            f"names, found one on {queue}. Nothing was read or changed. Name the queue in the option stores "
+            f"connection {hook.storage_engine_conn_id}: expected its tasks on queue {hook.queue}, which the "
+            f"connection names, found a task on queue {queue}. Nothing was read or changed. Name the queue "
+            "in the option stores "
             "of [storage_engine], with the store's conn_id."
         )
 
 
 def starter(context: Context) -> Starter:
-    """Return the starter of a DAG run, by Airflow's record of it.
+    """Return the person or schedule that started a DAG run, by Airflow's record.
 
-    Where an older Airflow doesn't say it of a run by hand, nobody is certainly another person.
+    An older Airflow doesn't record a person who starts a run by hand. Then it isn't certain that any other
+    person is a second person.
     """
     run = context["dag_run"]
     name = getattr(run, "triggering_user_name", None)
@@ -207,6 +212,8 @@ def starter(context: Context) -> Starter:
 
 
 def run_key(context: Context) -> str:
-    """Names a run for all its steps: the DAG run, so that a cleared or retried task goes on with it."""
+    """Return the key of a run for all its steps: the DAG run. So a cleared or retried task continues the same
+    run.
+    """
     dag_run = context["dag_run"]
     return f"{dag_run.dag_id}/{dag_run.run_id}"

@@ -1,4 +1,4 @@
-"""Operators of Spark jobs that look at what lakes have, and change nothing there."""
+"""Operators for Spark jobs that only read lakes."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ if TYPE_CHECKING:
 
 class _LakeJobOperator(StoreSparkOperator):
     def check_spark(self) -> None:
-        """Skip the task where no job can be submitted.
+        """Skip the task if no job can be submitted.
 
         :raises AirflowSkipException: the store's connection names no Spark connection.
         """
         if self.store_hook.spark_conn_id is None:
             raise AirflowSkipException(
-                f"{self.storage_engine_conn_id}: this job runs in Spark alone, and the connection names no "
+                f"{self.storage_engine_conn_id}: this job runs only in Spark, but the connection names no "
                 "Spark connection (spark_conn_id)"
             )
 
 
 class StorageEngineValidateRowsOperator(_LakeJobOperator):
-    """Checks the rows of a store's archived segments in Spark: none missing, none twice, as receipts say.
+    """Checks in Spark the rows of a store's archived segments against their receipts: no row is missing, and
+    none is there twice.
 
-    Where events of archived segments started the run, it looks at these segments and those beside them.
-    Skipped where the store's connection names no Spark connection.
+    If asset events of archived segments started the run, it checks these segments and their neighbours. The
+    task is skipped if the store's connection names no Spark connection.
 
-    :param spans: offsets to look at, as JSON text (templated): a list of objects with ``log``,
-        ``first_offset`` and ``end_offset``; an empty one stands for all that the store's lakes have.
+    :param spans: offsets to check, as JSON text (templated): a list of objects with ``log``, ``first_offset``
+        and ``end_offset``. An empty list means all segments in the store's lakes.
     """
 
     template_fields: Sequence[str] = (*StoreSparkOperator.template_fields, "spans")
@@ -79,13 +80,14 @@ class StorageEngineValidateRowsOperator(_LakeJobOperator):
 
 
 class StorageEngineRetentionReportOperator(_LakeJobOperator):
-    """Counts what a store's lakes have by topic, producer host, hour and size, and says what follows from it.
+    """Counts the messages in a store's lakes by topic, producer host, hour and size, and derives advice for
+    retention.
 
-    Skipped where the store's connection names no Spark connection.
+    The task is skipped if the store's connection names no Spark connection.
 
-    :param first_day: of which the first message counts, as in 2026-11-24 (UTC, templated); "": the first of
-        all.
-    :param last_day: of which the last message counts; "": the last of all.
+    :param first_day: the first counted day in UTC, as in 2026-11-24 (templated); "": the day of the oldest
+        message.
+    :param last_day: the last counted day; "": the day of the newest message.
     """
 
     template_fields: Sequence[str] = (*StoreSparkOperator.template_fields, "first_day", "last_day")
@@ -114,9 +116,9 @@ class StorageEngineRetentionReportOperator(_LakeJobOperator):
 
 
 def _day_ms(name: str, day: str) -> int | None:
-    """Return when a day begins, in milliseconds since the epoch; None where none is named.
+    """Return the beginning of a day in milliseconds since the epoch; None if no day is named.
 
-    :raises BadInputError: it is no day.
+    :raises BadInputError: the text isn't a day.
     """
     if not day:
         return None

@@ -1,7 +1,7 @@
-"""Data that a task read and wrote, as OpenLineage's events describe it.
+"""Data that a task read and wrote, in the form of OpenLineage's events.
 
-A task keeps it while it works; the facets come from what it kept. OpenLineage asks for them in a forked
-process, where no journal and no lake may be opened.
+A task records its lineage while it works, and the facets are made from this record. OpenLineage asks for them
+in a forked process, in which neither journal nor lake may be opened.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 OFFSETS = "storageEngine_offsets"
-"""Key of the facet of our own: offset ranges of a log."""
+"""Key of our own facet: offset ranges of a log."""
 _MOST_RANGES = 100
-"""Of more ranges of one log the rest is counted: events travel in messages."""
+"""The highest number of ranges of one log in an event. Further ranges are only counted, because events are
+sent as messages.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The offsets [start, end) of a log, and where their bytes are; "": the task doesn't say."""
+    """The offsets [start, end) of a log, and the place of their bytes; "": the task doesn't record the
+    place.
+    """
 
     start: int
     end: int
@@ -39,10 +43,10 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A table of a lake as the task left it.
+    """A table of a lake, in the state in which the task left it.
 
-    :param location: of its files, which names it in OpenLineage.
-    :param name: in its catalog.
+    :param location: location of the table's files. It is the table's name in OpenLineage.
+    :param name: the table's name in its catalog.
     """
 
     location: str
@@ -54,11 +58,11 @@ class LakeTable:
 class Lineage:
     """Data that one task read and wrote.
 
-    :param logs: of the store, by name, the offsets that it read.
-    :param truncated: likewise, those that it deleted.
-    :param read: tables of lakes.
-    :param written: likewise.
-    :param rows: how many of the first written table are new; None: the task doesn't say.
+    :param logs: the offsets that the task read, by the store's logs.
+    :param truncated: the offsets that the task deleted, by log.
+    :param read: tables of lakes that the task read.
+    :param written: tables of lakes that the task wrote.
+    :param rows: number of new rows in the first written table; None: the task doesn't record it.
     """
 
     root: str
@@ -73,7 +77,7 @@ class Lineage:
 
 @lru_cache
 def is_wanted() -> bool:
-    """Return whether this Airflow sends OpenLineage events; where it doesn't, no lake is asked for them."""
+    """Return whether this Airflow sends OpenLineage events. If it doesn't, no lake is read for them."""
     try:
         from airflow.providers.openlineage.conf import is_disabled
     except ImportError:
@@ -84,7 +88,7 @@ def is_wanted() -> bool:
 def archived(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> Lineage:
     """Return the lineage of archiving.
 
-    :param lakes: the locations of those that took them; "": none.
+    :param lakes: locations of the lakes with the archived segments; "": none.
     """
     ranges = _by_log((one.log, LogSpan(one.base_offset, one.end)) for one in receipts)
     return Lineage(
@@ -98,14 +102,16 @@ def archived(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> L
 
 
 def released(store: ManagedStore, deleted: Sequence[SegmentRelease]) -> Lineage:
-    """Return the lineage of a release: lakes prove, and logs lose their oldest segments."""
+    """Return the lineage of a release: it reads lakes for their proofs, and deletes the oldest segments of
+    logs.
+    """
     ranges = _by_log((one.log, LogSpan(one.base_offset, one.end_offset)) for one in deleted)
     proving = dict.fromkeys(one.lake for one in deleted if one.lake)
     return Lineage(store.real_root, ranges, ranges, read=lake_tables(store, tuple(proving)))
 
 
 def validated(store: ManagedStore, result: ValidationResult) -> Lineage:
-    """Return the lineage of a validation: what it looked at, with each check's verdict."""
+    """Return the lineage of a validation: the checked data, with each check's verdict."""
     ranges = _by_log(
         (one.log, LogSpan(one.start_offset, one.end_offset, one.where.value)) for one in result.ranges
     )
@@ -114,7 +120,7 @@ def validated(store: ManagedStore, result: ValidationResult) -> Lineage:
 
 
 def lake_tables(store: ManagedStore, locations: Sequence[str]) -> tuple[LakeTable, ...]:
-    """Return the tables of some of a store's lakes; of one that can't be read, none."""
+    """Return the tables of some of a store's lakes. A lake that can't be read has no tables here."""
     from storage_engine.exceptions import StorageEngineError
     from storage_engine.lake.catalog.catalog import open_lake
 
@@ -141,7 +147,7 @@ def _by_log(ranges: Iterable[tuple[str, LogSpan]]) -> Mapping[str, Sequence[LogS
 
 
 def operator_lineage(lineage: Lineage | None) -> OperatorLineage[Any, Any]:
-    """Return a task's lineage as OpenLineage's classes; empty where it kept none."""
+    """Return a task's lineage as OpenLineage's classes; empty if the task recorded none."""
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.event_v2 import InputDataset, OutputDataset
     from openlineage.client.facet_v2 import lifecycle_state_change_dataset as lifecycle
@@ -180,12 +186,14 @@ def operator_lineage(lineage: Lineage | None) -> OperatorLineage[Any, Any]:
 
 
 def _log_name(root: str, log: str) -> tuple[str, str]:
-    """Name a log as OpenLineage does a remote host's file: its disk is another one on each host."""
+    """Return the name of a log in OpenLineage's form for a remote host's file. The same path is another disk
+    on each host.
+    """
     return f"file://{gethostname()}", f"{root.rstrip('/')}/{log}"
 
 
 def table_name(table: LakeTable) -> tuple[str, str]:
-    """Name a table as OpenLineage does Iceberg's: by where its files are."""
+    """Return the name of a table in OpenLineage's form for Iceberg: the place of its files."""
     parts = urlsplit(table.location)
     if parts.scheme in ("", "file"):
         return "file", unquote(parts.path)

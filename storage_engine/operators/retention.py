@@ -1,4 +1,6 @@
-"""One operator a step. Each is idempotent: what is done already is found in the journal and not redone."""
+"""Operators for the steps of a run, one for each step. Each is idempotent: finished work is found in the
+journal and not repeated.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,13 @@ Result = dict[str, Any]
 
 
 class StorageEnginePlanOperator(StoreOperator, SkipMixin):
-    """Decides what is deleted and what stays, each segment with its reason, and records it.
+    """Decides which segments are deleted and which stay, each with its reason, and records the plan.
 
-    When nothing is to be deleted, the tasks directly downstream are skipped; a report with trigger rule
-    ``all_done`` is written all the same. A dry run goes on with consumer lag, whose task skips the rest.
+    If no segment is to be deleted, the tasks directly downstream are skipped. A report task with the trigger
+    rule ``all_done`` still runs. In a dry run, the task for consumer lag follows and skips the rest.
 
-    :param request: what is asked beyond the store's own settings: a PlanRequest, its fields as a
-        mapping, or those as JSON text (templated); None asks for nothing.
+    :param request: a request beyond the store's own settings: a PlanRequest, its fields as a mapping, or its
+        fields as JSON text (templated); None: no request.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id", "request")
@@ -66,7 +68,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
             self.say(places_lines(plan, self.store, self.store_hook.spark))
         except BadInputError as error:
             # The plan stands. A job that needs this Spark says it again.
-            self.warn(f"where this is archived isn't known: {error}")
+            self.warn(f"it isn't known where the segments will be archived: {error}")
         self.say(task_log.plan_lines(plan, dry_run=asked.dry_run))
         self.warn(*plan.notices, *planned.unread)
         result: Result = {**to_jsonable(planned), "dry_run": asked.dry_run}
@@ -80,8 +82,10 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
 class StorageEngineReleaseOperator(StoreOperator):
     """Deletes the planned segments that pass the gate, oldest first.
 
-    It succeeds where it refuses some logs and not all: the report fails with what was refused, once what the
-    other logs lost is followed up. Where an alias is among its outlets, and something went, it tells of that
+    The task succeeds if it refuses some logs but not all. Later the report fails and names the
+    refused logs, after the remaining steps for the other logs.
+
+    If the task has an asset alias as outlet and deleted segments, it sends an event
     (:mod:`storage_engine.assets`).
     """
 
@@ -120,7 +124,7 @@ class StorageEngineReleaseOperator(StoreOperator):
 
 
 class StorageEngineCleanDependentsOperator(StoreOperator):
-    """Deletes the consume queue and index files that point only at what is gone."""
+    """Deletes the consume queue and index files that point only at deleted segments."""
 
     def do_step(self, context: Context) -> Result:
         with self.cleanup(context) as cleanup:
@@ -131,9 +135,10 @@ class StorageEngineCleanDependentsOperator(StoreOperator):
 
 
 class StorageEngineFlushCheckpointOperator(StoreOperator):
-    """Flushes what the cleanup left, and looks at the broker's checkpoint without writing it.
+    """Flushes the files that the cleanup has left. It reads the broker's checkpoint, and never writes it.
 
-    Beside a running broker nothing is flushed: how far that broker is behind is measured and reported.
+    Beside a running broker, nothing is flushed. Then the task measures and reports how far the broker is
+    behind.
     """
 
     def do_step(self, context: Context) -> Result:
@@ -145,10 +150,10 @@ class StorageEngineFlushCheckpointOperator(StoreOperator):
 
 
 class StorageEngineBrokerTaskOperator(StoreOperator):
-    """Looks after one of the broker's background tasks, and fails where that should have done more by now.
+    """Looks after one of the broker's background tasks. It fails if that task should have done more by now.
 
-    Beside a running broker it only looks. Of a stopped one's store it removes what the broker had begun to
-    remove, where a lake has the same bytes; where nothing is archived, it stays.
+    Beside a running broker, it only looks. In the store of a stopped broker, it removes files that the broker
+    had begun to remove, if a lake has the same bytes. If nothing is archived, the files stay.
 
     :param broker_task: the broker's name of the task.
     """
@@ -174,12 +179,14 @@ class StorageEngineBrokerTaskOperator(StoreOperator):
 
 
 class StorageEngineMonitorOperator(StoreOperator):
-    """Renews the hold on a running broker's store, samples it, measures how far it is behind with flush,
-    dispatch, index and checkpoint, and fails on what a person should know at once.
+    """Looks after a store, and fails if a person should know something at once.
 
-    That is: what others did to the held store, what is lost of any, a hold that can't be had, and limits of
-    the policy that are exceeded. It is what a notifier hangs on, as ``on_failure_callback``. A stopped
-    broker's store is sampled.
+    For a running broker, it renews the hold on the store, takes samples, and measures how far the broker is
+    behind with flush, dispatch, index and checkpoint. For a stopped broker, it takes samples.
+
+    It fails in four cases: another program changed a held store, data of a store was lost, a hold isn't
+    possible, or a limit of the policy is exceeded. A notifier can be called for these as
+    ``on_failure_callback``.
     """
 
     ui_color = "#f5efd9"
@@ -190,7 +197,7 @@ class StorageEngineMonitorOperator(StoreOperator):
 
         with opened(self.store) as store:
             found = monitor(store, run_key(context))
-        unknown = f"consumer groups' lag is not known: {found.lag_error}" if found.lag_error else ""
+        unknown = f"the consumer groups' lag isn't known: {found.lag_error}" if found.lag_error else ""
         behind = found.archive_lag.notes if found.archive_lag else ()
         self.say(task_log.monitor_lines(found))
         self.warn(*found.sensed.notices, *behind, unknown)
@@ -198,9 +205,9 @@ class StorageEngineMonitorOperator(StoreOperator):
 
 
 class StorageEngineValidateOperator(StoreOperator):
-    """Checks that store and lake together still have every byte, and that what was changed is right.
+    """Checks that store and lake together still have every byte, and that changed parts are right.
 
-    :param full: check every frame and every archived row instead of the boundaries of what changed.
+    :param full: check every frame and every archived row instead of only the boundaries of changed parts.
     """
 
     def __init__(self, *, full: bool = False, **kwargs: Any) -> None:
@@ -219,10 +226,11 @@ class StorageEngineValidateOperator(StoreOperator):
 
 
 class StorageEngineArchiveLagOperator(StoreOperator):
-    """Measures what is sealed and not proven in a lake, and fails where the policy's thresholds are exceeded.
+    """Measures how many sealed segments are not proven in a lake. It fails if a threshold of the policy is
+    exceeded.
 
-    It is what a notifier hangs on, as ``on_failure_callback``: what it does is done whether it fails or
-    not. Its XCom is the lag with the exceeded thresholds as ``alarms``.
+    A notifier can be called for this as ``on_failure_callback``. The measurement is complete, even if the
+    task fails. The XCom is the lag, with the exceeded thresholds as ``alarms``.
     """
 
     ui_color = "#f5efd9"
@@ -239,11 +247,11 @@ class StorageEngineArchiveLagOperator(StoreOperator):
 
 
 class StorageEngineMaintainOperator(StoreOperator):
-    """Removes what has expired of the store's lakes, reports, journal and dead jobs' files.
+    """Removes expired parts of the store's lakes, reports and journal, and files of killed jobs.
 
-    It may be killed at any instant and run again.
+    The task may be killed at any instant and run again.
 
-    :param compact: write small data files of the lakes again as larger ones, too.
+    :param compact: also rewrite small data files of the lakes as larger files.
     """
 
     ui_color = "#e8e8e8"
@@ -263,11 +271,13 @@ class StorageEngineMaintainOperator(StoreOperator):
 
 
 class StorageEngineReportOperator(StoreOperator):
-    """Writes the run's report, whatever became of the run, and fails if the run did.
+    """Writes the run's report, whatever the run's result, and fails if the run failed.
 
-    A run that did nothing, for the reasons that the last report gives, writes none and names that one.
-    It is the last task of a store, and a DAG run takes its last tasks' states: without this a failure
-    in the middle would end in a green run.
+    A run that did nothing may have the same reasons as the last report. Then it writes no report, and names
+    the last one.
+
+    This is the last task of a store. A DAG run takes its state from its last tasks. Without this task, a run
+    with a failure in the middle would end as a success.
     """
 
     ui_color = "#f5efd9"
@@ -297,7 +307,7 @@ class StorageEngineReportOperator(StoreOperator):
         return {**to_jsonable(result), "report_html": str(page)}
 
     def _failed_before(self, context: Context) -> str:
-        """Return a sentence about tasks before this one that failed or could not start; "" if none did."""
+        """Return a sentence about earlier tasks that failed or could not start; "" if there are none."""
         upstream = [task.task_id for task in self.get_flat_relatives(upstream=True)]
         run = context["dag_run"]
         states = context["ti"].get_task_states(dag_id=run.dag_id, task_ids=upstream, run_ids=[run.run_id])

@@ -48,14 +48,17 @@ T = TypeVar("T")
 
 
 class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
-    """Submits one of our jobs for a store: request in, result out, each a file.
+    """Submits a Spark job of this package for a store. The request and the result are a file each.
 
-    The Spark connection is the one that the store's connection names. Where it names none, and for less work
-    than its ``spark_from``, the task itself does what the job would, and no Spark starts. Where a Spark can't
-    start, the task fails: it does nothing in its place. The files lie below the store's
-    report directory and are gone when the job has ended, or swept at the next one's start if this process is
-    killed. Credentials are in none of them: the driver inherits them in its environment, so it has to run
-    where spark-submit does (deploy mode client).
+    The store's connection names the Spark connection. If it names none, or if the work is less than its
+    ``spark_from``, the task does the work itself, and no Spark starts. If Spark can't start, the task fails,
+    and nothing else does its work.
+
+    The files are in the store's report directory. They are removed when the job has ended. If this process is
+    killed, the next job removes them at its start.
+
+    No credentials are in these files. The driver gets credentials in its environment, so it has to run where
+    spark-submit does (deploy mode client).
 
     :param storage_engine_conn_id: connection of the store (templated).
     """
@@ -71,7 +74,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
 
         :param request: the job's request, a frozen dataclass.
         :param result_kind: the result's dataclass.
-        :raises StorageEngineError: the job's own error, or that it left no result.
+        :raises StorageEngineError: the job's own error, or an error that the job left no result.
         """
         from storage_engine.retention.store.managed_store import job_directory
         from storage_engine.spark.job_io import read_result, write_request
@@ -127,9 +130,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         self._check_disks(master)
 
     def _check_disks(self, master: str) -> None:
-        """
-        :raises BadInputError: Spark's temporary files would lie on a disk of the running broker.
-        """
+        """:raises BadInputError: Spark's temporary files would be on a disk of the running broker."""
         from storage_engine.retention.store.broker_disks import check_disks
         from storage_engine.retention.store.brokers import open_store
         from storage_engine.spark.session import local_directories
@@ -144,9 +145,10 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
 class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
     """Computes how far every consumer group is behind, and what the plan would cost it.
 
-    The whole table stays beside the run's reports as Parquet; the groups at risk go into the journal,
-    where the release looks for them under ``lag_policy`` block. In a dry run the tasks directly
-    downstream are skipped: nothing is archived or deleted.
+    The whole table is kept with the run's reports, as Parquet. The groups at risk are written to the journal,
+    and the release reads them there under ``lag_policy`` block.
+
+    In a dry run, the tasks directly downstream are skipped: nothing is archived or deleted.
     """
 
     entry_point = "consumer_lag.py"
@@ -154,7 +156,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
     def __init__(self, *, spark_above_positions: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if spark_above_positions is not None:
-            what = "spark_above_positions is not asked any more: set spark_from of the store's connection"
+            what = "spark_above_positions has no effect any more. Set spark_from in the store's connection."
             warnings.warn(what, AirflowProviderDeprecationWarning, stacklevel=2)
 
     def do_step(self, context: Context) -> dict[str, Any]:
@@ -197,12 +199,13 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 
 
 class _ArchivingOperator(StoreSparkOperator):
-    """Archives segments: copy, proof, one commit; with Spark where the store has a connection for it.
+    """Archives segments in three steps: copy, proof, one commit. It uses Spark if the store's connection
+    names it.
 
-    Where an alias is among its outlets, and something was archived, it tells of the store's segments and the
-    lake's table (:mod:`storage_engine.assets`).
+    If the task has an asset alias as outlet and archived segments, it sends events for the store's segments
+    and for the lake's table (:mod:`storage_engine.assets`).
 
-    :param lake: names the store's lake in the asset of its table.
+    :param lake: the name of the store's lake in the asset of its table.
     """
 
     entry_point = "archive_segments.py"
@@ -246,7 +249,7 @@ class _ArchivingOperator(StoreSparkOperator):
         return {"archive_with": archive, "where": lambda jobs: self._place(jobs).text}
 
     def _tell(self, done: ArchiveDone) -> dict[str, Any]:
-        """Log the archived segments; returns a summary."""
+        """Log the archived segments, and return a summary."""
         from storage_engine.retention.archive.archivable import kept_out_notices
 
         self.keep_lineage(lambda: archived(self.store, done.receipts, done.lake))
@@ -263,10 +266,10 @@ class _ArchivingOperator(StoreSparkOperator):
 
 
 class StorageEngineArchiveOperator(_ArchivingOperator):
-    """Archives what the plan deletes and no lake has a proof of yet.
+    """Archives the segments that the plan deletes and that no lake has a proof of yet.
 
-    Where archiving fails, a person's waiver of the plan
-    does instead: then this task succeeds, and the release goes by the waiver.
+    If archiving fails, a person can waive the proof for this plan. Then this task succeeds, and the release
+    deletes because of the waiver.
     """
 
     def do_step(self, context: Context) -> dict[str, Any]:
@@ -277,7 +280,7 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
             except LakeUnavailableError as error:
                 if done.waiver is None:
                     raise
-                self.warn(Text("could not report what was archived: ", error))
+                self.warn(Text("could not send an event about the archived segments: ", error))
         told = self._tell(done)
         if done.waiver is not None:
             who, why = done.waiver.person, done.waiver.reason
@@ -286,11 +289,12 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
 
 
 class StorageEngineArchiveSealedOperator(_ArchivingOperator):
-    """Archives sealed segments ahead of their deletion, oldest first, where ``archive_when`` is seal, or its
-    broker alone deletes.
+    """Archives sealed segments before they are due for deletion, oldest first. It does so if ``archive_when``
+    is seal, or if only the broker deletes.
 
-    One run archives at most the policy's ``archive_budget_bytes``. Skipped where segments are archived
-    only when they expire, or not at all. Fails where logs could not be archived, once all others were.
+    One run archives at most the policy's ``archive_budget_bytes``. The task is skipped if segments are
+    archived only when they expire, or not at all. If some logs can't be archived, it fails after it has
+    archived all others.
     """
 
     step = Step.SEALED

@@ -57,18 +57,18 @@ FORCED_REQUEST = """{{ {
     "reason": params.reason,
     "dry_run": params.dry_run,
 } | tojson }}"""
-"""A person's request by a forced cleanup's params, as :func:`cleanup` takes it."""
+"""A person's request from the params of a forced cleanup, in the form for :func:`cleanup`."""
 
 REQUEST = """{{ {"manual": params.manual, "dry_run": params.dry_run} | tojson }}"""
-"""Likewise, by a retention run's params."""
+"""A person's request from the params of a retention run, in the same form."""
 
 
 def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
-    """Look after a store between its cleanups, and tell its other DAGs when there is something to do.
+    """Look after a store between its cleanups, and notify its other DAGs when there is work for them.
 
-    Neither task waits for the other: what a person has to see keeps no cleanup waiting.
+    The two tasks don't wait for each other. So an alarm for a person doesn't delay a cleanup.
 
-    :param sense_for: how long to wait for something to do.
+    :param sense_for: how long to wait for work.
     """
     StorageEngineMonitorOperator(task_id="monitor", **store.task_arguments, **when_failed())
     StorageEngineDueSensor(
@@ -87,15 +87,15 @@ def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
 
 
 def cleanup(store: ConfiguredStore, *, request: str | None = None) -> None:
-    """Clean up at once, by the store's rules and what is asked beside them.
+    """Clean up at once, by the store's rules and a further request.
 
-    :param request: fields of a PlanRequest as JSON text (templated); None asks for nothing.
+    :param request: fields of a PlanRequest as JSON text (templated); None: no request.
     """
     chain(*cleanup_tasks(store, plan={"request": request}))
 
 
 def archived_ahead(store: ConfiguredStore) -> None:
-    """Archive sealed segments ahead of their deletion."""
+    """Archive sealed segments before they are due for deletion."""
     report = {"trigger_rule": TriggerRule.NONE_SKIPPED, **when_failed()}
     own: dict[Step, Mapping[str, Any]] = {cycle.report: report}
     chain(*_tasks(cycle.AHEAD, store, own))
@@ -106,18 +106,18 @@ ROWS_SPAN = """{{ ([{
     "first_offset": params.first_offset,
     "end_offset": params.end_offset,
 }] if params.log else []) | tojson }}"""
-"""The offsets whose rows a person wants checked."""
+"""The offsets whose rows a person wants to check."""
 
 
 def rows_validated(store: ConfiguredStore) -> None:
-    """Check the rows of what was archived, or of the span that a person names."""
+    """Check the rows of newly archived segments, or of the offsets that a person names."""
     task_id = "validate_rows"
     rows = StorageEngineValidateRowsOperator(task_id=task_id, spans=ROWS_SPAN, **store.task_arguments)
     chain(rows, _reported(store))
 
 
 def usage_reported(store: ConfiguredStore) -> None:
-    """Count what the store's lakes have of a span of days."""
+    """Count the messages of some days in the store's lakes."""
     days = {name: f"{{{{ params.{name} or '' }}}}" for name in ("first_day", "last_day")}
     task_id = "retention_report"
     usage = StorageEngineRetentionReportOperator(task_id=task_id, **days, **store.task_arguments)
@@ -125,7 +125,9 @@ def usage_reported(store: ConfiguredStore) -> None:
 
 
 def _reported(store: ConfiguredStore) -> StorageEngineReportOperator:
-    """Make the last task: it fails where one before it did, and is skipped where all were."""
+    """Make the last task. It fails if an earlier task failed, and is skipped if all earlier tasks were
+    skipped.
+    """
     return StorageEngineReportOperator(
         task_id="report",
         trigger_rule=TriggerRule.NONE_SKIPPED,
@@ -137,7 +139,7 @@ def _reported(store: ConfiguredStore) -> StorageEngineReportOperator:
 def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[StoreOperator]:
     """Make the tasks of a cleanup, in their order.
 
-    :param plan: arguments of the task that plans.
+    :param plan: further arguments of the planning task.
     """
     # The last task fails where one before it did: a person hears of a run once.
     report = {"trigger_rule": TriggerRule.ALL_DONE, **when_failed()}
@@ -160,7 +162,7 @@ def _tasks(
 ) -> list[StoreOperator]:
     """Make the tasks of a cycle.
 
-    :param own: arguments of single tasks, beside those that all have.
+    :param own: further arguments of single tasks.
     """
     told: dict[Step, Mapping[str, Any]] = {}
     # A connection that a run names is none that an alias could be named after.

@@ -1,7 +1,10 @@
-"""One self-contained SVG picture of a simulated course, or of two: no script, no font, no network.
+"""One self-contained SVG picture of one or two simulated courses: no script, no font, no network.
 
-Retention time is a line above, the water level an area below, on one time axis. It is light or dark as its
-reader's screen is; where no style sheet is asked for that, as in a PNG, it is light.
+The upper panel shows retention time as a line. The lower panel shows the disk level as an area. Both share
+one time axis.
+
+The picture is light or dark as its reader's screen is. A renderer without style sheets, as for a PNG, draws
+it light.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _HOUR_STEPS = (1, 2, 3, 6, 12, 24, 48, 72, 168, 336, 720, 1_440, 2_160, 4_320, 8
 _MOST_TICKS = 5
 _LEAST_LABEL_GAP = 11.0
 _ZOOM: Final = 2
-"""Pixels a unit of the picture, so that it is sharp on today's screens."""
+"""Pixels for each unit of the picture. This keeps it sharp on high-resolution screens."""
 _LETTER: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">'
     '<text y="15" font-family="{}">{}</text></svg>'
@@ -47,12 +50,14 @@ _FAMILIES: Final = (
     "Noto Sans CJK SC",
     "WenQuanYi Zen Hei",
 )
-"""One of these is on nearly every machine that has a font; the picture's words are in the first that is."""
+"""Font families. Nearly every machine that has fonts has one of these. The first one that is present draws
+the picture's words.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartCourse:
-    """A course with what it is called."""
+    """A course and its label."""
 
     label: str
     course: Course
@@ -62,7 +67,7 @@ class ChartCourse:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A horizontal line with its words; ``label_y`` is where these have room."""
+    """A horizontal line with its label; ``label_y`` is the height at which the label has room."""
 
     y: float
     label_y: float
@@ -93,10 +98,10 @@ class _Drawn:
 
 
 def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone: tzinfo) -> str:
-    """Return a picture of today's course, and of the changed one in front of it.
+    """Return a picture of today's course. If there is a changed course, it is drawn in front of today's.
 
     :param title: the subject of the simulation.
-    :param zone: in which days begin; its name stands below the axis.
+    :param zone: the time zone in which days begin. Its name is printed below the axis.
     """
     shown = changed or today
     start_ms, end_ms = today.course.times_ms[0], today.course.times_ms[-1]
@@ -139,13 +144,13 @@ def _scale(panel: tuple[int, int], most: float) -> Callable[[float], float]:
 
 
 def _ticks(most_hours: int) -> list[int]:
-    """Return whole hours from 0 to the most or above, few enough to be read."""
+    """Return whole hours from 0 to the highest value or above, few enough to be readable."""
     step = next((step for step in _HOUR_STEPS if most_hours <= step * _MOST_TICKS), _HOUR_STEPS[-1])
     return list(range(0, most_hours + step, step))
 
 
 def _days(start_ms: int, end_ms: int, zone: tzinfo, x: Callable[[int], float]) -> Iterator[tuple[float, str]]:
-    """Yield each day's beginning, with a label where there is room for one."""
+    """Yield the beginning of each day, with a label if there is room for it."""
     first = datetime.fromtimestamp(start_ms / 1000, UTC).astimezone(zone)
     every = max(1, -(-(end_ms - start_ms) // (24 * HOUR_MS * _MOST_DAY_LABELS)))
     midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -158,7 +163,7 @@ def _days(start_ms: int, end_ms: int, zone: tzinfo, x: Callable[[int], float]) -
 
 
 def _level_lines(levels: RuleLevels, y: Callable[[float], float]) -> list[_Line]:
-    """Return the levels at which the broker acts, the highest first, with labels that don't overlap."""
+    """Return the levels at which the broker acts, the highest first. Their labels don't overlap."""
     named = [(levels.refuses_percent, "refuses", "refuses")]
     if levels.forces_percent is not None:
         named.append((levels.forces_percent, "by force", "forces"))
@@ -209,7 +214,9 @@ def _drawn(
 
 
 def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """Return a line through points; one that lies where the last one does, or on its way, is left out."""
+    """Return a line through points. Repeated points, and points in the middle of a level stretch, are left
+    out.
+    """
     points: list[tuple[float, float]] = []
     for point in zip(xs, (round(y, 1) for y in ys), strict=True):
         if points and point == points[-1]:
@@ -224,7 +231,7 @@ def _words(one: ChartCourse) -> str:
     summary = one.course.summary
     refused = f", writes refused for {duration_text(summary.refused_ms)}" if summary.refused_ms else ""
     return (
-        f"{one.label}: the level is at most {summary.highest_percent} %, messages stay at least "
+        f"{one.label}: the disk level is at most {summary.highest_percent} %, messages stay at least "
         f"{duration_text(summary.shortest_retention_ms)}{refused}."
     )
 
@@ -233,7 +240,7 @@ def png_of(svg: str) -> bytes:
     """Draw a picture with the fonts of this machine.
 
     :raises MissingExtraError: the extra isn't installed.
-    :raises StorageEngineError: this machine has no font, so that its words would be missing.
+    :raises StorageEngineError: this machine has no font, so the picture's words would be missing.
     """
     CHARTS.require("A PNG")
     import resvg_py
@@ -245,7 +252,8 @@ def png_of(svg: str) -> bytes:
     family = next(shown, None)
     if family is None:
         raise StorageEngineError(
-            f"PNG: expected one of the fonts {', '.join(_FAMILIES)} on this machine, found none, so that its "
-            "words would be missing. Nothing was written. Install fonts-dejavu-core, or draw an SVG."
+            f"PNG: expected one of the fonts {', '.join(_FAMILIES)} on this machine, found none, so the "
+            "picture's words would be missing. Nothing was written. Install fonts-dejavu-core, or draw an "
+            "SVG."
         )
     return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=_ZOOM, sans_serif_family=family))

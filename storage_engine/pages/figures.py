@@ -1,4 +1,4 @@
-"""Figures that pages read from a report's JSON, and how they are written. Pure."""
+"""Figures that pages read from a report's JSON, and their formats. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS: Mapping[str, str] = {
     "retention-report": "count the lake's rows",
     "report": "write the report",
 }
-"""By the step's stored word, what it does."""
+"""The step's purpose in words, by the step's stored name."""
 
 
 def is_dry_run(report: Mapping[str, Any]) -> bool:
@@ -35,18 +35,18 @@ def is_dry_run(report: Mapping[str, Any]) -> bool:
 
 
 def fated(report: Mapping[str, Any], *fates: str) -> list[Mapping[str, Any]]:
-    """Return the segments that this became of."""
+    """Return the segments whose fate is one of these."""
     return [row for row in report["segments"] if row["fate"] in fates]
 
 
 def span_text(first_ms: int | None, last_ms: int | None) -> str:
-    """Return a span of time; "" where its beginning isn't known."""
+    """Return a span of time as text; "" if its beginning isn't known."""
     first, last = time_text(first_ms), time_text(last_ms)
     return first if first == last or not last else f"{first} to {last}"
 
 
 def took_text(took_ms: int | None) -> str:
-    """Return a duration as precise as it matters; "" for None."""
+    """Return a duration as text, more precise the shorter it is; "" for None."""
     if took_ms is None:
         return ""
     if took_ms < 1000:
@@ -59,15 +59,15 @@ def took_text(took_ms: int | None) -> str:
 
 
 def worst_status(validation: Mapping[str, Any] | None) -> str:
-    """Return the worst verdict of a validation as JSON; OK where there was none."""
+    """Return the worst verdict in a validation's JSON; OK if there was no validation."""
     found = validation or {"checks": (), "ranges": ()}
     statuses = {row["status"] for row in (*found["checks"], *found["ranges"])}
     return next((status for status in ("FAILURE", "WARNING") if status in statuses), "OK")
 
 
 def gone_by_rules(places: Collection[str]) -> str:
-    """Return the bytes in these ranges that rules kept out of the lake or took out of it; "": none."""
-    said = {Where.EXPIRED: "what expired", Where.NOT_ARCHIVED: "what isn't archived by rule"}
+    """Name the bytes that rules kept out of the lake or removed from it; "": these places have none."""
+    said = {Where.EXPIRED: "expired parts", Where.NOT_ARCHIVED: "parts that a rule keeps out"}
     return " and ".join(text for where, text in said.items() if where in places)
 
 
@@ -78,13 +78,13 @@ def amount(segments: Sequence[Mapping[str, Any]]) -> str:
 
 
 def is_set_aside(report: Mapping[str, Any]) -> bool:
-    """Return whether the deleted files lie in a quarantine."""
+    """Return whether the deleted files are in a quarantine."""
     aside = report["quarantine"]
     return aside is not None and aside["state"] not in ("emptied", "undone")
 
 
 def freed_bytes(report: Mapping[str, Any]) -> int:
-    """Return how much of the disk is free again, with what pointed into the log."""
+    """Return how many bytes of the disk are free again, files that pointed into the log included."""
     if is_set_aside(report) or not report["freed_bytes"]:
         return 0
     of_files = sum(row["facts"]["size_bytes"] for row in report["dependents"])
@@ -92,7 +92,7 @@ def freed_bytes(report: Mapping[str, Any]) -> int:
 
 
 def unread_count(unread: Mapping[str, Any]) -> str:
-    """Return how many messages some group has not read, as far as that is known.
+    """Return how many messages the groups have not read, as far as it is known.
 
     :param unread: consumers' losses, as JSON, with at least one row.
     """
@@ -104,9 +104,9 @@ def unread_count(unread: Mapping[str, Any]) -> str:
 
 
 def words_of(broker: str) -> BrokerWords:
-    """Return the words of a kind of broker; those that fit any where its package isn't here.
+    """Return the words of a kind of broker. If its package isn't installed, return words that fit any broker.
 
-    :param broker: its name, as reports have it.
+    :param broker: the broker's name, as reports have it.
     """
     try:
         return find_broker(broker).words

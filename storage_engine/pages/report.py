@@ -1,7 +1,7 @@
 """One self-contained HTML page about a run: no script, no other file, nothing from a network.
 
-Its input is plain: the run's report as JSON values, as ``report.json`` and the journal have it, and a
-:class:`ValidationResult`. Either may be missing; the page then shows the other.
+Its input is plain data: the run's report as JSON values, as in ``report.json`` and the journal, and a
+:class:`ValidationResult`. If one of the two is missing, the page shows the other.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from storage_engine.pages.figures import (
 from storage_engine.pages.story import SHOWN, Story, broken_checks, of_any_release, tell
 
 LISTED = 100
-"""Rows of a list that a page shows; its JSON has all of them."""
+"""Number of rows that the page shows of a list. The JSON has all rows."""
 BAR_WIDTH = 1000
 BARS = 20
-"""Logs whose ranges are drawn."""
+"""Number of logs whose ranges are drawn."""
 _SHORTEST = 8
-"""Units of the bar's width that even the smallest range gets, so that no loss is too small to see."""
+"""Width of the smallest range, in units of the bar. So no loss is too small to see."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rectangle of the ranges' picture, in units of its width."""
+    """A rectangle in the picture of ranges, in units of the picture's width."""
 
     x: float
     width: float
@@ -45,9 +45,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Neighbours in a log that the same became of, for the same reason.
+    """Neighbouring segments of a log that have the same fate, for the same reason.
 
-    :param listed: those of them that are shown one by one.
+    :param listed: the segments that the page shows one by one.
     """
 
     log: str
@@ -66,7 +66,9 @@ class SegmentGroup:
 
 
 def segment_groups(segments: Sequence[Mapping[str, Any]]) -> Iterator[SegmentGroup]:
-    """Group the segments of a report, as JSON, in their order; :data:`LISTED` of all are shown one by one."""
+    """Group the segments of a report, as JSON, in their order. The first :data:`LISTED` segments are shown
+    one by one.
+    """
     left = LISTED
     of = itemgetter("log", "fate", "reason", "proof")
     for (log, fate, reason, proof), group in groupby(segments, of):
@@ -87,7 +89,9 @@ def segment_groups(segments: Sequence[Mapping[str, Any]]) -> Iterator[SegmentGro
 
 
 def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
-    """Lay ranges side by side: in proportion to their bytes, but none too narrow to see."""
+    """Lay ranges side by side. Their widths are in proportion to their bytes, but no range is too narrow to
+    see.
+    """
     total = sum(row.offset_count for row in ranges)
     spare = max(0, BAR_WIDTH - _SHORTEST * len(ranges))
     least = min(_SHORTEST, BAR_WIDTH / max(1, len(ranges)))
@@ -101,13 +105,13 @@ def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
 
 
 def bars_by_log(ranges: Sequence[RangeStatus]) -> dict[str, tuple[Bar, ...]]:
-    """Return the picture of each log, of the first :data:`BARS` by name."""
+    """Return the picture of each log's ranges, for the first :data:`BARS` logs by name."""
     logs = sorted({row.log for row in ranges})[:BARS]
     return {log: bars([row for row in ranges if row.log == log]) for log in logs}
 
 
 READS_VERSION = 1
-"""The newest version of a report's fields that this page knows."""
+"""The newest version of a report's fields that this page can read."""
 
 _PLACES = {
     Where.ARCHIVED: "in the lake",
@@ -118,11 +122,11 @@ _PLACES = {
     Where.EXPIRED: "expired",
     Where.NOT_ARCHIVED: "not archived, by rule",
     Where.LOST: "lost",
-    Where.UNKNOWN: "not found, and not known to be lost",
+    Where.UNKNOWN: "not found, and it isn't known whether it is lost",
 }
 _VERDICTS = {
     "OK": ("Valid", "ok", "Store and lake together hold every byte once."),
-    "WARNING": ("Warning", "warn", "No byte is lost, and something needs a look."),
+    "WARNING": ("Warning", "warn", "No byte is lost, but something needs attention."),
     "FAILURE": ("Failure", "bad", "Some checks of store and lake fail."),
 }
 
@@ -130,16 +134,17 @@ _VERDICTS = {
 def report_html(
     report: Mapping[str, Any], *, version: int = READS_VERSION, links: Mapping[str, str] | None = None
 ) -> str:
-    """Return the page of a run's report as a journal or ``report.json`` has it.
+    """Return the page of a run's report. The report comes from a journal or from ``report.json``.
 
-    :param version: of the report's fields; one of an older release is shown as far as it goes.
+    :param version: version of the report's fields. A report of an older release is shown with the fields that
+        it has.
     :param links: title → address of pages that belong to the report, such as its Data Docs.
     :raises BadInputError: a newer release wrote the report.
     """
     if version > READS_VERSION:
         raise BadInputError(
             f"report of run {report.get('run_key')}: expected version {READS_VERSION} or older, found "
-            f"{version}. A newer release wrote it. Read it with that release."
+            f"{version}. A newer release wrote this report. Read the report with that release."
         )
     found = report.get("validation")
     return render_page(report, ValidationResult.from_dict(found) if found else None, links=links or {})
@@ -154,10 +159,11 @@ def render_page(
 ) -> str:
     """Return the page as text.
 
-    :param report: the report's JSON form; None where no run asked for the validation.
-    :param validation: None where the run has none (yet).
+    :param report: the report's JSON form; None: no run asked for the validation.
+    :param validation: None: the run has no validation (yet).
     :param links: title → relative address of pages beside this one.
-    :param broker: of the store that was validated, where there is no report, which has it.
+    :param broker: the validated store's kind of broker. It is read only if there is no report: a report names
+        the broker itself.
     """
     if report is not None:
         broker = report["broker"]
@@ -188,7 +194,7 @@ def _of_validation(validation: ValidationResult | None, broker: str) -> Story:
     found = to_jsonable(validation) if validation else None
     word, tone, headline = _VERDICTS[worst_status(found)]
     if tone == "ok" and validation and (gone := gone_by_rules({row.where for row in validation.ranges})):
-        headline = headline.replace(".", f", but for {gone}.")
+        headline = headline.replace(".", f", except for {gone}.")
     return Story(word, tone, headline, "", (), tuple(broken_checks(found, words_of(broker))))
 
 

@@ -1,7 +1,7 @@
-"""The first lines of a report, in words: the run's outcome, what was deleted, why, and where it is now. Pure.
+"""The first lines of a report, in words: the run's outcome, what was deleted and why, and where the data is
+now. Pure.
 
-Its input is the report's JSON, of this release or an older one. The page and what is sent by mail say the
-same.
+The input is the report's JSON, of this release or an older one. The web page and the mail say the same.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LATER: Mapping[str, Any] = {
     "hashed_again": 0,
     "approval": "",
 }
-"""Fields that older reports don't have, as they are where there is nothing to say."""
+"""Fields that older reports lack, with the values that mean "nothing to report"."""
 
 _REFUSALS = frozenset(
     {
@@ -55,14 +55,16 @@ _REFUSALS = frozenset(
         "WrongHostError",
     }
 )
-"""Errors by which a run says no, rather than that something broke."""
+"""Errors by which a run refuses to act. Any other error means that something failed."""
 NAME_WIDTH = 60
-"""Names of groups and topics have up to 255 characters; the report's tables have them whole."""
+"""Longest shown name. Names of groups and topics have up to 255 characters; the report's tables have full
+names.
+"""
 
 _COMMAND = "; to get them: "
 _SHIELD = " in the shield"
 SHOWN = 20
-"""Of more problems than these, the rest is in the report's JSON only."""
+"""Number of problems that are shown. Further problems are only in the report's JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,9 @@ class Story:
     """The first screen of a report.
 
     :param word: the outcome in a word or two.
-    :param tone: how it is shown: ok, warn, bad or dim.
+    :param tone: the colour in which the outcome is shown: ok, warn, bad or dim.
     :param headline: the outcome as a sentence.
-    :param loss: consumers' losses, as a sentence; "" where they lose nothing.
+    :param loss: consumers' losses, as a sentence; "" if they lose nothing.
     """
 
     word: str
@@ -84,14 +86,14 @@ class Story:
 
 
 def of_any_release(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a report with the fields that came later than it."""
+    """Return a report with default values for the fields that were added after its release."""
     return {**_LATER, **report}
 
 
 def tell(report: Mapping[str, Any]) -> Story:
     """Return the report's text.
 
-    :param report: with every field; see :func:`of_any_release`.
+    :param report: the report with every field; see :func:`of_any_release`.
     """
     word, tone = _verdict(report)
     return Story(
@@ -128,7 +130,7 @@ def _headline(report: Mapping[str, Any]) -> str:
     outcome = str(report["outcome"])
     deleted, pending = fated(report, "deleted"), fated(report, "pending")
     if outcome == "dry-run":
-        would = f"{amount(pending)} would go" if pending else "nothing would go"
+        would = f"{amount(pending)} would be deleted" if pending else "nothing would be deleted"
         return f"This was a dry run: nothing was changed, and {would}."
     if outcome == "failed":
         return f"{_failure(report)} {_meanwhile(deleted)}"
@@ -136,15 +138,15 @@ def _headline(report: Mapping[str, Any]) -> str:
         refused = count_text(len(report["refused"]), "log")
         return f"{refused} of the store was refused and stays as it is. {_meanwhile(deleted)}"
     if outcome == "undone":
-        return "What this run deleted was brought back, all of it."
+        return "Everything that this run deleted was brought back."
     if outcome == "blocked":
         return "Segments are due for deletion, but none may be deleted now."
     if outcome == "unfinished":
-        return f"The run is not finished. {_meanwhile(deleted)}"
+        return f"The run has not finished. {_meanwhile(deleted)}"
     if outcome == "nothing-to-do":
         return "Nothing was due, so nothing was deleted."
     if not deleted:
-        return "The run did what it was asked for, and deleted nothing."
+        return "The run did the requested work, and deleted nothing."
     return _done(report, deleted)
 
 
@@ -162,7 +164,7 @@ def _done(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> st
 def _failure(report: Mapping[str, Any]) -> str:
     broken = [step["step"] for step in report["steps"] if step["error"]]
     if broken:
-        return f"The run stopped at the step “{STEPS.get(broken[0], broken[0])}”."
+        return f"The run stopped at this step: “{STEPS.get(broken[0], broken[0])}”."
     found = report["validation"] or {"checks": ()}
     if checks := sum(check["status"] == "FAILURE" for check in found["checks"]):
         return f"{checks} {'check fails' if checks == 1 else 'checks fail'} after the run."
@@ -172,7 +174,7 @@ def _failure(report: Mapping[str, Any]) -> str:
 def _meanwhile(deleted: Sequence[Mapping[str, Any]]) -> str:
     if not deleted:
         return "Nothing was deleted."
-    return f"{amount(deleted)} {'was' if len(deleted) == 1 else 'were'} deleted before."
+    return f"{amount(deleted)} {'was' if len(deleted) == 1 else 'were'} deleted before that."
 
 
 def _loss(report: Mapping[str, Any]) -> str:
@@ -180,11 +182,11 @@ def _loss(report: Mapping[str, Any]) -> str:
     if not fated(report, "deleted", "pending") or report["lag_policy"] == "ignore":
         return ""
     if unread is None or unread["error"]:
-        return "What consumers had not read of it is not known."
+        return "It is not known which of its messages consumers had not read."
     if not (rows := unread["rows"]):
         return ""
     groups = count_text(len({row["group"] for row in rows}), "consumer group")
-    lost = f"{groups} {'would lose' if would else 'lost'} sight of {unread_count(unread)} not read yet"
+    lost = f"{groups} {'would miss' if would else 'missed'} {unread_count(unread)} not read yet"
     if report["archive_mode"] == "off" or report["waiver"] is not None:
         return f"{lost}; no lake is known to have them."
     return f"{lost}; {'they would be' if would else 'they are'} only in the lake."
@@ -192,7 +194,7 @@ def _loss(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """:param command: the command for it; "" for none."""
+    """:param command: the command that does what the text says; "" for none."""
 
     text: str
     command: str = ""
@@ -200,9 +202,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One question that a reader has of a run, and the answer.
+    """One question of a reader about a run, and the answer.
 
-    :param short: the answer in a few words, for where space is short.
+    :param short: the answer in a few words, for a place with little room.
     """
 
     question: str
@@ -212,9 +214,9 @@ class Answer:
 
 
 def answers(report: Mapping[str, Any]) -> tuple[Answer, ...]:
-    """Answer a reader's questions about a run; questions that don't arise are left out.
+    """Answer a reader's questions about a run. Questions without an answer are left out.
 
-    :param report: with every field, as JSON.
+    :param report: the report as JSON, with every field.
     """
     asked = (_went(report), _why(report), _where(report), _cost(report), _checked(report), _who(report))
     return tuple(answer for answer in asked if answer is not None)
@@ -238,9 +240,9 @@ def _went(report: Mapping[str, Any]) -> Answer | None:
         lines.append(Line(f"{named} {'file' if len(files) == 1 else 'files'} that pointed at them, {size}"))
     if pending:
         short = short if deleted else amount(pending) if is_dry_run(report) else "nothing yet"
-        lines.append(Line(amount(pending) if is_dry_run(report) else f"{amount(pending)} still to go"))
+        lines.append(Line(amount(pending) + ("" if is_dry_run(report) else " still to be deleted")))
     if proven:
-        lines.append(Line(f"{amount(proven)} were deleted by none of our runs, and a lake has {_it(proven)}"))
+        lines.append(Line(f"{amount(proven)} were not deleted by our runs, but a lake has {_it(proven)}"))
     if missing:
         lines.append(
             Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: no run deleted it")
@@ -254,7 +256,7 @@ def _went(report: Mapping[str, Any]) -> Answer | None:
         lines.append(Line(f"{amount(kept)} {verb} on disk"))
     if not report["segments"] and not lines:
         return None
-    return Answer("What would go" if is_dry_run(report) else "What went", tuple(lines), short)
+    return Answer("What would be deleted" if is_dry_run(report) else "What was deleted", tuple(lines), short)
 
 
 def _it(rows: Sequence[object]) -> str:
@@ -262,7 +264,7 @@ def _it(rows: Sequence[object]) -> str:
 
 
 def _messages(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many messages were in it, and when they were stored, as far as receipts tell."""
+    """Return how many messages the segments had, and when these were stored, as far as receipts show it."""
     slots = {(row["log"], row["base_offset"]) for row in deleted}
     found = [row for row in report["archived"] if (row["log"], row["base_offset"]) in slots]
     if not found:
@@ -285,11 +287,11 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
             + ("; age was ignored" if trigger["urgency"] == "forced" else "")
         )
         for trigger in report["triggers"]
-    ] or [Line("No cause to delete held")]
+    ] or [Line("No cause for a deletion was present")]
     if reason := report["request"].get("reason"):
         lines.append(Line(f"The reason given: {reason}"))
     if (waiver := report["waiver"]) is not None:
-        said = f"{waiver['person']} let the plan run without proof ({time_text(waiver['at_ms'])})"
+        said = f"{waiver['person']} allowed the plan without a proof ({time_text(waiver['at_ms'])})"
         lines.append(Line(f"{said}: {waiver['reason']}"))
     if report["approval"]:
         lines.append(Line(report["approval"]))
@@ -298,10 +300,10 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
-    """Return for how many segments each reason decided; what was deleted comes first."""
+    """Yield for each reason how many segments it decided. Deleted segments come first."""
     counts = Counter((row["fate"] == "kept", str(row["reason"])) for row in report["segments"])
     for (kept, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
-        goes = "would go" if is_dry_run(report) else "goes" if count == 1 else "go"
+        goes = "would be deleted" if is_dry_run(report) else "is not kept" if count == 1 else "are not kept"
         verb = ("stays" if count == 1 else "stay") if kept else goes
         yield f"{count_text(count, 'segment')} {verb}: {reason_words(reason)}"
 
@@ -321,27 +323,28 @@ def _where(report: Mapping[str, Any]) -> Answer | None:
     slots = {(row["log"], row["base_offset"]) for row in archived}
     gone = [row for row in deleted if (row["log"], row["base_offset"]) in slots]
     if gone:
-        lines.append(Line("To bring it back as identical files:", _restore_command(report, gone)))
+        lines.append(Line("To restore identical files:", _restore_command(report, gone)))
     bare = [row for row in deleted if (row["log"], row["base_offset"]) not in slots]
     if bare:
+        verb = "was" if len(bare) == 1 else "were"
         why = (
             "the policy is archive: off" if report["archive_mode"] == "off" else "no lake is known to have it"
         )
-        lines.append(Line(f"{amount(bare)} went without a copy: {why}"))
+        lines.append(Line(f"{amount(bare)} {verb} deleted without a copy: {why}"))
     if is_set_aside(report) and report["quarantine"]["state"] != "undo-ended":
         until = time_text(report["quarantine"]["until_ms"])
         before = ", before its broker starts" if sets_aside_until_start(report["broker"]) else ""
-        text = f"The files lie in quarantine until {until}. To undo the run{before}:"
+        text = f"The files stay in quarantine until {until}. To undo the run{before}:"
         lake = ("--lake", report["lake_directory"])
         words = ("storage-engine", "undo", report["run_key"], report["root"], *lake)
         lines.append(Line(text, shlex.join(map(str, words))))
-    short = "; ".join(places) if not bare else "not all of it is in a lake" if places else "in no lake"
+    short = "; ".join(places) if not bare else "only a part is in a lake" if places else "in no lake"
     question = "Where it is now" if deleted else "In the lake already"
     return Answer(question, tuple(lines), short, "warn" if bare else "")
 
 
 def _restore_command(report: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the command that brings segments back from the lake."""
+    """Return the command that restores segments from the lake."""
     words = ["storage-engine", "restore", "--lake", str(report["lake_directory"]), "--to", "DIRECTORY"]
     words += ["--store-id", str(report["store_id"]), "--lineage", str(report["lineage"])]
     if len({row["log"] for row in rows}) == 1:
@@ -356,10 +359,10 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
     would = not fated(report, "deleted")
     if not fated(report, "deleted", "pending"):
         return None
-    question = "Who would lose sight of messages" if would else "Who lost sight of messages"
+    question = "Who would miss messages" if would else "Who missed messages"
     unread = report["unread"] or {
         "rows": (),
-        "error": "the release that wrote this report did not look",
+        "error": "the release that wrote this report did not check it",
         "more": 0,
     }
     rows = unread["rows"]
@@ -369,9 +372,7 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
     if error := unread["error"]:
         return Answer(question, (Line(f"Not known: {error}"), *shielded), "not known", "warn")
     if not rows and not shielded and (said := unread.get("notices")):
-        return Answer(
-            question, tuple(Line(f"Nobody that is known: {one}") for one in said), "nobody known", "warn"
-        )
+        return Answer(question, tuple(Line(f"No known group: {one}") for one in said), "nobody known", "warn")
     if not rows and not shielded:
         nobody = (
             "every group has read the segments to delete"
@@ -386,7 +387,7 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
         Line(_loss_text(row, unit), commands[i] if i < len(commands) else "") for i, row in enumerate(shown)
     ]
     if more := len(rows) - len(shown) + unread["more"]:
-        lines.append(Line(f"So it is for {more:,} more, which report.json names"))
+        lines.append(Line(f"The same holds for {more:,} more, which report.json lists"))
     lines += shielded
     groups = len({row["group"] for row in rows})
     short = f"{count_text(groups, 'group')}, {unread_count(unread)} unread"
@@ -394,15 +395,15 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _loss_text(row: Mapping[str, Any], unit: str) -> str:
-    """Return the messages of one topic that one group misses.
+    """Return a text about the messages of one topic that one group misses.
 
-    :param unit: the part of a topic that has its messages.
+    :param unit: the word for a part of a topic, such as queue.
     """
     group, topic = shortened(str(row["group"]), NAME_WIDTH), shortened(str(row["topic"]), NAME_WIDTH)
     queues = count_text(row["queues"], unit)
     since = f", stored from {time_text(row['from_ms'])} on" if row["from_ms"] is not None else ""
     if row["messages"] is None:
-        return f"{group}: position unknown in {queues} of {topic}{since}; it may need any message there"
+        return f"{group}: position unknown in {queues} of {topic}{since}; it may still need any of them"
     many = "message" if row["messages"] == 1 else "messages"
     return f"{group}: {row['messages']:,} unread {many} of {topic} in {queues}{since}"
 
@@ -438,21 +439,21 @@ def _checked(report: Mapping[str, Any]) -> Answer | None:
     good = sum(check["status"] == "OK" for check in found["checks"])
     worst = worst_status(found)
     tone = {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}[worst]
-    text = f"{good} of {len(found['checks'])} checks hold"
+    text = f"{good} of {len(found['checks'])} checks passed"
     lost = [row for row in found["ranges"] if row["where"] == "LOST"]
     whole = "store and lake together have every byte once" if worst == "OK" and not lost else ""
     if whole and (gone := gone_by_rules({row["where"] for row in found["ranges"]})):
-        whole += f", but for {gone}"
+        whole += f", except for {gone}"
     return Answer("Checked after it", (Line(f"{text}{'; ' if whole else ''}{whole}"),), text, tone)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that needs a person, or a reader's attention.
+    """A problem that needs a person's action or attention.
 
     :param tone: bad or warn.
     :param what: the expected and the found state.
-    :param remedy: the remedy; "" where ``what`` says it.
+    :param remedy: the remedy; "" if ``what`` contains it.
     """
 
     title: str
@@ -464,10 +465,12 @@ class Problem:
 def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
     """Return the problems that need a person, the worst first.
 
-    :param report: with every field, as JSON.
+    :param report: the report as JSON, with every field.
     """
     words = words_of(report["broker"])
-    found = [Problem("A lake is unusable as it is", "bad", why, "") for why in report["wrong_lakes"]]
+    found = [
+        Problem("A lake can't be used in its present state", "bad", why, "") for why in report["wrong_lakes"]
+    ]
     found += [*_refused(report, words), *_errors(report, words)]
     found += [*broken_checks(report["validation"], words), *_open(report)]
     found += (Problem("Alarm", "warn", alarm, "") for alarm in report["alarms"])
@@ -475,15 +478,15 @@ def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
 
 
 def broken_checks(validation: Mapping[str, Any] | None, words: BrokerWords) -> Iterator[Problem]:
-    """Return the checks that don't hold.
+    """Yield the checks that failed or that have a warning.
 
-    :param validation: as JSON; None: there was none.
-    :param words: of the store's broker.
+    :param validation: the validation as JSON; None: there was none.
+    :param words: the words of the store's broker.
     """
     for check in validation["checks"] if validation else ():
         if check["status"] == "OK":
             continue
-        broken = f"{check['unexpected_count']:,} of {check['checked_count']:,} break this rule"
+        broken = f"{check['unexpected_count']:,} of {check['checked_count']:,} don't follow this rule"
         example = f": {check['examples'][0]}" if check["examples"] else ""
         title = f"A rule is broken: {check['description'] or check['expectation']}"
         tone = "bad" if check["status"] == "FAILURE" else "warn"
@@ -508,14 +511,14 @@ def _errors(report: Mapping[str, Any], words: BrokerWords) -> Iterator[Problem]:
 
 def _open(report: Mapping[str, Any]) -> Iterator[Problem]:
     if report["outcome"] == "unfinished":
-        again = f"Run it again with the run key {report['run_key']}, or clear its task in Airflow."
-        yield Problem("The run is not finished", "warn", "Steps are left to do.", again)
+        again = f"Start the run again with the run key {report['run_key']}, or clear its task in Airflow."
+        yield Problem("The run has not finished", "warn", "Some steps are still to be done.", again)
     if report["crashed"]:
-        what = "The store may be read, but not changed."
+        what = "The store can be read, but must not be changed."
         yield Problem("The broker did not stop cleanly", "warn", what, reason_advice("store-crashed"))
     for reason in dict.fromkeys(row["reason"] for row in report["segments"] if row["fate"] == "kept"):
         if reason in ("refused", "store-crashed") or not reason_advice(reason):
             continue
         rows = [row for row in report["segments"] if row["fate"] == "kept" and row["reason"] == reason]
-        title = f"{count_text(len(rows), 'segment')} may not go: {reason_words(reason)}"
+        title = f"{count_text(len(rows), 'segment')} can't be deleted: {reason_words(reason)}"
         yield Problem(title, "warn", rows[0]["detail"], reason_advice(reason))

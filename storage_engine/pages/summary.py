@@ -1,4 +1,4 @@
-"""A report in a few lines, to send by mail or chat: a subject, plain text, and HTML for mail programs."""
+"""A report in a few lines, for a mail or a chat: a subject, a plain text, and HTML for mail programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage_engine.pages.environment import template
 from storage_engine.pages.story import Story, of_any_release, tell
 
 LINES = 15
-"""Of the text at most."""
+"""The highest number of lines in the plain text."""
 _PROBLEMS = 3
 _TEXT_WIDTH = 160
 _NAME_WIDTH = 60
@@ -24,16 +24,16 @@ _GREY = "#5a6474"
 def summary_subject(report: Mapping[str, Any]) -> str:
     """Return the subject of a mail about a run, on one line.
 
-    :param report: as JSON, of this release or an older one.
+    :param report: the report as JSON, of this release or an older one.
     """
     story = tell(of_any_release(report))
     return printable(f"{story.word}: {shortened(str(report['store']), _NAME_WIDTH)}: {story.headline}")
 
 
 def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return a run in at most :data:`LINES` lines of plain text.
+    """Return the story of a run in at most :data:`LINES` lines of plain text.
 
-    :param report: as JSON, of this release or an older one.
+    :param report: the report as JSON, of this release or an older one.
     :param link: address of the whole report; "" for none.
     """
     full = of_any_release(report)
@@ -43,9 +43,10 @@ def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return a run as a small HTML page: inline styles and tables, no image, nothing from a network.
+    """Return the story of a run as a small HTML page with inline styles and tables. It has no image and needs
+    no network.
 
-    :param report: as JSON, of this release or an older one.
+    :param report: the report as JSON, of this release or an older one.
     :param link: address of the whole report; "" for none.
     """
     full = of_any_release(report)
@@ -71,17 +72,17 @@ def _lines(report: Mapping[str, Any], story: Story) -> Iterator[str]:
         yield f"! {shortened(problem.title, _TEXT_WIDTH)}"
         yield f"  {shortened(problem.remedy or problem.what, 2 * _TEXT_WIDTH)}"
     if more := len(story.problems[_PROBLEMS:]):
-        yield f"! And {more} more, which the report names."
+        yield f"! And {more} more problems: see the report."
     for answer in story.answers:
         yield f"{answer.question}: {shortened(answer.short, _TEXT_WIDTH)}"
 
 
 MOST_DAYS = 100
-"""Shown one by one."""
+"""Number of days that are listed one by one."""
 
 
 class LakeForecast(NamedTuple):
-    """What a lake keeps and what expires, as it was forecast.
+    """A forecast of what a lake keeps and what expires.
 
     :param at_ms: when the forecast was made.
     """
@@ -91,10 +92,10 @@ class LakeForecast(NamedTuple):
 
 
 def keep_page(store: str, lakes: tuple[LakeForecast, ...], price: float | None = None) -> str:
-    """Return the page of what lakes keep as text.
+    """Return the page about the contents of lakes and their expiry, as text.
 
     :param store: the store's name for people.
-    :param price: of 10⁹ bytes for a month.
+    :param price: price of 10⁹ bytes for a month.
     """
     page = template("keep.html.j2")
     return page.render(store=store, lakes=lakes, price=price, days=_days, most_days=MOST_DAYS)
@@ -109,7 +110,7 @@ def _days(forecast: KeepForecast) -> list[tuple[int, int, int]]:
 
 
 def usage_page(store: str, report: RetentionReport) -> str:
-    """Return the page of a retention report as text.
+    """Return the page of a retention report, as text.
 
     :param store: the store's name for people.
     """

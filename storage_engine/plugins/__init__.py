@@ -1,1 +1,3 @@
-"""Pages in Airflow's web server. A task's process loads the plugin's entry point too, and nothing else."""
+"""Pages in Airflow's web server. A task's process also loads the plugin's entry point, but nothing else of
+this package.
+"""

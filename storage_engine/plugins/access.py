@@ -1,4 +1,6 @@
-"""Whose stores: a store's data goes to who may read its retention DAG in Airflow, and to nobody else."""
+"""Access to stores: a user sees a store's data only if the user may read the store's retention DAG in
+Airflow.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,21 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.configured_stores import SECTION, ConfiguredStore, configured_stores
 
 PURPOSES = ("retention", "forced_cleanup", "archive", "monitor", "flush_checkpoint", "kafka_log_manager")
-"""Beginnings of the ids of a store's DAGs."""
+"""First parts of the ids of a store's DAGs."""
 
 
 _BAD_OPTION = (
     f"[{SECTION}] stores: expected connection ids separated by commas, or a JSON list of stores, found "
-    "something else; the API server's log says what. Nothing was read or changed. Correct the option, and "
+    "something else. See the API server's log. Nothing was read or changed. Correct the option, and "
     "restart Airflow."
 )
 _log = logging.getLogger(__name__)
 
 
 def not_found() -> HTTPException:
-    """Return the same answer for a thing that doesn't exist and for one that the user may not read."""
+    """Return the answer for a thing that doesn't exist. It is the same for a thing that the user may not
+    read.
+    """
     return HTTPException(404, "Not found")
 
 
@@ -43,15 +47,15 @@ ReadableDags = Annotated[frozenset[str], Depends(readable_dags)]
 
 
 def readable_stores(dags: ReadableDags) -> tuple[ConfiguredStore, ...]:
-    """Return the configured stores that a user may read, in their order.
+    """Return the configured stores that a user may read, in the order of the option.
 
-    :raises BadInputError: the option that lists them can't be used.
+    :raises BadInputError: the option that lists the stores can't be used.
     """
     try:
         stores = configured_stores()
     except BadInputError as error:
         # It names stores that the user may not read.
-        _log.error("The stores can't be told: %s", error)
+        _log.error("The list of stores can't be read: %s", error)
         raise BadInputError(_BAD_OPTION) from None
     return tuple(store for store in stores if dag_id(store, PURPOSES[0]) in dags)
 
@@ -60,10 +64,10 @@ ReadableStores = Annotated[tuple[ConfiguredStore, ...], Depends(readable_stores)
 
 
 def readable_store(store: str, stores: ReadableStores) -> ConfiguredStore:
-    """Return the store of a connection that a user may read.
+    """Return the store of a connection, if the user may read it.
 
-    :param store: id of its connection, from the address.
-    :raises HTTPException: there is none that the user may read.
+    :param store: id of the store's connection, from the address.
+    :raises HTTPException: no such store exists, or the user may not read it.
     """
     for one in stores:
         if one.conn_id == store:
@@ -80,16 +84,18 @@ def dag_id(store: ConfiguredStore, purpose: str) -> str:
 
 
 def is_own_dag(stores: Iterable[ConfiguredStore], conn_id: str, dag: str) -> bool:
-    """Return whether a DAG is one of those that manage a store.
+    """Return whether a DAG manages a store.
 
-    :param stores: that the user may read.
+    :param stores: the stores that the user may read.
     """
     mine = (store for store in stores if store.conn_id == conn_id)
     return any(dag == dag_id(store, purpose) for store in mine for purpose in PURPOSES)
 
 
 def dags_of(store: ConfiguredStore, user: Any, dags: frozenset[str]) -> list[dict[str, Any]]:
-    """Return a store's DAGs that a user may read: whether each is paused, and whether the user may run it."""
+    """Return a store's DAGs that a user may read. Each has two flags: the DAG is paused, and the user may run
+    it.
+    """
     ids = {dag_id(store, purpose): purpose for purpose in PURPOSES}
     with create_session() as session:
         found = session.execute(

@@ -1,9 +1,11 @@
-"""Pages of stores as a web application: closed to who isn't logged in, each store to who can't read its DAG.
+"""Pages of stores as a web application. They are closed to users who aren't logged in. A store is closed to
+users who can't read its DAG.
 
-Nothing of a request becomes a path of the disk: what is shown comes from the journal, or from files that were
+Nothing in a request becomes a path on the disk. Shown data comes from the journal, or from files that were
 read before. No library is imported that reads segments or lakes.
 
-Reports of runs come from the journal that the store's connection names: as a page, or as the story in short.
+Reports of runs come from the journal that the store's connection names. A report is shown as a page or as a
+short summary.
 """
 
 from __future__ import annotations
@@ -73,18 +75,18 @@ from storage_engine.retention.housekeeping.kept_forecasts import read_forecasts
 _log = logging.getLogger(__name__)
 
 _NONE = (
-    "This run has no report of its own. Either nothing was due, or its last task has not run yet, or the "
-    "task belongs to no cleanup, as those of storage_monitor and storage_flush_checkpoint. A report that has "
-    "expired is gone, too."
+    "This run has no report of its own. Possible reasons: nothing was due; the run's last task has not run "
+    "yet; the task isn't part of a cleanup, such as the tasks of storage_monitor and "
+    "storage_flush_checkpoint; or the report has expired."
 )
 
 
 class NoSuchStoreError(StorageEngineError):
-    """There is no such store here."""
+    """This Airflow has no such store."""
 
 
 def report_of_run(conn_id: str, run_key: str) -> str:
-    """Return the page of a run's report; where it has none, one that says so.
+    """Return the page of a run's report. If the run has no report, return a page that says so.
 
     :raises NoSuchStoreError: there is no such store.
     :raises JournalUnavailableError: the journal can't be read.
@@ -100,9 +102,10 @@ def report_of_run(conn_id: str, run_key: str) -> str:
 
 
 def report_or_none(conn_id: str, run_key: str) -> str:
-    """Return the page of a run's report; whatever keeps it from being shown, that there is none.
+    """Return the page of a run's report. If the report can't be shown for any reason, return a page that says
+    that there is none.
 
-    :param conn_id: of a connection that who asks may know nothing of.
+    :param conn_id: id of a connection. The user may have no right to know the connection.
     """
     try:
         return report_of_run(conn_id, run_key)
@@ -112,9 +115,9 @@ def report_or_none(conn_id: str, run_key: str) -> str:
 
 
 def keep_of_store(conn_id: str, price: float | None) -> str:
-    """Return the page of what a store's lakes keep, as it was forecast last.
+    """Return the page about the contents of a store's lakes, from the last recorded forecast.
 
-    :param price: of 10⁹ bytes for a month.
+    :param price: price of 10⁹ bytes for a month.
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: there is no such store, or a newer release wrote its journal.
     """
@@ -125,9 +128,9 @@ def keep_of_store(conn_id: str, price: float | None) -> str:
 
 
 def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
-    """Return a run's outcome, in the words of its report's first screen.
+    """Return a run's outcome, in the words of the first screen of its report.
 
-    :return: as JSON; without a report, outcome and story are None.
+    :return: the outcome and its story, as JSON; both are None if the run has no report.
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: there is no such store, or a newer release wrote its journal.
     """
@@ -146,7 +149,7 @@ def _stored(reader: JournalReader, conn_id: str, run_key: str) -> StoredReport |
 
 
 def message_html(title: str, text: str) -> str:
-    """Return a page of one sentence."""
+    """Return a page with a title and one text."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -164,10 +167,10 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "private, no-store",
 }
-"""Headers of each answer that has none of its own."""
+"""Headers of each answer that doesn't set them itself."""
 _LONGEST_ID = 250
-"""Characters of an Airflow id."""
-_WRONG = "Something went wrong; the API server's log says what."
+"""Longest Airflow id, in characters."""
+_WRONG = "Something went wrong. See the API server's log."
 
 
 Id = Annotated[str, Query(min_length=1, max_length=_LONGEST_ID)]
@@ -175,9 +178,10 @@ Price = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 def make_app(*, has_console: bool) -> FastAPI:
-    """Return the application, with no page that describes it: that would be open.
+    """Return the application. It has no page that describes its interface, because that page would be open to
+    everybody.
 
-    :param has_console: this Airflow can show it.
+    :param has_console: whether this Airflow can show the console.
     """
     app = FastAPI(
         dependencies=[Depends(requires_access_view(AccessView.WEBSITE))],
@@ -242,7 +246,7 @@ def make_app(*, has_console: bool) -> FastAPI:
 def _said(
     request: Request, title: str, text: str, status: int, headers: dict[str, str] | None = None
 ) -> Response:
-    """Return a sentence in the form that who asked for it can read."""
+    """Return a text in the form that the client expects: JSON or HTML."""
     if f"{CONSOLE_PATH}/api/" in request.url.path:
         return JSONResponse({"detail": text}, status, headers)
     return HTMLResponse(message_html(title, text), status, headers)
@@ -250,7 +254,7 @@ def _said(
 
 MOST_BODY_BYTES = 32 * 1024
 WAIT_SECONDS = 2.0
-"""A person who moves a slider asks again before the last answer is there."""
+"""Longest wait for a turn. A person who moves a slider asks again before the last answer has come."""
 _BUSY = "Another what-if is being computed on this API server. Try again in a few seconds."
 _LATER = {"Retry-After": "3"}
 _MOST_WAITING = 2
@@ -258,14 +262,15 @@ _turns = Semaphore(1)
 _FOLDER = Path(__file__).parent / "static"
 PAGE = "index.html"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
-"""Stated here, since what a system says of them differs."""
+"""Media types by file ending. They are fixed here, because systems differ in their types."""
 
 
 @asynccontextmanager
 async def one_at_a_time() -> AsyncIterator[None]:
-    """Wait for one's turn, which takes no thread: a few do, and all others are sent away at once.
+    """Wait until no other question is being computed. The wait takes no thread. A few requests may wait; all
+    others are refused at once.
 
-    :raises HTTPException: others' questions are still being computed.
+    :raises HTTPException: too many requests wait, or the wait took too long.
     """
     if _turns.statistics().tasks_waiting >= _MOST_WAITING:
         raise HTTPException(429, _BUSY, _LATER)
@@ -281,9 +286,9 @@ async def one_at_a_time() -> AsyncIterator[None]:
 
 
 async def json_object(request: Request) -> dict[str, Any]:
-    """Read the JSON object that a request has as its body.
+    """Read the JSON object in a request's body.
 
-    :raises HTTPException: it isn't a JSON object, or it is larger than any question is.
+    :raises HTTPException: the body isn't a JSON object, or it is too large.
     """
     # A page of another site can't send this type without asking first.
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
@@ -310,12 +315,12 @@ def _refuse(word: str) -> None:
 
 
 _VERSION = 1
-"""Of all answers: it grows where a key goes or means something else."""
+"""Version of all answers. It rises when a key is removed or changes its meaning."""
 _CACHE_HEADERS = {"Cache-Control": "private, no-cache"}
 
 
 def answer(request: Request, kind: str, data: Any) -> Response:
-    """Return data as JSON, or that it is what the browser has already.
+    """Return data as JSON; or status 304 if the browser has the same data already.
 
     :param data: dataclasses and other values that :func:`to_jsonable` takes.
     """
@@ -330,9 +335,9 @@ def answer(request: Request, kind: str, data: Any) -> Response:
 def with_monitors(
     lines: Iterable[StoreLine], stores: Iterable[ConfiguredStore], dags: frozenset[str]
 ) -> tuple[StoreLine, ...]:
-    """Return lines that say where a store's monitor DAG is paused or gone.
+    """Return the lines. A line says so if its store's monitor DAG is paused or missing.
 
-    :param dags: that the user may read; of others nothing is said.
+    :param dags: the DAGs that the user may read. Other DAGs are not mentioned.
     """
     monitors = {store.conn_id: dag_id(store, "monitor") for store in stores}
     troubled = _troubled(dags.intersection(monitors.values()))
@@ -359,24 +364,26 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""Policy of the page: no script and no style but its own files', and no address but Airflow's."""
+"""Security policy of the page: only its own scripts and styles, and no address but Airflow's."""
 _KEPT = {"Cache-Control": "private, max-age=31536000, immutable"}
-"""Caching of a file whose address changes when it does."""
+"""Cache headers of a file. The file's address changes when the file does."""
 
 console = APIRouter()
 
 LONGEST_CHART_MS = 400 * DAY_MS
-"""A browser shows 90 days; each day costs some work for the hours at which a broker deletes."""
+"""Longest span of a chart. A browser shows 90 days. Each day needs some work to find the hours at which a
+broker deletes.
+"""
 Moment = Annotated[int, Query(ge=0, lt=253_370_764_800_000)]
-"""A time up to the year 9998."""
+"""A time in milliseconds, up to the year 9998."""
 Number = Annotated[int, Query(ge=0, lt=1 << 53)]
-"""A row's number, as far as a browser can count."""
+"""The number of a row. JavaScript can represent each smaller number exactly."""
 Year = Annotated[int, Query(ge=1970, lt=9999)]
 
 
 @console.get("/")
 def page() -> Response:
-    """Return the page, which is the same for everybody: what it shows it asks for."""
+    """Return the page. It is the same for every user; it requests the data that it shows."""
     files = static_files()
     headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "private, no-cache"}
     return Response(files.page, media_type=files.files[PAGE].media_type, headers=headers)
@@ -396,7 +403,7 @@ def static(name: str) -> Response:
 
 @console.get("/api/dag")
 def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
-    """Return the store that a DAG manages; null: none, or none that the user may read."""
+    """Return the store that a DAG manages; null: the DAG manages no store that the user may read."""
     found = (store.conn_id for store in stores if dag in {dag_id(store, purpose) for purpose in PURPOSES})
     return answer(request, "dag", {"store": next(found, None)})
 
@@ -413,7 +420,7 @@ def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Resp
 @console.get("/api/stores/{store:path}/run")
 @in_own_threads
 def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
-    """Return the result of a run, such as a dry run that the page has started."""
+    """Return the result of a run, for example of a dry run that the page has started."""
     if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
         raise not_found()
     return answer(request, "run", run_in_short(store.conn_id, f"{dag}/{run}"))
@@ -422,14 +429,14 @@ def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
 @console.get("/api/stores/{store:path}/runs")
 @in_own_threads
 def runs(request: Request, store: ReadableStore, before_id: Number | None = None) -> Response:
-    """Return a page of a store's runs, the newest first."""
+    """Return one page of a store's runs, the newest first."""
     return answer(request, "runs", runs_page(journal_of(store.conn_id), store.conn_id, before_id))
 
 
 @console.get("/api/stores/{store:path}/chart")
 @in_own_threads
 def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Moment) -> Response:
-    """Return retention time and levels of a store over a span of time."""
+    """Return a store's retention time and disk levels over a span of time."""
     if not 0 <= end_ms - start_ms <= LONGEST_CHART_MS:
         raise HTTPException(
             422, f"Expected a span of at most {LONGEST_CHART_MS} ms, by its start and its end."
@@ -441,7 +448,7 @@ def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Mome
 @console.get("/api/stores/{store:path}/forecast")
 @in_own_threads
 def forecast(request: Request, store: ReadableStore) -> Response:
-    """Return what is to be expected of a store at the present rates."""
+    """Return a store's forecast at the present rates."""
     return answer(request, "forecast", store_forecast(journal_of(store.conn_id), store.conn_id, clock_ms()))
 
 
@@ -455,14 +462,16 @@ def calendar(request: Request, store: ReadableStore, year: Year) -> Response:
 @console.get("/api/stores/{store:path}/what-if")
 @in_own_threads
 def settings(request: Request, store: ReadableStore) -> Response:
-    """Return which settings of a store can be tried, with their values today."""
+    """Return the settings of a store that can be tried, with their present values."""
     found = what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms())
     return answer(request, "what-if-settings", found)
 
 
 @console.post("/api/stores/{store:path}/what-if")
 async def try_settings(request: Request, store: ReadableStore, body: JsonObject) -> Response:
-    """Return the course of a store by today's settings and by others. Nothing of it is kept."""
+    """Return the course of a store by today's settings, and its course by other settings. Nothing is
+    stored.
+    """
     async with one_at_a_time():
         return await _tried(request, store.conn_id, body)
 
@@ -483,7 +492,7 @@ def _tried(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
 @console.get("/api/stores/{store:path}")
 @in_own_threads
 def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:
-    """Return the contents of a store's page, and which of its DAGs the user may run."""
+    """Return the contents of a store's page, and its DAGs that the user may read."""
     found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
     (row,) = with_monitors([found.row], [store], dags)
     shown = {**to_jsonable(replace(found, row=row)), "dags": dags_of(store, user, dags)}
@@ -494,7 +503,7 @@ def one(request: Request, store: ReadableStore, user: GetUserDep, dags: Readable
 class StaticFile:
     """A file of the page, as it is sent.
 
-    :param media_type: with its charset, where it is text.
+    :param media_type: the type, with its charset if the file is text.
     """
 
     content: bytes
@@ -503,9 +512,9 @@ class StaticFile:
 
 @dataclass(frozen=True, slots=True)
 class StaticFiles:
-    """All files by name, such as ``app.js`` or ``words/en.js``.
+    """All files of the page, by name, such as ``main.js``.
 
-    :param digest: of all of them; in an address it lets a browser reuse its copy.
+    :param digest: digest of all files. As part of an address, it lets a browser reuse its copy.
     """
 
     files: Mapping[str, StaticFile]
@@ -513,14 +522,14 @@ class StaticFiles:
 
     @property
     def page(self) -> bytes:
-        """Return the page, whose files are named by addresses that change when a file does."""
+        """Return the page. It names its files by addresses that change when a file does."""
         text = self.files[PAGE].content.decode()
         return text.replace('"static/', f'"static/{self.digest}/').encode()
 
 
 @cache
 def static_files() -> StaticFiles:
-    """Return the files that this release has."""
+    """Return the files of the page in this release."""
     paths = sorted(path for path in _FOLDER.rglob("*") if path.is_file())
     files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
     whole = hashlib.sha256()

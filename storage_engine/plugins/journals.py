@@ -1,7 +1,8 @@
-"""Journals of the configured stores, as the API server reaches them: each is opened once, and then kept.
+"""Journals of the configured stores, as the API server reaches them. Each journal is opened once, and stays
+open.
 
-One that doesn't answer holds up few of the server's threads, and not for long: all of Airflow's pages and
-the tasks' heartbeats share them.
+A journal that doesn't answer blocks only few of the server's threads, and only for a short time. All of
+Airflow's pages and the tasks' heartbeats share these threads.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ from storage_engine.journal.reading.queries import JournalReader
 T = TypeVar("T")
 
 ANSWER_SECONDS = 5
-"""Seconds that a server may take for a connection, and then for one question."""
+"""Seconds that a database server may take for a connection. It may take as long again for one query."""
 _SLOW_SECONDS = 1.0
-"""An error that takes longer may come again: it isn't waited for once more."""
+"""An error that takes longer is likely to come again. Further requests get it at once, until a pause has
+passed.
+"""
 _PAUSE_SECONDS = 30.0
 _AT_ONCE = 4
-"""Questions to one journal at once: each holds a thread, and other journals are asked, too."""
+"""The highest number of queries to one journal at the same time. Each one takes a thread, and other journals
+are queried as well.
+"""
 P = ParamSpec("P")
 
 _MOST_THREADS = 16
@@ -48,12 +53,12 @@ _of_journals = ThreadPoolExecutor(_MOST_THREADS, "storage-engine-journal")
 
 
 class WebJournal(JournalReader):
-    """A journal of which a server holds up few threads, and none for long.
+    """A journal that blocks few threads of a server, and none of them for long.
 
     :param url: SQLAlchemy URL of a journal.
 
-    :param answer_seconds: how long its server may take.
-    :raises BadInputError: not a URL.
+    :param answer_seconds: how many seconds the database server may take.
+    :raises BadInputError: the text isn't a URL.
     """
 
     def __init__(self, url: str, answer_seconds: int = ANSWER_SECONDS) -> None:
@@ -65,16 +70,16 @@ class WebJournal(JournalReader):
         self._until = 0.0
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work``, which only asks.
+        """Run ``work``, which only reads.
 
-        :raises JournalUnavailableError: as for any journal; also where it did not answer a moment ago, or
-            others wait for it.
-        :raises BadInputError: it is of another version.
+        :raises JournalUnavailableError: as for any journal. It is also raised if the journal did not answer a
+            moment ago, or too many queries wait for it.
+        :raises BadInputError: the journal is of another version.
         """
         self._refuse_silent()
         if not self._places.acquire(timeout=_SLOW_SECONDS):
             raise JournalUnavailableError(
-                f"{self.name}: expected an answer, found that {_AT_ONCE} questions wait for one. Nothing "
+                f"{self.name}: expected an answer, found that {_AT_ONCE} other queries are waiting. Nothing "
                 "was changed. Ask again in a moment."
             )
         began = time.monotonic()
@@ -95,13 +100,11 @@ class WebJournal(JournalReader):
         # The driver says that the server closed the connection, which it did not.
         return JournalUnavailableError(
             f"{self.name}: expected an answer within {self._answer_seconds} seconds, found none. Nothing was "
-            f"changed. It is asked again in {_PAUSE_SECONDS:.0f} seconds."
+            f"changed. The next attempt is in {_PAUSE_SECONDS:.0f} seconds."
         )
 
     def _refuse_silent(self) -> None:
-        """Raise the error of a journal that did not answer a moment ago; after a pause one request is
-        tried.
-        """
+        """Raise the last error of a journal that did not answer. After a pause, one request may try again."""
         with self._lock:
             if self._why is None:
                 return
@@ -111,36 +114,43 @@ class WebJournal(JournalReader):
 
 
 _REMEMBERED_SECONDS = 60.0
-"""Looking connections up takes longer than asking their journal, and one page asks again and again."""
+"""Time for which a journal's URL is reused. A look-up of connections takes longer than a query, and one page
+queries often.
+"""
 _LONGEST_SECONDS = 900.0
 _LOOKED_UP_AT_ONCE = 20
-"""Number of due connections that the page of all stores looks up; the others it believes once more. It looks
-up as many of those never looked up before: the more Airflow has looked up, the longer it takes for one.
+"""Number of due connections that one load of the page of all stores looks up. For other due connections, it
+reuses the known URLs. It looks up as many new connections as well: each look-up takes longer the more
+connections Airflow has looked up.
 """
 _LOOKING_SECONDS = 0.1
-"""Seconds after which no more connections are looked up that never were."""
-_NOT_YET = "Its connection was not looked up yet, as many were at once. Ask again in a moment."
+"""After this time, one load of the page looks up no further new connections."""
+_NOT_YET = "Its connection was not looked up yet, because there are many. Ask again in a moment."
 _OF_ANOTHER = (ProblemKind.NO_STORE, ProblemKind.JOURNAL)
-"""Answer for a store whose connection was not looked up: it may be in another journal."""
+"""Problems that may be false for a store whose connection was not looked up: the store may be in another
+journal.
+"""
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
-"""For all journals together, which are asked at the same time: one to take a connection, one to answer."""
+"""Longest wait for all journals together. They are queried at the same time: each may use half for the
+connection and half for the answer.
+"""
 
 REACH = (
-    "The API server has to reach the journal. One in PostgreSQL it reaches from anywhere; a file has to be "
-    "on the API server's host, and readable for its user."
+    "The API server must reach the journal. It reaches a journal in PostgreSQL from anywhere. A journal file "
+    "must be on the API server's host, and its user must be able to read it."
 )
 
 _addresses: dict[str, tuple[float, str]] = {}
-"""URLs by connection id, and until when each is believed."""
+"""By connection id: the time until which a URL is reused, and the URL."""
 _looked_up: set[str] = set()
-"""Ids of connections, also of those that were not found."""
+"""Ids of connections that were looked up, found or not."""
 
 
 def journal_of(conn_id: str) -> JournalReader:
     """Return the journal that a store's connection names.
 
-    :raises BadInputError: there is no such connection, or it names no journal that could be.
+    :raises BadInputError: there is no such connection, or its journal's URL is not valid.
     """
     until, url = _addresses.get(conn_id, (0.0, ""))
     _looked_up.add(conn_id)
@@ -166,7 +176,9 @@ def _reader(url: str) -> JournalReader:
 
 
 def _believed(conn_ids: Iterable[str]) -> Mapping[str, str]:
-    """Return the URLs that are due to be looked up, and aren't now: those that came due last."""
+    """Return the URLs that are due for a look-up but are reused once more. The oldest ones are looked up
+    first.
+    """
     now = time.monotonic()
     due = sorted((_addresses[conn_id][0], conn_id) for conn_id in conn_ids if conn_id in _addresses)
     late = [(until, conn_id) for until, conn_id in due if until <= now]
@@ -178,7 +190,7 @@ def _believed(conn_ids: Iterable[str]) -> Mapping[str, str]:
 
 
 def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
-    """Return one line for each store; each journal is asked once, all at the same time."""
+    """Return one line for each store. Each journal is queried once, all at the same time."""
     names: dict[JournalReader, list[str]] = {}
     unknown = []
     older = _believed(conn_ids)
@@ -229,7 +241,9 @@ def _late(reader: JournalReader, names: Sequence[str], now_ms: int) -> StoresAns
 
 
 def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """Return a route that runs in one of these threads. While all are taken it waits without one."""
+    """Return a route that runs in a thread of this module. While all threads are taken, the request waits
+    without a thread.
+    """
 
     @wraps(work)
     async def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -239,7 +253,7 @@ def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 
 
 def all_at_once(works: list[Callable[[], T]], limit_seconds: float) -> list[T | None]:
-    """Return the results of all calls in their order; None for those that are not done in time."""
+    """Return the results of all calls in their order; None for a call that isn't done in time."""
     if len(works) == 1:
         return [works[0]()]
     futures: list[Future[T]] = [_of_journals.submit(work) for work in works]

@@ -1,4 +1,4 @@
-"""The plugin, which every Airflow process loads: it imports FastAPI only where an app is asked for."""
+"""The plugin. Every Airflow process loads it, so it imports FastAPI only when an app is requested."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from airflow.plugins_manager import AirflowPlugin
 from storage_engine.links import CONSOLE_PATH, URL_PREFIX
 
 VIEWS_SINCE = (3, 3, 2)
-"""Airflow's version that keeps a page's address while one moves about in it."""
+"""First Airflow version that keeps a page's address while a user moves within the page."""
 
 _CONSOLE = f"{URL_PREFIX}{CONSOLE_PATH}/".removeprefix("/")
-"""Without a slash before it: Airflow itself may be served below a path."""
+"""The path has no slash at its beginning, because Airflow itself may be served below a path."""
 _ICON = f"{_CONSOLE}static/icon.svg"
 _ICON_DARK = f"{_CONSOLE}static/icon-dark.svg"
 
 
 class StorageEnginePlugin(AirflowPlugin):
-    """Serves the console, and the reports of runs, to who may read the DAGs that they are about."""
+    """Serves the console and the reports of runs. A user needs the right to read their DAGs."""
 
     name = "storage_engine"
 

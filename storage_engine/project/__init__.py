@@ -1,1 +1,1 @@
-"""Puts a runnable project in place, and runs it on this machine: ``init`` and ``up``."""
+"""Creates a runnable project, and runs it on this machine: ``init`` and ``up``."""

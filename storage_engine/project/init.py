@@ -1,6 +1,6 @@
-"""Puts a project in place: DAGs, Spark entry points, suites, Airflow's settings and the connections.
+"""Creates a project: DAGs, Spark entry points, suites, Airflow's settings and the connections.
 
-Writes only into the directory it is given, and never over a file that a person may have changed.
+It writes only into the given directory, and never over a file that a person may have changed.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from storage_engine.spark.session import has_java
 
 SPARK_CONNECTION = "spark_default"
 _OWN_CONNECTION = "storage_engine_spark"
-"""Made where the other id is Airflow's, which points at a YARN cluster that nobody has."""
+"""Id of a new connection if Airflow's own connection has the usual id. Airflow's own names a YARN cluster
+that usually doesn't exist.
+"""
 SAME_PROOF = "the tasks archive and measure consumer lag by themselves, with the same proof"
 
 
 @dataclass(frozen=True, slots=True)
 class SparkProposal:
-    """Where a store's heavy work is to run.
+    """The proposed place for a store's heavy work.
 
-    :param conn_id: that the store's connection names; None: none.
-    :param is_new: the connection has to be made.
+    :param conn_id: id of the Spark connection for the store's connection; None: no Spark.
+    :param is_new: whether the connection has to be created.
     :param text: where each kind of work runs, or why there is no Spark.
     """
 
@@ -53,12 +55,12 @@ class SparkProposal:
 def propose_spark(named: str | None, usable: Collection[str], taken: Collection[str]) -> SparkProposal:
     """Propose a Spark connection.
 
-    :param named: by a person; "": none is wanted; None: nothing was said.
-    :param usable: ids of connections of the type spark, without Airflow's own that no person has changed.
-    :param taken: ids of all connections that were looked for and are there.
+    :param named: id that a person named; "": no Spark is wanted; None: the person named nothing.
+    :param usable: ids of connections of the type spark, without Airflow's own unchanged connection.
+    :param taken: ids of the existing connections among those that were looked for.
     """
     if named == "":
-        return SparkProposal(None, False, f"No Spark, as you say: {SAME_PROOF}.")
+        return SparkProposal(None, False, f"No Spark, as you chose: {SAME_PROOF}.")
     if named is None and (missing := spark_missing()):
         return SparkProposal(None, False, f"No Spark: {missing}. Until then {SAME_PROOF}.")
     new = (
@@ -69,27 +71,29 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
         conn_id,
         conn_id not in taken and conn_id not in usable,
         f"Archive and consumer lag run as Spark jobs by the connection {conn_id}: large ones, from "
-        f"{SETTINGS['spark_from'].empty} on. Less work the tasks do by themselves, with the same proof. The "
-        "field spark_from sets another limit; 0: all work.",
+        f"{SETTINGS['spark_from'].empty} on. Smaller jobs run in the tasks themselves, with the same proof. "
+        "The "
+        "field spark_from sets another limit. With 0, all work runs in Spark.",
     )
 
 
 def spark_definition(conf: Mapping[str, str]) -> dict[str, object]:
-    """Return a connection for Spark on the worker's own machine, as ``airflow connections import`` takes it.
+    """Return a connection for Spark on the worker's own machine, in the format of ``airflow connections
+    import``.
 
-    :param conf: settings of Spark, such as ``spark.eventLog.dir``.
+    :param conf: settings for Spark, such as ``spark.eventLog.dir``.
     """
     definition: dict[str, object] = {"conn_type": "spark", "host": "local[*]"}
     return {**definition, "extra": json.dumps(dict(conf))} if conf else definition
 
 
 def wrapped(text: str) -> str:
-    """Return a text for a terminal, without breaking what is to be typed."""
+    """Return a text wrapped for a terminal. Commands in it are not broken."""
     return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def spark_missing() -> str:
-    """Return why no Spark can start here, with what installs it; "" where one can."""
+    """Return why no Spark can start here, and the command that installs it; "" if Spark can start."""
     if not SPARK.is_installed:
         return f"Spark isn't installed here. {SPARK.install}, and run this again"
     pair = SparkPair.installed()
@@ -109,16 +113,18 @@ OLDER_DAGS = {
     "storage_forced_cleanup": "storage_forced_cleanup__{store}",
     "storage_flush_checkpoint": "storage_monitor__{store}",
 }
-"""By the ids of DAGs before each store had its own: which of today's do their work."""
+"""By the id of an older DAG, from before each store had its own DAGs: the present DAG that does its work."""
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
 _WORKERS = 10
-"""Tasks at one time: more than the nine that a store keeps at most while it hangs. Each takes 27 MiB."""
+"""The highest number of tasks at the same time. A hanging store blocks at most nine tasks, so this is more.
+Each task takes 27 MiB.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Places in a project directory, which is also its AIRFLOW_HOME."""
+    """Paths in a project directory, which is also its AIRFLOW_HOME."""
 
     home: Path
 
@@ -148,12 +154,12 @@ class Project:
 
     @property
     def store_root(self) -> str:
-        """The root that the store's connection was created with."""
+        """The root in the store's connection, as the project was created with it."""
         return str(json.loads(self.connections[STORE_CONNECTION]["extra"])["root"])
 
     @property
     def connections(self) -> dict[str, dict[str, Any]]:
-        """The connections that it was created with, by their ids."""
+        """The connections with which the project was created, by id."""
         found: dict[str, dict[str, Any]] = json.loads(self.connections_file.read_text())
         return found
 
@@ -162,7 +168,7 @@ class Project:
         return f"sqlite:///{self.home / 'journal.db'}"
 
     def made_by_us(self) -> tuple[Path, ...]:
-        """Everything that ``init`` and Airflow write into the directory."""
+        """Return every path that ``init`` and Airflow write in the directory."""
         names = (
             *_TREES,
             _SETTINGS_FILE,
@@ -191,21 +197,21 @@ def init_project(
     spark_conf: Mapping[str, str] = MappingProxyType({}),
     older_dag_ids: bool = False,
 ) -> Project:
-    """Create a project that Airflow can run as it is.
+    """Create a project that Airflow can run without changes.
 
-    :param directory: where to put it; created when missing.
-    :param store_root: the broker's storePathRootDir, for the connection; a placeholder when None.
+    :param directory: directory of the project. It is created if it is missing.
+    :param store_root: the broker's storePathRootDir, for the connection; None: a placeholder.
     :param time_zone: the zone in which the broker reads ``deleteWhen``.
-    :param fields: others of the store's connection.
-    :param older_dag_ids: let runs in flight end under the ids of :data:`OLDER_DAGS`.
-    :raises BadInputError: when the directory already holds one of the files.
+    :param fields: further fields of the store's connection.
+    :param older_dag_ids: add DAGs with the ids of :data:`OLDER_DAGS`, under which active runs can end.
+    :raises BadInputError: the directory already has one of the files.
     """
     project = Project(directory.resolve())
     taken = [p for p in (*(project.home / t for t in _TREES), project.settings_file) if p.exists()]
     if taken:
         raise BadInputError(
-            f"{project.home}: expected an empty place for a project, found {taken[0].name}. "
-            "Nothing was written. Choose another directory, or remove that one's project first."
+            f"{project.home}: expected no project in this directory, found {taken[0].name}. Nothing was "
+            "written. Choose another directory, or remove this project first."
         )
     make_dirs(project.home)
     for tree in _TREES:
@@ -229,7 +235,7 @@ def init_project(
 
 
 def next_steps(project: Project, *, store_is_known: bool) -> str:
-    """Return the next steps in a new project."""
+    """Return a text about a new project and the next steps."""
     edit = (
         ""
         if store_is_known
@@ -243,15 +249,15 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         "                    storage_validate_rows__STORE, storage_retention_report__STORE (in Spark)\n"
         "  plugins/          the console, where the provider's wheel isn't installed\n"
         "  spark_jobs/       what spark-submit runs\n"
-        "  expectations/     what a store is validated against\n"
+        "  expectations/     the rules by which a store is validated\n"
         f"  {_SETTINGS_FILE}       Airflow's settings; [storage_engine] lists the stores\n"
         f"  {_CONNECTIONS_FILE}  the connections: {', '.join(project.connections)}\n"
         f"{edit}\n"
-        "Start an Airflow of its own, on the loopback address, until Ctrl-C:\n"
+        "Start a separate Airflow for this project, on the loopback address, until Ctrl-C:\n"
         "  ",
         Command("up", quote(str(project.home))),
         f"\n\n{wrapped(propose_spark(None, (), ()).text)}\n\n"
-        "Or use an Airflow that you have; this project isn't needed then:\n"
+        "Or use your own Airflow. Then you don't need this project:\n"
         "  ",
         Command("init --airflow"),
         "\n\n",
@@ -265,22 +271,22 @@ def _older_dags(project: Project) -> str:
     listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
     file = project.home / "dags" / _OLDER_DAG_IDS
     runs = (
-        f"Runs in flight end under their old ids, which {file} has. Remove it then.\n"
+        f"Active runs end under their old ids, from {file}. Remove this file after that.\n"
         if file.exists()
-        else Text("To let a run in flight end under its old id: ", Command("init", "--older-dag-ids"), "\n")
+        else Text("To let an active run end under its old id: ", Command("init", "--older-dag-ids"), "\n")
     )
-    told = f"Older DAGs, from before each store had its own, and those that do their work now:\n{listed}"
+    told = f"DAGs from before each store had its own DAGs, and the DAGs that do their work now:\n{listed}"
     return told + runs
 
 
 def store_fields(
     store_root: Path | None, broker_conf: Path | None, time_zone: str | None, *, is_here: bool = True
 ) -> dict[str, Any]:
-    """Return the fields of a store's connection; a placeholder where no store is given.
+    """Return the fields of a store's connection; with a placeholder if no store is given.
 
-    Airflow's form for editing shows only the fields that a connection has, so it gets all of them.
+    Airflow's form for editing shows only the fields that a connection has. So the connection gets all fields.
 
-    :param is_here: the store is on this host, where links and the kind of its files can be looked at.
+    :param is_here: whether the store is on this host, so that its links and files can be read.
     """
     # A command's help needs none of what this imports.
     from storage_engine.brokers import broker_of, default_broker
@@ -308,7 +314,9 @@ def store_definition(fields: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _settings(project: Project) -> str:
-    """Airflow's settings that differ from its defaults; it keeps to the loopback address."""
+    """Return the settings of Airflow that differ from its defaults. This Airflow uses only the loopback
+    address.
+    """
     address = "http://127.0.0.1:8080"
     settings = configparser.RawConfigParser()
     settings.read_dict(

@@ -1,7 +1,7 @@
-"""Puts a store into an Airflow that is there: DAG files and one option, and never over a person's change.
+"""Adds a store to an existing Airflow: DAG files and one option. It never overwrites a person's change.
 
-All changes are known before the first one is made, so that a person can look at them. Made twice, the second
-time changes nothing.
+All changes are computed before the first one is made, so a person can look at them first. A second time, it
+changes nothing.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ SECTION, STORES = "storage_engine", "stores"
 EDGE_EXECUTOR = "airflow.providers.edge3.executors.EdgeExecutor"
 TEST_VARIABLE = "AIRFLOW__CORE__TEST_CONNECTION"
 TEST_IS_OFF = "Testing connections is disabled in Airflow configuration."
-"""Airflow's answer to where it is."""
+"""Airflow's answer in the form's test if testing connections is off."""
 
 _READABLE = 0o644
-"""Of a new DAG file: Airflow's processes may run as another user than who sets it up."""
+"""Mode of a new DAG file. Airflow's processes may run as another user than the person who sets it up."""
 _OURS = re.compile(rb"# Written by storage-engine init [^\n]*; sha256 ([0-9a-f]{64})\. [^\n]*\n")
-"""First line of a DAG file that is ours, with the hash of the rest."""
+"""First line of our DAG files. It has the hash of the rest of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnAirflow:
-    """An Airflow's description of itself.
+    """Facts about an Airflow.
 
-    :param dags_folder: where it reads DAG files from.
-    :param stores: the option that lists the stores, as it is in effect.
-    :param by_environment: variables by which the environment sets options, whatever the file has.
-    :param executor: the option ``executor``, as it is in effect.
-    :param has_edge: the packages that edge workers need are installed.
-    :param serves_edge: its API server serves edge workers.
-    :param address: of its API server, as other hosts know it; "": it names none.
-    :param may_test: whether it tests connections.
-    :param connections: ids of those that were asked for, and are there.
-    :param spark_connections: ids of those of the type spark, without Airflow's own that no person has
-        changed.
+    :param dags_folder: folder from which it reads DAG files.
+    :param stores: the effective value of the option that lists the stores.
+    :param by_environment: environment variables that set options. They win over the settings file.
+    :param executor: the effective value of the option ``executor``.
+    :param has_edge: whether the packages for edge workers are installed.
+    :param serves_edge: whether its API server serves edge workers.
+    :param address: address of its API server, as other hosts know it; "": the settings name none.
+    :param may_test: whether it allows tests of connections.
+    :param connections: ids of the existing connections among those that were looked for.
+    :param spark_connections: ids of connections of the type spark, without Airflow's own unchanged
+        connection.
     """
 
     home: Path
@@ -68,7 +68,7 @@ class OwnAirflow:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of Airflow's settings, and the value that it needs."""
+    """An option of Airflow's settings, with the needed value."""
 
     section: str
     name: str
@@ -76,7 +76,7 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """Return the variable by which an environment sets it, and wins over the file."""
+        """Return the environment variable for this option. It wins over the file."""
         return f"AIRFLOW__{self.section}__{self.name}".upper()
 
 
@@ -84,7 +84,7 @@ class Option:
 class FileChange:
     """Change of one file.
 
-    :param before: its present content; None: there is no such file.
+    :param before: present content of the file; None: the file doesn't exist.
     """
 
     path: Path
@@ -97,7 +97,9 @@ class FileChange:
 
     @property
     def text(self) -> str:
-        """Return the change for a person; of settings only the lines that differ, as others may be secret."""
+        """Return the change as text for a person. For settings, it has only the changed lines, because other
+        lines may be secret.
+        """
         if self.before is None:
             return f"new      {self.path}"
         if self.is_of_dag:
@@ -108,9 +110,9 @@ class FileChange:
 
 
 def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, ...]:
-    """Return the change of the settings file; empty: none is needed.
+    """Return the change of the settings file; empty: no change is needed.
 
-    :raises BadInputError: Airflow would not start with the file as it is.
+    :raises BadInputError: Airflow can't start with the present file.
     """
     path = airflow.settings_file
     before = path.read_bytes()
@@ -121,7 +123,8 @@ def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, 
         after = with_option(after, it.section, it.name, it.value)
         if parsed(after, path).get(it.section, it.name) != it.value:
             raise BadInputError(
-                f"{path}: can't set {it.name} of [{it.section}] in it. Nothing was changed. Set "
+                f"{path}: can't set the option {it.name} of [{it.section}] in this file. Nothing was "
+                "changed. Set "
                 f"{it.variable}={it.value} in the environment of Airflow instead.",
                 page=PAGE,
             )
@@ -129,10 +132,10 @@ def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, 
 
 
 def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | None = None) -> str:
-    """Return the option that lists the stores with one more.
+    """Return the option that lists the stores, with one more store.
 
-    :param default: its default; used where there is no such connection.
-    :param queue: of the edge worker that sees its disk; None: another worker does.
+    :param default: the default of the option. It is left out if no such connection exists.
+    :param queue: queue of the edge worker that sees the store's disk; None: another kind of worker sees it.
     """
     without = default if default not in airflow.connections and default != conn_id else ""
     places = {} if queue is None else {"queue": queue, "executor": EDGE_EXECUTOR.rpartition(".")[2]}
@@ -140,7 +143,7 @@ def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | No
 
 
 def edge_options(airflow: OwnAirflow) -> tuple[Option, ...]:
-    """Return the settings that an Airflow needs so that edge workers get their tasks."""
+    """Return the settings with which edge workers get their tasks."""
     # Those of teams stand behind, each team's with a name.
     common, *of_teams = airflow.executor.split(";")
     listed = [name.strip() for name in common.split(",")]
@@ -151,9 +154,9 @@ def edge_options(airflow: OwnAirflow) -> tuple[Option, ...]:
 
 
 def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
-    """Return which DAG files are new or renewed.
+    """Return the DAG files that are new or renewed.
 
-    :raises BadInputError: one is there that isn't ours, or that a person has changed; names all of them.
+    :raises BadInputError: a file isn't ours, or a person has changed it. The error names all such files.
     """
     sources = sorted(project_path("dags").glob("*.py"))
     if older_dag_ids:
@@ -169,23 +172,25 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
     ]
     if others:
         raise BadInputError(
-            f"{folder}: expected no DAG files under these names, or those of an earlier init as it wrote "
-            f"them, found others: {', '.join(others)}. Nothing was changed. Rename or remove them first.",
+            f"{folder}: expected no DAG files with these names, or unchanged files of an earlier init, found "
+            f"other files: {', '.join(others)}. Nothing was changed. Rename or remove them first.",
             page=PAGE,
         )
     return tuple(it for it in changes if it.before != it.after)
 
 
 def make(changes: Sequence[FileChange]) -> tuple[Path, ...]:
-    """Make changes; each file is replaced at once, and what a person had in it is kept beside it.
+    """Make the changes. Each file is replaced in one step. Changed settings files are also kept as copies
+    beside the new ones.
 
     :return: the copies of the earlier files.
-    :raises BadInputError: a file isn't as it was looked at.
+    :raises BadInputError: a file has changed since it was read.
     """
     for change in changes:
         if _read(change.path) != change.before:
             raise BadInputError(
-                f"{change.path}: expected it as it was a moment ago, found it changed. Nothing was changed. "
+                f"{change.path}: expected the content of a moment ago, found that the file was changed. "
+                "Nothing was changed. "
                 "Run the command again.",
                 page=PAGE,
             )
@@ -218,7 +223,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _marked(content: bytes) -> bytes:
-    """Return a DAG file with a first line by which it is known again."""
+    """Return a DAG file with a first line that marks it as ours."""
     digest = hashlib.sha256(content).hexdigest()
     said = (
         f"# Written by storage-engine init {__version__}; sha256 {digest}. Renewed while it is unchanged.\n"
@@ -245,28 +250,29 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 PAGE = "airflow"
-"""Page of the documentation on setting up an Airflow."""
+"""Page of the documentation on how to set up an Airflow."""
 
 
 def parsed(text: str, path: Path) -> configparser.ConfigParser:
-    """Return a settings file as Airflow reads it.
+    """Return a settings file, parsed as Airflow parses it.
 
-    :raises BadInputError: Airflow would not start with it; names the line.
+    :raises BadInputError: Airflow can't start with the file. The error names the line.
     """
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(text, source=str(path))
     except configparser.DuplicateSectionError as error:
         raise BadInputError(
-            f"{path}, line {error.lineno}: expected the section [{error.section}] once, found it again. No "
-            "Airflow starts with it. Nothing was changed. Move the options of the second one into the first "
-            "one, and remove it.",
+            f"{path}, line {error.lineno}: expected the section [{error.section}] once, found it twice. "
+            "Airflow can't start with this file. Nothing was changed. Move the options of the second section "
+            "into the first one, and remove the second one.",
             page=PAGE,
         ) from None
     except configparser.DuplicateOptionError as error:
         raise BadInputError(
             f"{path}, line {error.lineno}: expected the option {error.option} of [{error.section}] once, "
-            "found it again. No Airflow starts with it. Nothing was changed. Remove one of the two.",
+            "found it twice. Airflow can't start with this file. Nothing was changed. Remove one of the two "
+            "lines.",
             page=PAGE,
         ) from None
     except configparser.Error as error:
@@ -275,9 +281,9 @@ def parsed(text: str, path: Path) -> configparser.ConfigParser:
 
 
 def with_option(text: str, section: str, option: str, value: str) -> str:
-    """Return a settings file in which an option has a value; its section is made where there is none.
+    """Return a settings file in which an option has a value. If the section is missing, it is added.
 
-    :param text: that :func:`parsed` can read.
+    :param text: text of the settings file, which :func:`parsed` can read.
     """
     lines = text.splitlines(keepends=True)
     said = f"{option} = {value}\n"
@@ -297,13 +303,14 @@ def with_option(text: str, section: str, option: str, value: str) -> str:
 
 
 def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -> str:
-    """Return the option ``stores`` with one more store, unless it is there.
+    """Return the option ``stores`` with one more store. If the store is in it already, it isn't added again.
 
-    :param listed: as :func:`~storage_engine.hooks.configured_stores.configured_stores` reads it.
-    :param without: its default where there is no connection; "": nothing.
-    :param places: the parts of the store's entry on where its tasks run, such as ``queue``; it gets these
+    :param listed: present value, in the format of
+        :func:`~storage_engine.hooks.configured_stores.configured_stores`.
+    :param without: default id to leave out, because it has no connection; "": leave out nothing.
+    :param places: fields of the store's entry about where its tasks run, such as ``queue``, with their
         values.
-    :raises BadInputError: it is no list of stores.
+    :raises BadInputError: the value isn't a list of stores.
     """
     if listed.lstrip().startswith("["):
         try:
@@ -312,7 +319,7 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
         except (ValueError, TypeError, KeyError):
             raise BadInputError(
                 "[storage_engine] stores: expected a JSON list of objects with conn_id, found another text. "
-                "Nothing was changed. Correct it first.",
+                "Nothing was changed. Correct the option first.",
                 page=PAGE,
             ) from None
     else:

@@ -1,4 +1,4 @@
-"""Runs a project's Airflow until a person ends it."""
+"""Runs a project's Airflow until a person stops it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TIMEOUT_SECONDS = 30
 class ApiError(StorageEngineError):
     """Airflow's API could not be reached or refused a call.
 
-    :param status: HTTP status; None when there was no answer.
+    :param status: HTTP status; None: there was no answer.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -46,16 +46,16 @@ class ApiError(StorageEngineError):
 
 @dataclass(frozen=True, slots=True)
 class AirflowApi:
-    """A client of one API server; ``token`` is None for the few public calls."""
+    """A client of one API server. ``token`` is None for the few public calls."""
 
     address: str
     token: str | None
 
     @classmethod
     def log_in(cls, address: str, user: str, password: str) -> Self:
-        """Get a token for ``user``.
+        """Log in as ``user``, and return a client with the token.
 
-        :raises ApiError: when the server refuses the login.
+        :raises ApiError: the server refuses the login.
         """
         answer = cls(address, None).post("/auth/token", {"username": user, "password": password})
         return cls(address, answer["access_token"])
@@ -67,7 +67,9 @@ class AirflowApi:
         return self._call("POST", path, body)
 
     def add_connection(self, conn_id: str, definition: dict[str, Any]) -> None:
-        """Create a connection; one that is there already stays as it is, for a person may have edited it."""
+        """Create a connection. An existing connection stays unchanged, because a person may have edited
+        it.
+        """
         try:
             self.post("/api/v2/connections", {"connection_id": conn_id, **definition})
         except ApiError as error:
@@ -102,7 +104,7 @@ _READY_SECONDS = 180.0
 
 
 class Interrupted(BaseException):
-    """A person or the system asked us to end; not an error, and not to be caught as one."""
+    """A person or the system asked this process to end. This is no error, and must not be caught as one."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)
@@ -112,8 +114,9 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and a closed terminal into `Interrupted`, once; later ones are ignored so
-    that the clean-up which the first one starts is not itself torn."""
+    """Raise `Interrupted` once, at Ctrl-C, SIGTERM or a closed terminal. Later signals are ignored, so that
+    they don't interrupt the clean-up.
+    """
     watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -130,9 +133,9 @@ def interruptible() -> Iterator[None]:
 
 
 class LocalAirflow:
-    """The four components of one project; a context manager that stops them however it is left.
+    """The four components of one project's Airflow. This context manager stops them, however its block ends.
 
-    :param port: a free port of the loopback address; wins over the one in the project's settings.
+    :param port: a free port of the loopback address. It wins over the port in the project's settings.
     """
 
     def __init__(self, project: Project, port: int, say: Callable[[str], None]) -> None:
@@ -172,10 +175,12 @@ class LocalAirflow:
             time.sleep(1)
 
     def check_alive(self) -> None:
-        """Raise StorageEngineError, with the end of its log, if a component has ended."""
+        """Check that all components run. If one has ended, raise StorageEngineError with the end of its
+        log.
+        """
         for name in self._tree.ended():
             raise StorageEngineError(
-                f"Airflow's {name} ended although it should run on. Its log {self._log(name)} ends:\n"
+                f"Airflow's {name} ended unexpectedly. Its log {self._log(name)} ends:\n"
                 f"{_tail(self._log(name))}"
             )
 
@@ -219,10 +224,10 @@ class LocalAirflow:
 
 
 def component_environment(project: Project) -> dict[str, str]:
-    """The environment of a project's Airflow: the caller's, without anything meant for another Airflow.
+    """Return the environment for a project's Airflow: the caller's environment, without variables for another
+    Airflow.
 
-    The interpreter's own scripts come first on PATH, so that ``spark-submit`` is the one that belongs
-    to this installation.
+    The interpreter's own scripts come first on PATH, so ``spark-submit`` is the one of this installation.
     """
     environment = {
         name: value
@@ -240,14 +245,15 @@ def component_environment(project: Project) -> dict[str, str]:
 
 
 _PYTHONS_OWN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
-"""Without the latter, what one process compiles no other compiles again: a third of a demo's processor
-time where the packages lie there uncompiled."""
+"""Variables that are removed. PYTHONDONTWRITEBYTECODE would make each process compile the same modules again.
+That takes a third of a demo's processor time if the packages aren't compiled.
+"""
 
 _AIRFLOW = [sys.executable, "-m", "airflow"]
 
 
 def _password(passwords_file: Path, user: str) -> str:
-    """The password of ``user``, chosen at random the first time."""
+    """Return the password of ``user``. It is chosen at random the first time."""
     if passwords_file.exists():
         return str(json.loads(passwords_file.read_text())[user])
     password = secrets.token_urlsafe(12)
@@ -270,7 +276,7 @@ def _tail(path: Path, lines: int = 15) -> str:
 
 RESERVED_HOURS = 72
 _ARCHIVE = ("sample/rocketmq-store.tar.xz", "tests/fixtures/rocketmq/clean-stop.tar.xz")
-"""Its names in the wheel and in a checkout."""
+"""Paths of the sample in the wheel and in a checkout."""
 _OLD_SEGMENTS = 5
 _DAYS_OLD = 10
 
@@ -279,8 +285,8 @@ _DAYS_OLD = 10
 class SampleStore:
     """An unpacked sample.
 
-    :param root: its storePathRootDir.
-    :param old: segments that are past their reserved time, oldest first.
+    :param root: the sample's storePathRootDir.
+    :param old: segments older than the reserved time, oldest first.
     """
 
     root: Path
@@ -289,10 +295,10 @@ class SampleStore:
 
 
 def unpack_sample_store(directory: Path) -> SampleStore:
-    """Unpack the sample into ``directory/store`` and date its oldest segments back.
+    """Unpack the sample into ``directory/store``, and make its oldest segments older.
 
-    Only modification times are set, since a broker tells a segment's age by nothing else; no byte of
-    what the broker wrote is touched. The other segments are as old as the unpacking.
+    Only modification times are changed, because a broker computes a segment's age from nothing else. The
+    broker's bytes stay as they are. The other segments get the present time.
     """
     with tarfile.open(project_path(*_ARCHIVE)) as archive:
         archive.extractall(directory, filter="data")
@@ -310,7 +316,9 @@ def unpack_sample_store(directory: Path) -> SampleStore:
 
 
 def _broker_conf(root: Path) -> str:
-    """Every hour is a deleteWhen hour, so that the sample's window is open whenever somebody looks."""
+    """Return the sample's broker.conf. Every hour is a deleteWhen hour, so the sample's window is always
+    open.
+    """
     hours = ";".join(f"{hour:02}" for hour in range(24))
     return (
         "brokerClusterName=DefaultCluster\n"
@@ -327,9 +335,10 @@ LOCK_FILE = ".storage-engine.lock"
 
 @contextmanager
 def directory_lock(directory: Path) -> Iterator[None]:
-    """Hold ``directory``, creating it when missing; the lock ends with the process at the latest.
+    """Lock ``directory`` for this block. A missing directory is created. The lock ends with the process at
+    the latest.
 
-    :raises BadInputError: when another process holds it.
+    :raises BadInputError: another process has locked it.
     """
     make_dirs(directory)
     with (directory / LOCK_FILE).open("w") as lock:
@@ -337,8 +346,8 @@ def directory_lock(directory: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BadInputError(
-                f"{directory}: expected an idle project, found another demo or up running in it. End that "
-                "one first, or name another directory."
+                f"{directory}: expected an idle project, found another demo or up running in it. Stop that "
+                "process first, or name another directory."
             ) from None
         yield
 
@@ -347,14 +356,14 @@ _PREFERRED_PORT = 8080
 
 
 def up(directory: Path, say: Callable[[str], None]) -> int:
-    """Start Airflow for the project in ``directory`` and wait for Ctrl-C.
+    """Start Airflow for the project in ``directory``, and wait for Ctrl-C.
 
-    A missing project is created, with the sample store and the connection to it; one that is there is
-    started again as it was left, with whatever was changed in it.
+    If the project is missing, it is created with the sample store and its connection. An existing project is
+    started again with all changes that were made in it.
 
-    :param say: receives progress and, once Airflow is ready, address and login.
+    :param say: function that gets progress messages. When Airflow is ready, it also gets address and login.
     :return: exit status: 0 after Ctrl-C, 128 + signal number after another signal.
-    :raises StorageEngineError: when Airflow does not start or one of its components ends.
+    :raises StorageEngineError: Airflow doesn't start, or one of its components ends.
     """
     try:
         with interruptible(), directory_lock(directory):
@@ -374,7 +383,9 @@ def up(directory: Path, say: Callable[[str], None]) -> int:
 
 
 def free_port(preferred: int = _PREFERRED_PORT) -> int:
-    """Return the preferred port of the loopback address, or any free one where it is taken; 0: any."""
+    """Return a free port of the loopback address: the preferred one, or another one if that is taken. 0: any
+    port.
+    """
     for port in (preferred, 0):
         with socket.socket() as probe:
             # A port that an ended server left in TIME_WAIT is free; one that is listened on is not.
@@ -385,7 +396,7 @@ def free_port(preferred: int = _PREFERRED_PORT) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise BadInputError(
-        "127.0.0.1: expected a free port, found none. Nothing was started. End something that listens there."
+        "127.0.0.1: expected a free port, found none. Nothing was started. Stop a program that listens there."
     )
 
 
@@ -406,12 +417,12 @@ MARK = "STORAGE_ENGINE_PROCESS_TREE"
 _KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 
 _ASK_SECONDS = 8.0
-"""Time that a component has to end by itself; a scheduler would wait for its running tasks."""
+"""Seconds in which a component has to end by itself. A scheduler would wait for its running tasks."""
 _KILL_SECONDS = 10.0
 
 
 class ProcessTree:
-    """Some processes and everything they start."""
+    """Processes that we started, and all processes that these started."""
 
     def __init__(self) -> None:
         self._mark = uuid.uuid4().hex
@@ -425,7 +436,7 @@ class ProcessTree:
         log: Path,
         stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
-        """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches only us."""
+        """Start ``command`` in its own session, so that a terminal's Ctrl-C reaches only us."""
         with log.open("ab") as output:
             self._started[name] = subprocess.Popen(
                 command,
@@ -445,11 +456,11 @@ class ProcessTree:
         return self._started.pop(name).wait()
 
     def ended(self) -> tuple[str, ...]:
-        """Names of started processes that are no longer running."""
+        """Return the names of started processes that no longer run."""
         return tuple(name for name, process in self._started.items() if process.poll() is not None)
 
     def living(self) -> list[psutil.Process]:
-        """Every process that carries our mark, whoever its parent is now."""
+        """Return every running process with our mark, whatever its present parent is."""
         found = []
         for pid in psutil.pids():
             if pid == os.getpid():
@@ -471,9 +482,9 @@ class ProcessTree:
                 process.send_signal(signal.SIGTERM)
 
     def stop(self, *, politely: bool = True) -> None:
-        """End every process of the tree: ask the started ones, then kill whatever is left.
+        """End every process of the tree. Ask the started processes, then kill the rest.
 
-        :param politely: give the started ones time to end by themselves.
+        :param politely: give the started processes time to end by themselves.
         """
         self.ask()
         self._wait_for_started(_ASK_SECONDS if politely else 0)

@@ -1,8 +1,9 @@
-"""Runs the suites on fact tables with Great Expectations and builds Data Docs that read offline.
+"""Runs the suites on fact tables with Great Expectations, and builds Data Docs that can be read offline.
 
-Importing this module imports Great Expectations, which takes seconds. Data Docs are our own page templates in
-front of its renderers, without a network: their text is escaped, since it has names that producers chose. The
-frame around it, and the blocks that need scripts (index table, tabs, collapsibles), are ours.
+Importing this module imports Great Expectations, which takes seconds. Data Docs use our own page templates in
+front of the renderers of Great Expectations, and need no network. Their text is escaped, because it contains
+names that producers chose. We replace the frame around the content, and the blocks that need scripts: index
+table, tabs, collapsibles.
 """
 
 from __future__ import annotations
@@ -72,15 +73,17 @@ _TEMPLATES = PackageLoader("storage_engine.quality", "templates/data_docs")
 
 
 _MARKUP = re.compile(r"<(?!/?(?:br|b|i|em|strong|code|pre)>)")
-"""The begin of whatever isn't one of the plain tags that templates of the renderers have."""
+"""The beginning of markup, except the plain tags that the renderers' own templates have."""
 
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z| UTC)")
-"""A moment as the renderers write it."""
+"""A time as the renderers write it."""
 
 
 class _CompiledTemplates(BytecodeCache):
-    """Templates that this process has compiled: Great Expectations makes an environment for each page."""
+    """Cache of compiled templates for this process. Great Expectations makes a new environment for each
+    page.
+    """
 
     def __init__(self) -> None:
         self._code: dict[str, bytes] = {}
@@ -97,7 +100,7 @@ _COMPILED = _CompiledTemplates()
 
 
 class _EscapingView:
-    """Escapes the markup that renderers pass on, whoever wrote it."""
+    """Escapes the markup in texts that renderers pass on, whatever their origin."""
 
     def __init__(self, **directories: Any) -> None:
         super().__init__(**directories)
@@ -134,12 +137,12 @@ class _EscapingView:
 
 
 def _as_elsewhere(text: str) -> str:
-    """Write the times in a text as everything else of this package does."""
+    """Write the times in a text in the format of this package."""
     return _TIME.sub(r"\1 \2Z", text)
 
 
 def _escaped(text: str) -> str:
-    """Escape markup; what was escaped before stays as it is."""
+    """Escape markup. Text that was escaped before stays as it is."""
     return html.escape(html.unescape(text))
 
 
@@ -148,11 +151,11 @@ class OfflinePageView(_EscapingView, DefaultJinjaPageView):  # type: ignore[misc
 
 
 class OfflineIndexPageView(_EscapingView, DefaultJinjaIndexPageView):  # type: ignore[misc]
-    """The site's start page."""
+    """The first page of the site."""
 
 
 def site_config() -> dict[str, object]:
-    """The Data Docs site, with our views."""
+    """Return the configuration of the Data Docs site, with our views."""
     page = {"module_name": __name__, "class_name": OfflinePageView.__name__}
     section = {"class_name": "DefaultSiteSectionBuilder", "view": page}
     return {
@@ -188,7 +191,9 @@ _Frame = Any
 
 
 class _Swallowed(logging.Handler):
-    """Keeps the first error of a file that is logged where it was caught; hands on all else."""
+    """Keeps the first file error that Great Expectations caught and logged. Passes on all other log
+    records.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,9 +209,11 @@ class _Swallowed(logging.Handler):
 
 @contextmanager
 def files_written(directory: Path) -> Iterator[None]:
-    """Raise as one error what keeps Great Expectations from writing into a directory, and log none of it.
+    """Run a block in which Great Expectations writes into a directory. If a file can't be written, raise one
+    error and log nothing.
 
-    :raises OSError: a file couldn't be written, as on a full disk; it names a file or the directory.
+    :raises OSError: a file couldn't be written, for example on a full disk. The error names the file or the
+        directory.
     """
     logger, swallowed = logging.getLogger(_LOGGER), _Swallowed()
     propagate, logger.propagate = logger.propagate, False
@@ -227,13 +234,15 @@ def files_written(directory: Path) -> Iterator[None]:
 
 
 def _named(error: OSError, directory: Path) -> OSError:
-    """Return an error with the path that it is about: a write to an open file tells none."""
+    """Return the error with a path. An error of a write to an open file names no file; then it gets the
+    directory.
+    """
     return OSError(error.errno, error.strerror or str(error), error.filename or str(directory))
 
 
 @cache
 def _metric(rule: Callable[[Rows], Verdicts]) -> str:
-    """Register ``rule`` as a row-wise metric on pandas, and on Spark.
+    """Register ``rule`` as a row-wise metric for pandas and for Spark.
 
     :return: the metric's name.
     """
@@ -254,25 +263,25 @@ def _metric(rule: Callable[[Rows], Verdicts]) -> str:
 
 
 class RowExpectation(MulticolumnMapExpectation):  # type: ignore[misc]
-    """Base of the expectations: every row counts, also one without a single value."""
+    """Base of the expectations. Every row counts, even a row in which no column has a value."""
 
     ignore_row_if: str = "never"
 
 
 def _registered(one: Expectation) -> type[RowExpectation]:
-    """Make a class of an expectation; Great Expectations finds it by its name from then on."""
+    """Make the class of an expectation. From then on, Great Expectations finds the class by its name."""
     content = {"__module__": __name__, "__doc__": one.rule.__doc__, "map_metric": _metric(one.rule)}
     return new_class(one.name, (RowExpectation,), exec_body=lambda body: body.update(content))
 
 
 CLASSES = {name: _registered(one) for name, one in EXPECTATIONS.items()}
-"""By the name that suites have for them."""
+"""Classes by the names that suites use."""
 
 
 def load_suite(directory: Path, name: str) -> ExpectationSuite:
     """Read one suite.
 
-    :raises BadInputError: there is no such file, or it isn't a suite.
+    :raises BadInputError: the file is missing, or it isn't a suite.
     """
     suite = read_suite(directory, name)
     try:
@@ -287,7 +296,7 @@ _BATCH = "whole"
 
 
 class RecordChecks(ValidationAction):  # type: ignore[misc]
-    """Action of the checkpoint that writes its outcome as our own :class:`CheckResult` rows."""
+    """Action of the checkpoint that writes the checkpoint's outcome as our own :class:`CheckResult` rows."""
 
     type: Literal["storage_engine_record_checks"] = "storage_engine_record_checks"
     path: str
@@ -309,13 +318,14 @@ def run_suites(
 ) -> tuple[CheckResult, ...]:
     """Check every fact table against the suite of its name.
 
-    :param tables: by suite name, those that were looked for: fact tables, or all DataFrames of Spark, where
-        expectations run then; a table without rows has nothing to check, and its checks say so.
+    :param tables: the tables that were collected, by suite name. They are fact tables, or all are DataFrames
+        of Spark, and then the expectations run in Spark. The checks of a table without rows say that there
+        was nothing to check.
     :param suites: directory with the suites' JSON.
-    :param directory: becomes the Great Expectations project; all that is in it is removed first, so it must
-        be of an earlier run.
-    :return: one row an expectation, in the order of :data:`SUITES`.
-    :raises OSError: the directory can't be written, as on a full disk.
+    :param directory: the directory of the Great Expectations project. Its contents are removed first, so it
+        must belong to an earlier run.
+    :return: one row for each expectation, in the order of :data:`SUITES`.
+    :raises OSError: the directory can't be written, for example on a full disk.
     """
     if directory.exists():
         shutil.rmtree(directory)
@@ -428,7 +438,9 @@ def _example(row: Mapping[str, Any]) -> str:
 
 
 def _raised(info: Mapping[str, Any]) -> str:
-    """Return the error that made an expectation impossible to evaluate; GX nests it by metric, or not."""
+    """Return the error for which an expectation could not be evaluated. The results may nest it by metric or
+    not.
+    """
     if info.get("raised_exception"):
         return f"could not be evaluated: {info.get('exception_message')}"
     nested = (value for value in info.values() if isinstance(value, Mapping))

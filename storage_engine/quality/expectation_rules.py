@@ -1,12 +1,15 @@
-"""The rules behind the expectations, the suites that name them, and runs of suites by the rules alone.
+"""The rules behind the expectations, the suites that name them, and runs of suites without Great
+Expectations.
 
-A rule is pure: it takes the columns that its expectation names, by name, and returns one boolean a row. They
-are arrays of NumPy or Series of pandas; those of the suites of rows may be Spark's as well. Text is "" and an
-offset is -1 where a fact table has nothing to say.
+A rule is pure. It takes the columns that its expectation names, and returns one boolean for each row. Columns
+are arrays of NumPy or Series of pandas. Rules in the suites of rows also take columns of Spark. A fact table
+has "" for a missing text, and -1 for a missing offset.
 
-The suites of ``expectations/`` name each expectation's columns. The JSON there is all that says what is
-expected of a fact table; a user may read and tighten it. Free of Great Expectations, since the rules judge
-without it as well: ``engine`` makes its classes of these.
+The suites in ``expectations/`` name the columns of each expectation. Their JSON alone decides what is
+expected of a fact table. A user may read it and make it stricter.
+
+This module doesn't import Great Expectations, because the rules also work without it. ``engine`` makes the
+classes of Great Expectations from these rules.
 """
 
 from __future__ import annotations
@@ -26,25 +29,25 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.report.validation import CheckResult, Status
 
 Rows = Any
-"""A table of facts: a :class:`FactTable`, or a DataFrame of pandas or of Spark, where there are any."""
+"""A table of facts: a :class:`FactTable`, or a DataFrame of pandas or Spark that has rows."""
 Verdicts = Any
-"""One boolean a row, as the columns have it."""
+"""One boolean for each row, in the type of the columns."""
 _NUMBERS = (int, float, np.number, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
 class FactTable:
-    """Facts as rows and as columns of NumPy: what the rules read without pandas.
+    """Facts as rows, and as NumPy columns that rules read without pandas.
 
-    :param rows: each with the same columns.
-    :param columns: that a rule reads, in its order; one may stand there twice.
+    :param rows: the rows, each with the same columns.
+    :param columns: the columns that a rule reads, in the rule's order. The same column may occur twice.
     """
 
     rows: tuple[Mapping[str, Any], ...]
     columns: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
-        """Return a column as an array. A number that isn't known is NaN, as in pandas."""
+        """Return a column as an array. An unknown number is NaN, as in pandas."""
         values = [row[name] for row in self.rows]
         known = [value for value in values if value is not None]
         if not all(isinstance(value, _NUMBERS) for value in known) or not known:
@@ -55,10 +58,10 @@ class FactTable:
 
 
 def named_by_offset(rows: Rows) -> Verdicts:
-    """A segment's name is 20 digits and its first frame carries that physical offset.
+    """Check that a segment's name is 20 digits, and that its first frame has this physical offset.
 
-    (``MappedFileQueue#load`` takes the offset from the name; ``CommitLog#checkMessageAndReturnSize``
-    compares nothing with it, so only the frame itself tells.)
+    ``MappedFileQueue#load`` takes the offset from the name, and ``CommitLog#checkMessageAndReturnSize``
+    doesn't compare it with the frame. So only the frame itself shows it.
 
     :param rows: name, first_frame_offset (-1: no message begins the file).
     """
@@ -71,7 +74,7 @@ def named_by_offset(rows: Rows) -> Verdicts:
 
 
 def back_to_back(rows: Rows) -> Verdicts:
-    """Each row begins where the row before it in its group ends; nothing has a negative start.
+    """Check that each row begins at the end of the previous row in its group, and that no start is negative.
 
     :param rows: group, start, end by position, in ascending order.
     """
@@ -92,7 +95,7 @@ def _follow(group: Iterable[object], start: Any, end: Any, counts: Iterable[bool
 
 
 def equal(rows: Rows) -> Verdicts:
-    """Both columns hold the same; a row whose second one is unknown ("" or -1) has nothing to compare.
+    """Check that both columns have the same value. A row passes if its second value is unknown ("" or -1).
 
     :param rows: expected, found by position.
     """
@@ -101,7 +104,7 @@ def equal(rows: Rows) -> Verdicts:
 
 
 def live_entries_at_or_above(rows: Rows) -> Verdicts:
-    """The first live entry, and what follows it, points at or above the log's min offset.
+    """Check that the first live entry and all later entries point to the log's min offset or above.
 
     :param rows: log_min_offset, first_live_offset (-1: every entry is dead), lowest_live_offset.
     """
@@ -113,7 +116,7 @@ def live_entries_at_or_above(rows: Rows) -> Verdicts:
 
 
 def within(rows: Rows) -> Verdicts:
-    """low ≤ first ≤ last ≤ high, where first and last are known (not -1).
+    """Check that low ≤ first ≤ last ≤ high. A row passes if first or last is unknown (-1).
 
     :param rows: low, first, last, high by position.
     """
@@ -122,7 +125,7 @@ def within(rows: Rows) -> Verdicts:
 
 
 def covered(rows: Rows) -> Verdicts:
-    """Archived rows cover [base_offset, end_offset) without gap.
+    """Check that archived rows cover [base_offset, end_offset) without a gap.
 
     :param rows: base_offset, end_offset, first_row_offset, last_row_end, row_bytes, gaps.
     """
@@ -135,10 +138,11 @@ def covered(rows: Rows) -> Verdicts:
 
 
 def one_interval(rows: Rows) -> Verdicts:
-    """Judge whether store and lake hold one interval: each range begins where the one before it ends.
+    """Check that store and lake together have one interval: each range begins at the end of the previous
+    range.
 
-    A range that is lost doesn't count, so the range behind a gap breaks the rule; one that a person
-    gave up (WARNING) does. What is unknown counts as lost.
+    A lost range isn't counted, so the range after the gap breaks the rule. A range that a person gave up
+    (WARNING) is counted. An unknown range is treated as lost.
 
     :param rows: log, start_offset, end_offset, where, status.
     """
@@ -147,7 +151,7 @@ def one_interval(rows: Rows) -> Verdicts:
 
 
 def not_lost(rows: Rows) -> Verdicts:
-    """No range is lost unless a person decided it. What is unknown counts as lost.
+    """Check that no range is lost, except by a person's decision. An unknown range is treated as lost.
 
     :param rows: where, status.
     """
@@ -155,7 +159,7 @@ def not_lost(rows: Rows) -> Verdicts:
 
 
 def not_let_go(rows: Rows) -> Verdicts:
-    """No range is gone by a person's decision.
+    """Check that no range was deleted without a copy by a person's decision.
 
     :param rows: where, status.
     """
@@ -163,7 +167,7 @@ def not_let_go(rows: Rows) -> Verdicts:
 
 
 def same_bytes(rows: Rows) -> Verdicts:
-    """Judge whether hashes agree where store and lake overlap; an unchanged file isn't hashed again.
+    """Check that hashes agree where store and lake overlap. An unchanged file isn't hashed again.
 
     :param rows: archived_sha256, local_sha256 ("" when not read), unchanged.
     """
@@ -172,7 +176,8 @@ def same_bytes(rows: Rows) -> Verdicts:
 
 
 def chained(rows: Rows) -> Verdicts:
-    """A receipt hashes to what it says, and names the hash of the one before it.
+    """Check that each receipt has the right hash of its own contents, and names the hash of the receipt
+    before it.
 
     :param rows: row_hash, computed_row_hash, previous_hash, computed_previous_hash.
     """
@@ -182,7 +187,7 @@ def chained(rows: Rows) -> Verdicts:
 
 
 def blank(rows: Rows) -> Verdicts:
-    """Nothing is said against a row: its text is empty.
+    """Check that the row's text is empty, so it names no fault.
 
     :param rows: the text, then further values for a reader.
     """
@@ -190,7 +195,8 @@ def blank(rows: Rows) -> Verdicts:
 
 
 def as_receipted(rows: Rows) -> Verdicts:
-    """A data file is there, with the length and (where it was read) the hash of its receipt.
+    """Check that a data file exists, with the length and the hash of its receipt. The hash is compared only
+    if the file was read.
 
     :param rows: expected_bytes, found_bytes (-1: no such file), expected_sha256, found_sha256 ("": not read).
     """
@@ -201,7 +207,7 @@ def as_receipted(rows: Rows) -> Verdicts:
 
 
 def in_table_once(rows: Rows) -> Verdicts:
-    """The table's current snapshot has a data file exactly once, and deletes nothing from it.
+    """Check that the table's current snapshot has a data file exactly once, and no deletes for it.
 
     :param rows: times_in_table, delete_files.
     """
@@ -209,7 +215,7 @@ def in_table_once(rows: Rows) -> Verdicts:
 
 
 def unique(rows: Rows) -> Verdicts:
-    """No two archived rows cover the same bytes, and their number is the receipt's.
+    """Check that no two archived rows cover the same bytes, and that the number of rows is the receipt's.
 
     :param rows: duplicates, expected_rows, found_rows.
     """
@@ -217,7 +223,7 @@ def unique(rows: Rows) -> Verdicts:
 
 
 def none(rows: Rows) -> Verdicts:
-    """A count is zero.
+    """Check that a count is zero.
 
     :param rows: the count, then further values for a reader.
     """
@@ -225,7 +231,7 @@ def none(rows: Rows) -> Verdicts:
 
 
 def counted(rows: Rows) -> Verdicts:
-    """Check that there are as many messages as the receipt says.
+    """Check that the number of messages is the receipt's.
 
     :param rows: expected_messages, found_messages.
     """
@@ -233,7 +239,7 @@ def counted(rows: Rows) -> Verdicts:
 
 
 def follows_on(rows: Rows) -> Verdicts:
-    """A segment begins at the offset where the one archived before it ends.
+    """Check that a segment begins at the end of the segment archived before it.
 
     :param rows: segment_offset, previous_end (-1: none comes before it).
     """
@@ -241,7 +247,7 @@ def follows_on(rows: Rows) -> Verdicts:
 
 
 def in_range(rows: Rows) -> Verdicts:
-    """A value lies within its bounds, where it says something (isn't -1).
+    """Check that a value is within its bounds. A row passes if its value is unknown (-1).
 
     :param rows: low, value, high.
     """
@@ -250,27 +256,30 @@ def in_range(rows: Rows) -> Verdicts:
 
 
 WARNING = "warning"
-"""Severity of findings that do no harm (a broker cleans it up itself), that a person decided, that are proven
-and have to be renewed (rows that another engine moved), and that the files alone can't tell from a fault (a
-topic that was deleted and made again counts its queue offsets from 0 again)."""
+"""Severity of findings that are no certain fault. There are four kinds: a harmless state that the broker
+repairs itself; a state that a person decided; proven rows that another engine moved, so their receipt has to
+be renewed; and a state that the files alone can't tell from a fault.
+
+For example, a topic that was deleted and created again counts its queue offsets from 0 again.
+"""
 
 EXAMPLES = 10
-"""Number of rows that a check names of those that break its rule."""
+"""The highest number of rows that a check names as examples of broken rules."""
 
 SUBJECT = "subject"
-"""Column of every fact table that names what the row is about."""
+"""Column of every fact table that names the row's subject."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """:param rule: tells of each row whether it is as it should be."""
+    """:param rule: decides for each row whether it meets the expectation."""
 
     name: str
     rule: Callable[[Rows], Verdicts]
 
     @property
     def type(self) -> str:
-        """The name that suites have in JSON, as Great Expectations makes it of a class name."""
+        """The name that suites use in JSON. Great Expectations derives it from the class name."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
 
 
@@ -290,7 +299,7 @@ SUITES = (
     "across_ranges",
     "across_overlaps",
 )
-"""Fact tables, in the order in which a person reads what is expected of their rows."""
+"""Names of the fact tables, in the order in which a person reads their checks."""
 
 _RULES = {
     "ExpectSegmentNamesToBeOffsets": named_by_offset,
@@ -322,13 +331,13 @@ _RULES = {
 }
 
 EXPECTATIONS = {one.type: one for one in starmap(Expectation, _RULES.items())}
-"""By the name that suites have for them."""
+"""Expectations by the names that suites use."""
 
 
 def read_suite(directory: Path, name: str) -> Mapping[str, Any]:
-    """Read one suite as its JSON says it.
+    """Read one suite from its JSON file.
 
-    :raises BadInputError: there is no such file, or it lists no expectations.
+    :raises BadInputError: the file is missing, or it lists no expectations.
     """
     path = directory / f"{name}.json"
     try:
@@ -340,19 +349,19 @@ def read_suite(directory: Path, name: str) -> Mapping[str, Any]:
 
 
 def not_a_suite(path: Path, error: Exception) -> BadInputError:
-    """Return the error for a file that is no expectation suite."""
+    """Return the error for a file that isn't an expectation suite."""
     return BadInputError(f"{path}: expected an expectation suite, found {error!r}")
 
 
 _NOTHING = {"found_bytes": "none (no such file)", "found_sha256": "none (not read)"}
-"""By column, what it means that a fact table has nothing to say; see the module."""
+"""By column: the text for a missing value. See the module for missing values."""
 
 
 def example_text(subject: object, values: Iterable[tuple[str, object]]) -> str:
-    """Return the subject of a row, and the value found there.
+    """Return the subject of a row, and the values that were found there.
 
-    :param values: the columns that the rule looks at, each with its value; -1, "", None and non-numbers say
-        nothing.
+    :param values: the columns that the rule reads, each with its value. The values -1, "", None and NaN are
+        shown as missing.
     """
     said = ", ".join(f"{name.replace('_', ' ')} {_said(name, value)}" for name, value in values)
     return f"{subject}: {said}"
@@ -365,18 +374,18 @@ def _said(name: str, value: object) -> object:
 
 
 NOTE = (
-    "Great Expectations is not installed: the same rules judged without it, and there are no Data Docs. "
-    f"To have them: {QUALITY.install}"
+    "Great Expectations is not installed. The same rules were checked without it, but there are no Data "
+    "Docs. To get them: {QUALITY.install}"
 )
 
 
 def run_suites(tables: Mapping[str, FactTable], suites: Path) -> tuple[CheckResult, ...]:
     """Check every fact table against the suite of its name.
 
-    :param tables: by suite name, those that were looked for; one without rows has nothing to check, and
-        its checks say so.
+    :param tables: the tables that were collected, by suite name. The checks of a table without rows say that
+        there was nothing to check.
     :param suites: directory with the suites' JSON.
-    :return: one row an expectation, in the order of :data:`SUITES`.
+    :return: one row for each expectation, in the order of :data:`SUITES`.
     :raises BadInputError: a suite can't be read.
     :raises MissingExtraError: a suite has an expectation that only Great Expectations can check.
     """

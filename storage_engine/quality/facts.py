@@ -1,6 +1,6 @@
-"""Fact tables: what is known of store and lakes, one table a suite. Judges nothing.
+"""Fact tables: the facts about a store and its lakes, one table for each suite. This module judges nothing.
 
-Of a lake: receipts, data files, and the rows in them.
+Facts about a lake are about its receipts, its data files, and the rows in them.
 """
 
 from __future__ import annotations
@@ -78,10 +78,11 @@ _NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in _PLACE_COLUMNS})
 
 @dataclass(frozen=True, slots=True)
 class ReceiptFact:
-    """A receipt as it is, and as the chain wants it.
+    """A receipt with the hashes that it has, and the hashes that the chain expects.
 
-    :param fault: why no deletion may rest on it; "" where one may, it doesn't count, or nobody looked.
-    :param moved: why it has to be renewed though its rows prove its bytes; "" where it hasn't.
+    :param fault: why the receipt can't allow a deletion. "" if it can, if it isn't current, or if it was not
+        checked.
+    :param moved: why the receipt has to be renewed although its rows prove its bytes; "" if it needn't.
     """
 
     subject: str
@@ -97,10 +98,10 @@ class ReceiptFact:
 class DataFileFact:
     """A receipt's data file.
 
-    :param found_bytes: -1 when there is no such file.
-    :param found_sha256: "" when it was not read.
-    :param times_in_table: how often the current snapshot of the table of rows lists it.
-    :param delete_files: 1 when some of its rows count as deleted.
+    :param found_bytes: length of the file; -1 if the file is missing.
+    :param found_sha256: hash of the file; "" if the file was not read.
+    :param times_in_table: how often the current snapshot of the table of rows lists the file.
+    :param delete_files: 1 if some of the file's rows count as deleted.
     """
 
     subject: str
@@ -114,12 +115,12 @@ class DataFileFact:
 
 @dataclass(frozen=True, slots=True)
 class RowsFact:
-    """A segment's rows, as whoever queries the table sees them. All offsets here are positions of bytes.
+    """A segment's rows, as any reader of the table gets them. All offsets are positions of bytes.
 
-    :param base_offset: of the segment's first byte.
-    :param end_offset: behind its last one.
-    :param first_row_offset: smallest of a row; -1 without rows.
-    :param last_row_end: largest end of a row; -1 without rows.
+    :param base_offset: position of the segment's first byte.
+    :param end_offset: position after the segment's last byte.
+    :param first_row_offset: smallest start of a row; -1 if there are no rows.
+    :param last_row_end: largest end of a row; -1 if there are no rows.
     :param gaps: number of places where no row covers the next byte.
     :param duplicates: number of rows that begin below the end of an earlier row.
     """
@@ -138,9 +139,10 @@ class RowsFact:
 
 @dataclass(frozen=True, slots=True)
 class LakeFacts:
-    """:param receipts: of segments that a lake has whole.
-    :param broken: receipts whose bytes nothing proves at this moment, and why.
-    :param queues: the streams of the messages in the segments whose rows were read: topic and queue, say.
+    """:param receipts: receipts of segments that are whole in a lake.
+    :param broken: segments whose bytes nothing proves at this moment, with the reason.
+    :param queues: the streams of messages in the segments whose rows were read. A stream is, for example, a
+        topic and a queue.
     """
 
     receipts: tuple[Receipt, ...]
@@ -151,16 +153,18 @@ class LakeFacts:
     queues: frozenset[tuple[Any, ...]]
     notes: tuple[str, ...]
     ended: tuple[Receipt, ...] = ()
-    """Receipts of segments that expired."""
+    """Receipts of expired segments."""
     expiries: Mapping[str, str] = field(default_factory=dict)
-    """The policy's act and its time, by the act's SHA-256."""
+    """Each act of the keep policy, with its time, by the act's SHA-256."""
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
 
 
 def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
-    """Two lakes of one store as one: every file and row of both, and a receipt that holds in either."""
+    """Combine two lakes of one store: all files and rows of both, and for each segment a receipt that is
+    valid in either.
+    """
     holding = [row for row in second.receipts if row.identity not in second.broken]
     receipts, broken = in_either(first.receipts, first.broken, holding)
     known = {row.identity for row in receipts}
@@ -186,15 +190,15 @@ def collect_lake(
     full: bool,
     known: Collection[ChainHead] = (),
 ) -> LakeFacts:
-    """Look at a store's part of the lake.
+    """Collect the facts about a store's part of the lake.
 
-    Every receipt's own hash and place in the chain is checked. Data files of the segments in ``deep`` are
-    read and hashed, with their rows; of the others the presence and length is, unless only those in
-    ``deep`` were asked for.
+    Every receipt's own hash and its place in the chain are checked. The data files of the segments in
+    ``deep`` are read and hashed, with their rows. For the other segments, only presence and length of data
+    files are checked. With ``deep`` given, they are not checked at all.
 
-    :param deep: segments to look at closely; None: the last one archived of each log.
-    :param full: look at every segment closely, and at all statistics that the table has of its file.
-    :param known: receipts that the lake is known to have had.
+    :param deep: segments to read closely; None: the last archived segment of each log.
+    :param full: read every segment closely, and compare all statistics that the table has of its file.
+    :param known: receipts that the lake had at an earlier time.
     :raises LakeUnavailableError: the lake can't be read.
     """
     history = receipt_history(lake, store_id)
@@ -229,19 +233,18 @@ def collect_lake(
                 queues |= met
             if look.is_displaced and look.is_proven_by_rows:
                 # Another engine put the rows into other files, and they still prove the segment.
-                notes.append(
-                    f"{_name(receipt)}: its rows lie in other files by now, and prove the same bytes"
-                )
+                notes.append(f"{_name(receipt)}: its rows are in other files now, and prove the same bytes")
             else:
                 data_files |= {fact.subject: fact for fact in files}
             advance(receipt.size_bytes)
     unread = len(rows) - len(looks)
     looks |= _looks_in_part(reader, history, deep, full=full)
     if unread:
-        notes.append(f"data files of {unread} segments that the run did not touch were not looked at")
+        notes.append(f"data files of {unread} segments that the run did not touch were not checked")
     if shallow:
         notes.append(
-            f"data files of {len(shallow)} segments were not read, only their presence and length checked"
+            f"data files of {len(shallow)} segments were not read; only their presence and length were "
+            "checked"
         )
     return LakeFacts(
         receipts=rows,
@@ -259,7 +262,9 @@ def collect_lake(
 def _looks_in_part(
     reader: Reader, history: Sequence[Receipt], deep: AbstractSet[Slot] | None, *, full: bool
 ) -> Iterator[tuple[SegmentIdentity, Look]]:
-    """Look at files of segments of which archive rules left topics out: their rows are no whole run."""
+    """Yield looks at the files of segments from which archive rules left out topics. Their rows don't cover
+    the segment.
+    """
     for receipt in (row for row in current(history) if row.lacks_by_rules):
         is_close = full or (deep is not None and (receipt.log, receipt.base_offset) in deep)
         look = reader.look(receipt, Depth.FILES if is_close else Depth.SIZES)
@@ -272,7 +277,9 @@ def _faults(
     looks: Mapping[SegmentIdentity, Look],
     known: Collection[ChainHead],
 ) -> dict[SegmentIdentity, str]:
-    """Say why receipts that count are not sound, but for those whose rows were proven where they lie now."""
+    """Return why current receipts are not sound. A receipt whose rows were moved, and are proven in their new
+    files, has no fault.
+    """
     faults: dict[SegmentIdentity, str] = {}
     try:
         check_links_of(history, known)
@@ -287,7 +294,7 @@ def _faults(
 def _chain(
     rows: Sequence[Receipt], faults: Mapping[SegmentIdentity, str], looks: Mapping[SegmentIdentity, Look]
 ) -> Iterator[ReceiptFact]:
-    """The receipts in the order of the chain; those that it doesn't reach come last."""
+    """Yield the receipts in the order of the chain. Receipts outside the chain come last."""
     following = {row.previous_hash: row for row in rows}
     ordered: list[Receipt] = []
     last = CHAIN_START
@@ -314,7 +321,9 @@ def _chain(
 
 
 def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
-    """Return every file that a receipt's proof rests on: several, where another engine has moved its rows."""
+    """Return every file on which a receipt's proof rests. There are several files if another engine moved the
+    rows.
+    """
     files = [reader.file(file.stored, depth) for file in look.seen.files]
     named = {file.stored.location for file in files}
     deletes = {name for file in files for entry in file.listed for name in entry.delete_files}
@@ -394,28 +403,29 @@ _ON_DISK = (Where.LOCAL, Where.BOTH, Where.PENDING)
 def explained(
     ranges: Sequence[RangeStatus], others: Mapping[str, str], cleaned_to: Mapping[str, int]
 ) -> tuple[RangeStatus, ...]:
-    """Return ranges with what their broker's files say of them.
+    """Return the ranges with further details from the broker's files.
 
-    :param others: of :func:`other_logs`.
-    :param cleaned_to: by log, below which offset a cleaner has been: it may have left nothing of a segment.
+    :param others: contradictions, as :func:`other_logs` returns them.
+    :param cleaned_to: by log: the offset up to which a cleaner has run. It may have removed all records of a
+        segment.
     """
 
     told: set[str] = set()
 
     def seen(one: RangeStatus) -> RangeStatus:
         if one.where in _ON_DISK and one.log in others:
-            detail = "another log than the archived one is on disk"
+            detail = "the log on disk isn't the archived log"
             if one.log not in told:
                 told.add(one.log)
                 detail += Text(
-                    f": {others[one.log]}. Find out what became of it; then ",
+                    f": {others[one.log]}. Find out what happened to the archived log. Then ",
                     Command("adopt", f"STORE --log {one.log} --reason WHY"),
-                    " opens a new lineage of it",
+                    " opens a new lineage of the log",
                 )
             return replace(one, status=Status.FAILURE, detail=detail)
         end = cleaned_to.get(one.log, 0)
         if one.where is Where.LOST and one.status is Status.FAILURE and one.end_offset <= end:
-            cleaned = f"the broker's cleaner has been up to offset {end}, and may have taken all of it"
+            cleaned = f"the broker's cleaner has run up to offset {end}, and may have removed all its records"
             return replace(one, status=Status.WARNING, detail=f"{one.detail}; {cleaned}")
         return one
 
@@ -425,11 +435,11 @@ def explained(
 def other_logs(
     store: ManagedStore, record: StoreRecord | None, receipts: Sequence[Receipt]
 ) -> dict[str, str]:
-    """Return contradictions between logs on disk and their receipts, by name.
+    """Return contradictions between logs on disk and their receipts, by log.
 
-    Only of logs with an identity of their own, by the store's files alone.
+    Only logs with an identity of their own are compared, by the store's files alone.
 
-    :param record: None: no journal knows the store, and the newest lineages count.
+    :param record: the store's record; None: no journal knows the store, so the newest lineages are used.
     """
     if not any(is_unique(row.log_id or "") for row in receipts):
         return {}
@@ -446,7 +456,7 @@ def other_logs(
             try:
                 found[log] = contradiction(broker, log, rows[log])
             except StorageEngineError as error:
-                found[log] = f"nothing tells whether it is the archived one: {reason_of(error)}"
+                found[log] = f"it isn't known whether this is the archived log: {reason_of(error)}"
     return {log: why for log, why in found.items() if why}
 
 
@@ -454,9 +464,9 @@ def other_logs(
 class RunScope:
     """Segments that a run touched.
 
-    :param segments: that it archived, wanted to archive or deleted.
-    :param pending: that its plan deletes and that are still there.
-    :param files: dependents that it deleted.
+    :param segments: segments that the run archived, wanted to archive, or deleted.
+    :param pending: segments of the run's plan that are not deleted yet.
+    :param files: dependents that the run deleted.
     """
 
     segments: frozenset[Slot]
@@ -466,9 +476,9 @@ class RunScope:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """:param tables: by suite name.
-    :param store_id: None when the store is unknown yet.
-    :param without_suites: suites that never find anything to check in such a store.
+    """:param tables: the fact tables, by suite name.
+    :param store_id: None if the store isn't known yet.
+    :param without_suites: suites that have nothing to check in this kind of store.
     """
 
     tables: Mapping[str, FactTable]
@@ -479,15 +489,15 @@ class Facts:
 
 
 def collect_facts(store: AnyStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
-    """Look at a store, its lake and its journal. Changes none of them.
+    """Collect the facts about a store, its lake and its journal. This changes none of them.
 
-    :param run_key: look at segments that this run touched; None: at the boundaries of everything.
-    :param full: every frame, every queue, every archived row.
-    :param with_lake: without it the store is looked at alone.
+    :param run_key: look at the segments that this run touched; None: look at the boundaries of all ranges.
+    :param full: look at every frame, every queue and every archived row.
+    :param with_lake: False: look at the store alone.
     :raises StoreNotFoundError: there is no such store.
-    :raises LakeUnavailableError: the lake can't be read: then nothing is known of it.
-    :raises RunStateError: no such run.
-    :raises BrokerError: the store's broker runs, and can't be asked.
+    :raises LakeUnavailableError: the lake can't be read, so its facts are unknown.
+    :raises RunStateError: there is no such run.
+    :raises BrokerError: the store's broker runs, but doesn't answer.
     """
     facts = _collect(store, run_key, full=full, with_lake=with_lake)
     if managed_of(store).is_live and with_lake and lost_ranges(facts.ranges):
@@ -527,7 +537,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         notes += ("the store's policy is archive: off, so the lake was not asked",)
     elif not with_lake:
         notes += (
-            "the lake was not asked: what the store no longer has can't be told from what it never had",
+            "the lake was not asked: deleted bytes can't be told apart from bytes that the store never had",
         )
     archived = (*lake.receipts, *lake.ended)
     names = names_of_logs(present, archived, released)
@@ -550,7 +560,9 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     ranges = explained(ranges, other, local.cleaned_to)
     told = {row.log for row in ranges}
     ranges += tuple(
-        RangeStatus(log, 0, 0, Where.LOST, Status.FAILURE, (), f"{why}; where it began and ended isn't known")
+        RangeStatus(
+            log, 0, 0, Where.LOST, Status.FAILURE, (), f"{why}; its first and last offsets aren't known"
+        )
         for log, why in sorted(local.missing.items())
         if log not in told
     )
@@ -588,9 +600,10 @@ def _wanted(context: Context, run: Run) -> set[Slot]:
 
 
 def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
-    """Return a store's journal, and what it knows of the store.
+    """Return a store's journal, and the journal's record of the store.
 
-    The lakes are open by now: opening a journal makes one, and where there is no lake there shall be none.
+    The lakes must be open already. Opening a journal creates it, and no journal must be created beside a
+    missing lake.
     """
     journal = store.journal if isinstance(store, Context) else Journal(store.journal_url)
     managed = managed_of(store)
@@ -598,20 +611,20 @@ def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
 
 
 def archived_lakes(store: AnyStore) -> tuple[str, tuple[LakeConfig, ...], tuple[str, ...]]:
-    """Return a store's id, its lakes that can be read, and why the others can't.
+    """Return a store's id, its readable lakes, and why the other lakes can't be read.
 
-    :raises BadInputError: nothing of the store is archived.
+    :raises BadInputError: no part of the store is archived.
     """
     managed = managed_of(store)
     if not managed.archives:
         raise BadInputError(
-            f"{managed.root}: expected a store that is archived, found archive: off in its policy. Nothing "
-            "was changed. Archive it first."
+            f"{managed.root}: expected an archived store, found archive: off in its policy. Nothing was "
+            "changed. Archive the store first."
         )
     lakes, unreachable = reachable_lakes(managed)
     store_id, _, notes = known_store(managed, *_journal(store), lakes, unreachable)
     if store_id is None:
-        raise BadInputError(f"{managed.root}: {notes[0]}. Nothing was changed. Archive it first.")
+        raise BadInputError(f"{managed.root}: {notes[0]}. Nothing was changed. Archive the store first.")
     missing = tuple(Text("a lake could not be asked: ", reason) for reason in unreachable.values())
     return store_id, tuple(lake.config for lake in lakes), (*notes, *missing)
 
@@ -623,21 +636,29 @@ def known_store(
     lakes: Sequence[Lake],
     unreachable: Mapping[str, str],
 ) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
-    """The store's identity and what was deleted from it, without giving it an identity if it has none."""
+    """Return the store's identity, and the segments that were deleted from it. A store without an identity
+    gets none here.
+    """
     if record is not None:
         return record.store_id, all_gone_spans(journal, record, unreachable), ()
     if not store.archives:
         return None, (), ("the journal doesn't know this store",)
     named = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]
     if not named:
-        return None, (), ("neither journal nor lake knows this store: nothing of it was ever archived",)
-    return max(named, key=lambda s: s.newest_proof_ms).store_id, (), ("identity taken from the lake",)
+        return None, (), ("neither journal nor lake knows this store: no part of it was ever archived",)
+    return (
+        max(named, key=lambda s: s.newest_proof_ms).store_id,
+        (),
+        ("the store's identity was taken from the lake",),
+    )
 
 
 def _missing(
     store: ManagedStore, journal: Journal, record: StoreRecord | None
 ) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
-    """Return logs that were seen before and should be on disk, and the logs that are there."""
+    """Return the missing logs and the present logs. A log is missing if it was seen before and should be on
+    disk.
+    """
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
         if broker.identities is None:
             return (), {}
@@ -650,7 +671,9 @@ def _missing(
 
 
 def _lineages(record: StoreRecord | None, rows: Sequence[Receipt]) -> Lineages:
-    """Return the lineages of a store's logs; of one that no journal knows, the newest that are archived."""
+    """Return the lineages of a store's logs. If no journal knows the store, return each log's newest archived
+    lineage.
+    """
     if rows and record is not None:
         return record.lineages
     ordered = sorted(rows, key=lambda row: row.lineage)

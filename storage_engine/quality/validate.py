@@ -1,4 +1,4 @@
-"""Validate a store: collect facts, run the expectations, write what was found, and record it."""
+"""Validate a store: collect facts, run the expectations, write the results, and record them."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def validate_store(
     with_lake: bool = True,
     output_dir: Path | None = None,
 ) -> ValidationResult:
-    """Check that store and lake together still have every byte, and that what was changed is right.
+    """Check that store and lake together still have every byte, and that changed parts are right.
 
-    Changes neither. Writes ``validation.json``, ``report.html`` (and ``report.json`` for a run) and, where
-    Great Expectations is installed, Data Docs under ``output_dir``; what an earlier validation left there is
-    replaced.
+    This changes neither. It writes ``validation.json`` and ``report.html`` under ``output_dir``, and
+    ``report.json`` for a run. If Great Expectations is installed, it also writes Data Docs. Results of an
+    earlier validation there are replaced.
 
-    :param run_key: check segments that this run touched, and record the result in its journal; None: check
-        the boundaries of everything.
-    :param full: every frame, every queue, every archived row.
-    :param with_lake: without it the store is checked alone, and neither lake nor journal is opened.
-    :param output_dir: None: :func:`validation_directory`.
-    :raises BadInputError: ``output_dir`` holds a page, JSON or Great Expectations project that no
-        validation made, or lies in a store; nothing was changed.
+    :param run_key: check the segments that this run touched, and record the result in its journal; None:
+        check the boundaries of all ranges.
+    :param full: check every frame, every queue and every archived row.
+    :param with_lake: False: check the store alone, and open neither lake nor journal.
+    :param output_dir: directory for the results; None: :func:`validation_directory`.
+    :raises BadInputError: ``output_dir`` has a page, JSON or Great Expectations project that no validation
+        made, or it is inside a store. Nothing was changed.
     :raises StoreNotFoundError: there is no such store.
-    :raises LakeUnavailableError: the lake can't be read, so nothing can be said of it.
-    :raises RunStateError: no such run.
+    :raises LakeUnavailableError: the lake can't be read, so its state is unknown.
+    :raises RunStateError: there is no such run.
     """
     started_ns = time.monotonic_ns()
     checked_at_ms = clock_ms()
@@ -83,9 +83,9 @@ def validate_store(
 
 
 def output_directory(store: AnyStore, run_key: str | None, output_dir: Path | None) -> Path:
-    """Return where a validation's files go, which is not claimed yet.
+    """Return the directory for a validation's files. The directory isn't claimed yet.
 
-    :raises BadInputError: ``output_dir`` has files that no validation made, or lies in a store.
+    :raises BadInputError: ``output_dir`` has files that no validation made, or is inside a store.
     """
     # A run's own directory has its report from the first step on.
     files = () if output_dir is None else (VALIDATION_JSON, REPORT_JSON, PAGE)
@@ -97,7 +97,7 @@ def output_directory(store: AnyStore, run_key: str | None, output_dir: Path | No
 
 
 def save_validation(store: AnyStore, run_key: str | None, result: ValidationResult, output_dir: Path) -> None:
-    """Write a validation's JSON and page, and record it in its run's journal, where a run asked for it."""
+    """Write a validation's JSON and page. If a run requested it, also record it in the run's journal."""
     _write_json(output_dir / VALIDATION_JSON, result.to_dict())
     if run_key is not None:
         record_validation(store, run_key, result)
@@ -105,7 +105,7 @@ def save_validation(store: AnyStore, run_key: str | None, result: ValidationResu
 
 
 def _judge(facts: Facts, output_dir: Path) -> tuple[tuple[CheckResult, ...], tuple[str, ...]]:
-    """Run the suites, with Great Expectations and its Data Docs where it is installed.
+    """Run the suites. If Great Expectations is installed, use it, and build its Data Docs.
 
     :return: the checks, and notes on how they were made.
     """
@@ -122,7 +122,7 @@ def _judge(facts: Facts, output_dir: Path) -> tuple[tuple[CheckResult, ...], tup
 
 
 def validation_directory(store: ManagedStore, run_key: str | None) -> Path:
-    """Return where a validation goes by default: a directory a run under the store's reports."""
+    """Return a validation's default directory. Each run has its own directory under the store's reports."""
     return run_directory(store, run_key or "by-hand")
 
 
@@ -132,11 +132,12 @@ def write_page(
     validation: ValidationResult | None = None,
     output_dir: Path | None = None,
 ) -> Path:
-    """Write the run's page from what journal and lake know now; again once the run has gone on.
+    """Write the run's page from the present facts in journal and lake. It can be written again after later
+    steps.
 
-    :param validation: the result to show of it; None: the one that the run's journal has.
+    :param validation: the result to show; None: the result in the run's journal.
     :return: path of the page.
-    :raises RunStateError: no such run.
+    :raises RunStateError: there is no such run.
     """
     output_dir = output_dir or validation_directory(managed_of(store), run_key)
     make_dirs(output_dir)
@@ -153,7 +154,7 @@ def write_page(
 
 
 def _is_of_earlier_release(directory: Path) -> bool:
-    """Return whether a validation of a release without marks made this project of Great Expectations."""
+    """Return whether a release without marks made this project of Great Expectations for a validation."""
     if directory.is_symlink() or not (directory / "gx" / "great_expectations.yml").is_file():
         return False
     return {path.name for path in directory.iterdir()} <= {"gx", "checks.json"}

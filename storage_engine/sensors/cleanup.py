@@ -1,8 +1,10 @@
-"""Sensors that wait for a cleanup's cause (the deleteWhen window, a disk level, either), or until one is due.
+"""Sensors that wait for the cause of a cleanup, or until a cleanup is due. A cause is the deleteWhen window
+or a disk level.
 
-Each looks once where it runs, then hands over to a trigger; when that fires, it looks again where it runs,
-because only a worker of the store is certain to see the store's own disks. A running broker that can't be
-asked is unknown, which is no cause: the sensor goes on waiting for one.
+Each sensor looks once in its own process, then hands over to a trigger. When the trigger fires, the sensor
+looks again in its own process, because only a worker of the store certainly sees the store's own disks.
+
+If a running broker doesn't answer, its state is unknown. An unknown state is no cause: the sensor waits on.
 """
 
 from __future__ import annotations
@@ -63,14 +65,15 @@ if TYPE_CHECKING:
 
 
 class _CauseSensor(BaseSensorOperator):
-    """Waits for a cause; its XCom is what was sensed when the cause held.
+    """Waits for a cause. Its XCom is the result of the look at which the cause was present.
 
     :param storage_engine_conn_id: connection of the store.
     :param deferrable: free the worker slot while waiting.
-    :param soft_fail: skip when the timeout passes without a cause. Unlike elsewhere, only then: a store
-        that can't be read, a trigger that broke, or a running broker that can't be asked when the time is
-        up fails the task, so that nobody takes it for quiet.
-    :param alarm_notifiers: who is told once when it fails, and once when that has ended.
+    :param soft_fail: skip the task if the timeout passes without a cause. In other sensors, it also skips
+        after errors. Here the task fails if the store can't be read, if a trigger broke, or if a running
+        broker doesn't answer at the timeout. So an error is never taken for a quiet store.
+    :param alarm_notifiers: notifiers that are called once when the sensor fails, and once when it works
+        again.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
@@ -97,11 +100,11 @@ class _CauseSensor(BaseSensorOperator):
 
     @abstractmethod
     def holds(self, sensed: SenseResult) -> bool:
-        """Return whether the awaited cause holds."""
+        """Return whether the awaited cause is present."""
 
     @abstractmethod
     def trigger(self) -> BaseTrigger:
-        """Return the trigger that waits for it."""
+        """Return the trigger that waits for the cause."""
 
     def poke(self, context: Context) -> PokeReturnValue:
         check_answers(self.hook.managed_store.root)
@@ -112,9 +115,9 @@ class _CauseSensor(BaseSensorOperator):
             return PokeReturnValue(is_done=False)
 
     def look(self, context: Context) -> PokeReturnValue:
-        """Look once where this runs.
+        """Look once in this process.
 
-        :raises BrokerError: the running broker can't be asked.
+        :raises BrokerError: the running broker doesn't answer.
         """
         from storage_engine.retention.plan.cleanup_due import sense
 
@@ -123,7 +126,7 @@ class _CauseSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=self.holds(sensed), xcom_value=to_jsonable(sensed))
 
     def tell(self, sensed: SenseResult) -> None:
-        """Log the result of a look, in one line, and a notice for a person, in another one."""
+        """Log the result of a look in one line. Log notices for a person in another line."""
         told = [trigger.detail for trigger in sensed.triggers] or ["no cause holds"]
         self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(told))
         if notices := (*sensed.alarms, *sensed.notices):
@@ -133,8 +136,8 @@ class _CauseSensor(BaseSensorOperator):
     def time_is_up(self, context: Context) -> Any:
         """End the wait without a cause.
 
-        :raises AirflowSkipException: nothing is due, and this is no failure.
-        :raises AirflowSensorTimeout: it is one, or nobody knows.
+        :raises AirflowSkipException: nothing is due, and ``soft_fail`` is on.
+        :raises AirflowSensorTimeout: ``soft_fail`` is off, or the store's state is unknown.
         """
         raise self._timed_out()
 
@@ -148,7 +151,7 @@ class _CauseSensor(BaseSensorOperator):
     def execute_complete(
         self, context: Context, event: dict[str, Any] | None = None, deadline: float = 0.0
     ) -> Any:
-        """Look again where the store is. A cause that doesn't hold here is waited for again."""
+        """Look again on a host that sees the store. If the cause isn't present there, wait for it again."""
         quiet_libraries()
         with commands_named(self.storage_engine_conn_id):
             return self._look_or_defer(context, deadline)
@@ -169,7 +172,9 @@ class _CauseSensor(BaseSensorOperator):
             yield
 
     def _poke_until_done(self, context: Context) -> Any:
-        """Wait as Airflow's sensors do, and end the wait as a deferred one does."""
+        """Wait in this process as Airflow's sensors do. At the timeout, end the wait as a deferred sensor
+        does.
+        """
         soft_fail, self.soft_fail = self.soft_fail, False
         try:
             return super().execute(context)
@@ -219,7 +224,7 @@ class StorageEngineDeleteWindowSensor(_CauseSensor):
 class StorageEngineDiskLevelSensor(_CauseSensor):
     """Waits until the store's disks are so full that the broker itself would clean.
 
-    A level that is unknown is no cause.
+    An unknown level is no cause.
     """
 
     def holds(self, sensed: SenseResult) -> bool:
@@ -230,7 +235,7 @@ class StorageEngineDiskLevelSensor(_CauseSensor):
 
 
 class StorageEngineCleanupSensor(_CauseSensor):
-    """Waits for either: the deleteWhen window or a disk that is too full."""
+    """Waits for the deleteWhen window or a disk that is too full, whichever comes first."""
 
     def holds(self, sensed: SenseResult) -> bool:
         return bool(sensed.triggers)
@@ -240,16 +245,20 @@ class StorageEngineCleanupSensor(_CauseSensor):
 
 
 class StorageEngineDueSensor(_CauseSensor):
-    """Waits until a cleanup is due: a cause holds, and a run would do something about it.
+    """Waits until a cleanup is due: a cause is present, and a run would delete or archive something.
 
-    Where an alias is among its outlets, it tells so, and when sealed segments wait to be archived ahead
-    (:mod:`storage_engine.assets`). What nobody takes up it tells again, the next time that it runs. It is
-    skipped where a cause holds but a run would do nothing, as at its timeout with ``soft_fail``.
+    If the sensor has an asset alias as outlet, it sends an event then. It also sends an event when sealed
+    segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, the sensor
+    sends it again at its next run.
 
-    It fails where something is due and each DAG that would do it is paused: a person has to see that.
+    The task is skipped if a cause is present but a run would do nothing. With ``soft_fail`` it is also
+    skipped at its timeout.
 
-    :param cleanup_dag_id: a DAG that cleans up; while a run of it is queued or running, it is told nothing.
-    :param archive_dag_id: likewise, a DAG that archives ahead.
+    The task fails if work is due and each DAG for it is paused, because a person has to see that.
+
+    :param cleanup_dag_id: a DAG that cleans up. While one of its runs is queued or running, no event is sent
+        for it.
+    :param archive_dag_id: a DAG that archives ahead. The same holds for its runs.
     """
 
     def __init__(
@@ -277,7 +286,7 @@ class StorageEngineDueSensor(_CauseSensor):
         self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(found.why) or found.stays)
         unmet: list[str] = []
         if found.why and found.is_refused:
-            self.log.info("a second person has refused this very plan lately")
+            self.log.info("a second person has refused this same plan lately")
         elif found.why:
             causes = sorted({str(trigger.cause) for trigger in found.sensed.triggers})
             due = {"why": list(found.why), "causes": causes, "segments": found.deletes}
@@ -302,9 +311,9 @@ class StorageEngineDueSensor(_CauseSensor):
         raise ended
 
     def _tell_of_sealed(self, context: Context, unmet: list[str]) -> bool:
-        """Report whether sealed segments wait to be archived ahead.
+        """Send an event if sealed segments wait to be archived ahead, and return whether there are any.
 
-        :param unmet: gets why nobody is going to archive them.
+        :param unmet: list to which the reason is added if no DAG will archive them.
         """
         from storage_engine.retention.steps import segments_to_archive
         from storage_engine.retention.store.context import opened
@@ -315,7 +324,9 @@ class StorageEngineDueSensor(_CauseSensor):
         except (StorageEngineError, OSError) as error:
             # The monitor fails on that; what is due has to be told all the same.
             self.log.warning(
-                "%s: it is unknown what is to be archived: %s", self.storage_engine_conn_id, error
+                "%s: it isn't known whether segments wait to be archived: %s",
+                self.storage_engine_conn_id,
+                error,
             )
             return False
         if count:
@@ -331,11 +342,10 @@ class StorageEngineDueSensor(_CauseSensor):
         told_dag_id: str | None,
         waiting: Sequence[str] = (),
     ) -> list[str]:
-        """Report due work that no run does already.
+        """Send an event about due work, unless a run does the work already.
 
-        :param waiting: keys of runs that do nothing of this while they wait for a second person.
-
-        :return: why nobody is going to do it; empty where somebody is.
+        :param waiting: keys of active runs that don't do this work, because they wait for a second person.
+        :return: the reasons why no DAG will do the work; empty if a DAG will do it.
         """
         if told_dag_id is not None:
             if _is_paused(context["ti"], told_dag_id):
@@ -350,19 +360,19 @@ class StorageEngineDueSensor(_CauseSensor):
                 ]
             count = context["ti"].get_dr_count(dag_id=told_dag_id, states=["queued", "running"])
             if count > sum(key.startswith(f"{told_dag_id}/") for key in waiting):
-                self.log.info("a run of %s does that already", told_dag_id)
+                self.log.info("a run of %s does this work already", told_dag_id)
                 return []
         tell(context, self.outlets, asset, {"store": self.storage_engine_conn_id, **extra})
         return []
 
     def _require_somebody(self, unmet: Sequence[str], *, of: int) -> None:
-        """Fail, without another try, where nobody is going to do anything of what is due.
+        """Fail without another try, if no DAG will do any of the due work.
 
-        Where somebody does some of it, it is said only: a task that fails tells nobody of anything.
+        If a DAG will do some of the work, only log the rest. A failed task sends no events.
 
-        :param unmet: why nobody does it, an entry for each thing.
-        :param of: how many things are due.
-        :raises AirflowFailException: nobody does anything.
+        :param unmet: the reasons, one for each kind of work that no DAG will do.
+        :param of: number of kinds of due work.
+        :raises AirflowFailException: no DAG will do any of the work.
         """
         if unmet and len(unmet) == of:
             raise AirflowFailException(join_texts("; ", unmet))

@@ -1,7 +1,7 @@
-"""Archiving segments on Spark: read, written and proven by its executors; committed on the driver.
+"""Archiving of segments on Spark. Executors read, write and prove segments; the driver commits them.
 
-Small segments share a task, and in it data files. What a task gives back of a segment is its proof and what
-the manifest says of its data file, so that the driver opens no data file.
+Small segments share a task, and in the task they share data files. For each segment, a task returns its proof
+and the manifest's values for its data file. So the driver opens no data file.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 class Sight:
     """Paths that every executor has to see.
 
-    :param segments: as the driver sees them; one of each directory.
+    :param segments: one segment file of each directory, as the driver sees it.
     :param token: a file that the driver has just put into the lake.
-    :param agent: by which they see the segments; None: as their own files.
+    :param agent: agent that serves the segments; None: executors see them as their own files.
     """
 
     driver: str
@@ -64,14 +64,14 @@ class Sight:
 def visible_to_executors(
     spark: SparkSession, jobs: Sequence[SegmentJob], agent: AgentRun | None = None
 ) -> Iterator[Sight]:
-    """Make sure that executors see store and lake, as far as they are there already.
+    """Make sure that executors see store and lake. Paths that don't exist yet are not checked.
 
     :param agent: see :class:`Sight`.
-    :return: what a task checks again with :func:`check_sight`.
-    :raises StoreNotFoundError: a host doesn't see the store's files, or sees others in their place.
+    :return: paths for a task to check again with :func:`check_sight`.
+    :raises StoreNotFoundError: a host doesn't see the store's files, or sees other files at their paths.
     :raises AgentError: a host can't reach the agent.
-    :raises LakeUnavailableError: a host can't see or write the lake, or the driver can't publish what it
-        wrote.
+    :raises LakeUnavailableError: a host can't see or write the lake, or the driver can't publish the host's
+        file.
     """
     identity = uuid.uuid4().hex
     token = f"{jobs[0].data_file(identity).rpartition('/')[0]}/probe.{identity}{PARTIAL_SUFFIX}"
@@ -109,8 +109,8 @@ def visible_to_executors(
 def check_sight(sight: Sight) -> None:
     """Make sure that this host sees the files that the driver sees.
 
-    :raises StoreNotFoundError: it doesn't see the store's, or sees others in their place.
-    :raises LakeUnavailableError: it doesn't see the lake's.
+    :raises StoreNotFoundError: this host doesn't see the store's files, or sees other files at their paths.
+    :raises LakeUnavailableError: this host doesn't see the lake's files.
     """
     host = socket.gethostname()
     for expected in sight.segments:
@@ -120,14 +120,14 @@ def check_sight(sight: Sight) -> None:
         found = _facts_here(expected.path)
         may_read = os.access(expected.path, os.R_OK)
         if found is None or not may_read or not _is_same(found, expected, sight.store_roots):
-            seen = "finds none there" if found is None else f"finds another there: {found}"
+            seen = "finds no file there" if found is None else f"finds another file there: {found}"
             if found is not None and not may_read:
                 seen = f"may not read it as user {user_name(os.geteuid())}"
             raise StoreNotFoundError(
                 f"{expected.path}: expected the segment file that the driver on host {sight.driver} sees, "
                 f"{expected}; the executor on host {host} {seen}. Nothing was committed or deleted. Mount "
-                "the store at the same path on every executor, or let them read it from an agent, or use "
-                "local[N] where its disk is."
+                "the store at the same path on every executor, or let executors read it from an agent, or "
+                "use local[N] on the host with its disk."
             )
     file_io = load_file_io(sight.lake.file_io_properties, sight.token)
     with lake_errors(sight.token, f"look for the driver's file on {_here()}"):
@@ -139,26 +139,26 @@ def check_sight(sight: Sight) -> None:
     raise LakeUnavailableError(
         f"lake {sight.lake.location}: expected the file {sight.token}, which the driver on host "
         f"{sight.driver} wrote; the executor on host {host} doesn't see it. Nothing was committed or "
-        "deleted. Mount the lake at the same path on every executor, or use one that is reached by URI."
+        "deleted. Mount the lake at the same path on every executor, or use a lake that is reached by URI."
     )
 
 
 def _check_served(agent: AgentRun, expected: FileFacts) -> None:
-    """
-    :raises StoreNotFoundError: the agent serves another file, as one of another host.
-    :raises AgentError: it can't be reached.
+    """:raises StoreNotFoundError: the agent serves another file, for example from another host.
+    :raises AgentError: the agent can't be reached.
     """
     found = files_from(agent).facts(expected.path)
     if (found.inode, found.size_bytes) != (expected.inode, expected.size_bytes):
         raise StoreNotFoundError(
             f"{expected.path}: expected the segment file that the driver sees, {expected}; agent "
             f"{agent.address} "
-            f"has another: {found}. Nothing was committed or deleted. Name the agent on the broker's host."
+            f"has another file: {found}. Nothing was committed or deleted. Name the agent on the broker's "
+            "host."
         )
 
 
 def _probe(sight: Sight) -> str | StorageEngineError:
-    """Return the file that this host wrote into the lake, or why it can't work."""
+    """Return the file that this host wrote into the lake, or the error that prevented it."""
     mine = f"{sight.token.removesuffix(PARTIAL_SUFFIX)}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
     try:
         check_sight(sight)
@@ -173,7 +173,8 @@ def _probe(sight: Sight) -> str | StorageEngineError:
 def _check_publishable(location: str) -> None:
     """Make sure that this process can give an executor's file another name, as a commit does.
 
-    Linux lets nobody link a file of another user that he may not write (protected_hardlinks, proc(5)).
+    Linux doesn't let a user link a file of another user without the right to write it (protected_hardlinks,
+    proc(5)).
     """
     path = local_path(location)
     if path is None:
@@ -187,8 +188,8 @@ def _check_publishable(location: str) -> None:
         raise LakeUnavailableError(
             f"{path.parent}: expected to publish here the files that executors write, found that user "
             f"{user_name(os.geteuid())} can't publish a file of user {writer}: {reason_text(error)}. Nothing "
-            "was committed or deleted. Run executors as the driver's user; or let the lake's directories be "
-            "of a group of both, with mode 2770."
+            "was committed or deleted. Run executors as the driver's user; or give the lake's directories a "
+            "group with both users, and mode 2770."
         ) from error
 
 
@@ -224,22 +225,27 @@ def _is_same(found: FileFacts, expected: FileFacts, store_roots: tuple[str, ...]
 
 
 TASK_BYTES = 1 << 30
-"""Bytes that a task is given at most, unless one segment has more: a commitlog segment of the usual size."""
+"""The highest number of bytes for one task, unless one segment is larger. It is the size of a usual commitlog
+segment.
+"""
 
 SEGMENT_COST_BYTES = 4 << 20
-"""Cost of opening, naming and syncing a segment's file, as bytes that take as long to archive."""
+"""Cost of opening, naming and syncing a segment's file, as the number of bytes that take as long to
+archive.
+"""
 
 SHARED_COST_BYTES = 256 << 10
-"""The same of a segment that shares its file."""
+"""The same cost for a segment that shares its file."""
 
 TASKS_PER_CORE = 4
-"""Tasks for each core, where there are segments enough: a slower core then takes fewer of them."""
+"""Tasks for each core, if there are enough segments. Then a slower core takes fewer tasks."""
 
 
 def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob, ...]]:
-    """Cut jobs into runs of about equal work, one a task; none is empty, the order stays.
+    """Cut jobs into groups of about equal work, one for each task. No group is empty, and the order is kept.
 
-    As many segments as there are cores are never in fewer tasks than that, if they are of one size.
+    If segments have the same size and there are at least as many as cores, there is at least one task for
+    each core.
     """
     weights = [
         job.facts.size_bytes + (SEGMENT_COST_BYTES if job.shares is None else SHARED_COST_BYTES)
@@ -259,7 +265,7 @@ def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob
 class ArchiveRequest:
     """The job's request: segments of one lake, usually of one store.
 
-    :param agent: that executors read them from; None: they see the store.
+    :param agent: agent from which executors read segments; None: they see the store.
     """
 
     jobs: tuple[SegmentJob, ...]
@@ -268,38 +274,40 @@ class ArchiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """One receipt a job, in the order of the request, but for those whose files vanished."""
+    """Receipts, one for each job, in the order of the request. A job whose file vanished has none."""
 
     receipts: tuple[Receipt, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The end of a task. Our own error is a result: Spark would only retry it and wrap its message."""
+    """The end of a task. Our own error is returned as a result: Spark would only retry it and wrap its
+    message.
+    """
 
     proven: tuple[ProvenSegment, ...]
     error: StorageEngineError | None
 
 
 def archive_request(spark: SparkSession, request: ArchiveRequest) -> ArchiveResult:
-    """The job as its spark-submit entry point runs it; see :func:`archive_segments`."""
+    """Run the job for its spark-submit entry point; see :func:`archive_segments`."""
     return ArchiveResult(archive_segments(spark, request.jobs, request.agent))
 
 
 def archive_segments(
     spark: SparkSession, jobs: Sequence[SegmentJob], agent: AgentAccess | None = None
 ) -> tuple[Receipt, ...]:
-    """Archive, prove and commit segments; none of them where a task fails. One that goes away meanwhile keeps
-    no other out.
+    """Archive, prove and commit segments. If a task fails, none is committed. If a segment disappears
+    meanwhile, the others are still archived.
 
-    Executors need the store and the lake at the paths that the jobs name; with an agent, the lake alone. What
-    was proven when another task failed is thrown away, as nothing of it has been committed.
+    Executors need the store and the lake at the paths in the jobs; with an agent, only the lake. If another
+    task failed, proven copies are deleted: they have not been committed.
 
-    :param agent: that executors read the segments from.
-    :return: one receipt a job, in order, but for those whose files vanished.
+    :param agent: agent from which executors read the segments.
+    :return: receipts, one for each job, in their order. A job whose file vanished has none.
     :raises StoreNotFoundError: an executor doesn't see the store that the driver sees.
-    :raises AgentError: the agent can't be reached, or what came from it isn't whole.
-    :raises StorageEngineError: the first failed task's error, as it was raised there.
+    :raises AgentError: the agent can't be reached, or its data isn't complete.
+    :raises StorageEngineError: the first failed task's error, as the task raised it.
     :raises SparkJobError: Spark itself failed.
     """
     if not jobs:
@@ -357,7 +365,9 @@ def _run(spark: SparkSession, jobs: Sequence[SegmentJob], agent: AgentAccess | N
 
 
 def _at_one_limit(jobs: Sequence[SegmentJob], parallelism: int) -> list[SegmentJob]:
-    """Each task is a process with a pace of its own: together they keep to what one was allowed."""
+    """Divide the allowed pace by the number of parallel tasks. Each task is a process with its own pace, so
+    together they keep the limit.
+    """
     tasks = max(1, min(len(jobs), parallelism))
     return [
         job

@@ -1,4 +1,4 @@
-"""Reading compressed bodies in Spark SQL."""
+"""Decompression of message bodies in Spark SQL."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def register_decompress_body(
     spark: SparkSession, name: str = "decompress_body", broker: str | None = None
 ) -> None:
-    """Make ``decompress_body(body, sys_flag)`` known to a session's SQL; a body that is damaged becomes null.
+    """Register ``decompress_body(body, sys_flag)`` in a session's SQL. For a damaged body it returns null.
 
     This package must be installed on the executors. A task has one part of its bodies in memory at a time.
 
-    :param broker: whose bodies; None: the default broker's.
-    :raises BadInputError: that broker's producers compress none, or this PySpark is older than 4.1.
+    :param broker: broker whose bodies are read; None: the default broker.
+    :raises BadInputError: the broker's producers don't compress bodies, or this PySpark is older than 4.1.
     """
     found = find_broker(broker or default_broker())
     if (bodies := found.codec.bodies) is None:
@@ -33,7 +33,7 @@ def register_decompress_body(
     except ImportError as error:
         raise BadInputError(
             f"{name}: expected PySpark 4.1 or newer, which has arrow_udf, found {spark.version}. Nothing was "
-            "changed. Read the lake with a newer Spark, or take the compression off in Python or DuckDB.",
+            "changed. Read the lake with a newer Spark, or decompress bodies in Python or DuckDB.",
             page="query",
         ) from error
     from pyspark.sql.types import BinaryType

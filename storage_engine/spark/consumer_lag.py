@@ -1,4 +1,4 @@
-"""Consumer lag of a whole store as a Spark job: groups' places in the logs, joined with the segments to
+"""Consumer lag of a whole store as a Spark job: positions of groups in the logs, joined with the segments to
 delete.
 """
 
@@ -47,30 +47,32 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARE_ROWS = 250_000
-"""Rows of a task; bounds its memory."""
+"""The highest number of rows for one task. This limits the task's memory."""
 
 _BATCH_ROWS = 1 << 14
-"""Rows that a task hands to the JVM at once."""
+"""Rows that a task passes to the JVM at once."""
 
 SHIELDED_SHOWN = 10
-"""Groups and topics that are named of those that have not read what only the shield has."""
+"""The highest number of notices about groups and topics with unread messages in segments that only the shield
+has.
+"""
 
 _POSITIONS = ".positions.arrow"
 
 _PLAIN_PLACES = pa.schema(
     [field.with_type(pa.string()) if field.type == NAME else field for field in PLACES_SCHEMA]
 )
-"""As the JVM reads them."""
+"""The schema of places with types that the JVM can read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLagRequest:
-    """The request to compute lag; crosses to the job as JSON.
+    """The request to compute lag. It is passed to the job as JSON.
 
-    :param settings: of the store, which executors must see under the same path.
-    :param plan_segments: those that a plan deletes; empty: ask without a plan.
-    :param table_path: directory for the table, as Parquet; what is there is replaced. Executors must see it
-        under the same path.
+    :param settings: settings of the store. Executors must see the store at the same path.
+    :param plan_segments: segments that a plan deletes; empty: there is no plan.
+    :param table_path: directory for the table, as Parquet. Its contents are replaced. Executors must see it
+        at the same path.
     :param now_ms: the moment to compute for, in milliseconds since the epoch; None: when the job runs.
     """
 
@@ -88,7 +90,7 @@ class ConsumerLagRequest:
         going: Iterable[Segment | SegmentId],
         now_ms: int | None = None,
     ) -> ConsumerLagRequest:
-        """Ask for a managed store.
+        """Return the request for a managed store.
 
         :param going: the segments about to be deleted.
         """
@@ -103,9 +105,9 @@ class ConsumerLagRequest:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLagResult:
-    """:param at_risk: the rows that decide what a plan costs whom; see ``lag_table.lag_part``.
-    :param logs: those that were measured; None: all of the store's.
-    :param ran: where they were measured; "": not known.
+    """:param at_risk: the rows that decide the plan's cost for each group; see ``lag_table.lag_part``.
+    :param logs: the measured logs; None: all logs of the store.
+    :param ran: where the lag was measured; "": not known.
     """
 
     summary: LagSummary
@@ -116,13 +118,13 @@ class ConsumerLagResult:
 
 
 def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLagResult:
-    """Compute the lag of every group and queue of a store, write the table, sum it up.
+    """Compute the lag of every group and queue of a store, write the table, and sum it up.
 
-    The positions lie in a file beside the table meanwhile, of which each task takes a share of whole queues:
-    it finds there, in the files of the store, where groups are. Joined with the segments that go it is the
-    lag, of which the same task writes its part of the table. What comes back from it is a few KB.
+    The positions are in a file beside the table while the job runs. Each task takes a share of whole queues
+    from it. The task reads the store's files to find the groups' places, and joins them with the segments to
+    delete. Then it writes its part of the table, and returns a few KB.
 
-    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
     :raises StoreNotFoundError: an executor doesn't see the store, or the table's directory.
     :raises SparkJobError: a task failed.
     """
@@ -169,7 +171,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
                 [tuple(row.values()) for row in segments.to_pylist()], from_arrow_schema(segments.schema)
             )
             written = join_segments(places, going).mapInArrow(write, "part binary")
-            with telling_progress(lambda: f"Lag is measured of {measured.value} of {asked}"):
+            with telling_progress(lambda: f"Measured lag: {measured.value} of {asked}"):
                 # From our own task, as what any task returns.
                 parts = [pickle.loads(row.part) for row in written.collect()]
         else:
@@ -179,11 +181,12 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
 
 
 def join_segments(places: DataFrame, segments: DataFrame) -> DataFrame:
-    """Join places with the segments that they need; in process ``lag_columns.add_risk`` does the same.
+    """Join places with their segments. Without Spark, ``lag_columns.add_risk`` does the same.
 
-    :param places: with columns of ``PLACES_SCHEMA``.
-    :param segments: with those of ``SEGMENTS_SCHEMA``; few, so that rows of places stay where they are.
-    :return: with columns of ``LAG_SCHEMA``.
+    :param places: frame with the columns of ``PLACES_SCHEMA``.
+    :param segments: frame with the columns of ``SEGMENTS_SCHEMA``. It must be small: it is sent to all
+        executors.
+    :return: frame with the columns of ``LAG_SCHEMA``.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -198,7 +201,7 @@ def join_segments(places: DataFrame, segments: DataFrame) -> DataFrame:
 
 
 def check_sight(newest: FileFacts | None, positions: Path) -> None:
-    """Make sure that this host sees the driver's files: a queue that it doesn't see would count as read."""
+    """Make sure that this host sees the driver's files. Otherwise an invisible queue would count as read."""
     of_store = [] if newest is None else [(Path(newest.path), newest.inode)]
     for path, inode in (*of_store, (positions, None)):
         try:
@@ -206,8 +209,8 @@ def check_sight(newest: FileFacts | None, positions: Path) -> None:
         except OSError as error:
             raise StoreNotFoundError(
                 f"{path}: expected the file that the driver sees; the executor on host {gethostname()} finds "
-                f"none there ({error.strerror}). Mount it at the same path on every executor, or use "
-                "local[N] where its disk is."
+                f"no file there ({error.strerror}). Mount it at the same path on every executor, or use "
+                "local[N] on the host with its disk."
             ) from error
         if inode not in (None, found):
             raise StoreNotFoundError(
@@ -218,20 +221,22 @@ def check_sight(newest: FileFacts | None, positions: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LagInProcess:
-    """The same table, computed here without Spark, share by share: for one store at a shell."""
+    """The same table, computed in this process without Spark, share by share. It is for one store at a
+    shell.
+    """
 
     job: LagJob | None
     prepared: LagSource
 
     @property
     def source(self) -> LagSource:
-        """Return where the positions are from, and what of the tables so far isn't known."""
+        """Return the origin of the positions, and what is unknown in the tables so far."""
         more = () if self.job is None else self.job.source.notices
         return replace(self.prepared, notices=tuple(dict.fromkeys((*self.prepared.notices, *more))))
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """Those that are measured; None: all of the store's."""
+        """The measured logs; None: all logs of the store."""
         return None if self.job is None else self.job.logs
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -248,7 +253,7 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
     """Compute the lag of a store in this process, and write no table.
 
     :param going: the segments about to be deleted.
-    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
     """
     tables = LagInProcess(*prepare(ConsumerLagRequest.of(store, "", going, now_ms)))
     parts = [*map(lag_part, tables)]
@@ -257,11 +262,11 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
 
 
 def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> ConsumerLagResult | None:
-    """Return the job's result, computed and written here: no Spark has to start.
+    """Compute and write the job's result in this process, so that no Spark has to start.
 
-    :param spark: that takes what is large; None: there is none.
-    :return: None where it is Spark's.
-    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    :param spark: Spark for large work; None: there is none.
+    :return: the result; None: the work is large, so Spark has to do it.
+    :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
     """
     job, source = prepare(request)
     place = lag_place(spark, 0 if job is None else job.positions.num_rows)
@@ -281,15 +286,15 @@ def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> Co
 
 
 def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
-    """Take the groups' positions; None: the store's broker can't tell who consumes.
+    """Read the groups' positions. The job is None if the store's broker can't name its consumers.
 
-    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
     """
     broker = find_broker(request.broker)
     now_ms = clock_ms() if request.now_ms is None else request.now_ms
     job = broker.lag(LagRequest(request.settings, request.plan_segments, now_ms))
     if job is None:
-        notice = f"{broker.words.title} doesn't say who consumes, so consumers' losses are unknown"
+        notice = f"{broker.words.title} doesn't name its consumers, so consumers' losses are unknown"
         return None, LagSource(PositionsFrom.NOBODY, notices=(notice,))
     return job, replace(job.source, notices=(*job.source.notices, *_shielded(job)))
 
@@ -299,7 +304,7 @@ def _nobody_known(request: ConsumerLagRequest, source: LagSource) -> ConsumerLag
 
 
 def _shielded(job: LagJob) -> Iterator[str]:
-    """Name messages that groups have not read in segments that only the shield has."""
+    """Yield notices about messages that groups have not read, in segments that only the shield has."""
     try:
         found = shielded_unread(map(job.unread, shielded_runs(job.snapshot)))
     except (StorageEngineError, OSError) as error:
@@ -309,4 +314,4 @@ def _shielded(job: LagJob) -> Iterator[str]:
     if found.error:
         yield error_text(found.error)
     if more := len(found.rows[SHIELDED_SHOWN:]):
-        yield f"so it is for {count_text(more, 'more group and topic')}"
+        yield f"the same holds for {count_text(more, 'more group and topic')}"

@@ -1,9 +1,10 @@
-"""Request and result of a Spark job: a JSON file each, named on its command line.
+"""Request and result of a Spark job. Each is a JSON file, named on the job's command line.
 
-A job's process tells nothing but what is in its result file and its exit status, and on standard error how
-far it is; standard output is Spark's. The result names the request it answers, so that an older run's result
-is never taken for it. Credentials are in no file: the driver gets them in its environment, so they are gone
-with the processes.
+A job's process reports its result only in the result file and in its exit status. It writes its progress to
+standard error; standard output belongs to Spark. The result names its request, so an older run's result is
+never taken for it.
+
+Credentials are in no file. The driver gets them in its environment, so they end with its processes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Result = TypeVar("Result")
 PROGRESS_SECONDS = 10.0
 
 CREDENTIALS = "STORAGE_ENGINE_JOB_CREDENTIALS"
-"""Environment variable of a job's driver: a JSON object, by the marks that are in the request."""
+"""Environment variable of a job's driver with the credentials: a JSON object, by the marks in the request."""
 
 
 def write_request(path: str | os.PathLike[str], request: Any) -> dict[str, str]:
@@ -56,7 +57,7 @@ def write_request(path: str | os.PathLike[str], request: Any) -> dict[str, str]:
 def read_request(path: str | os.PathLike[str], kind: type[Request]) -> Request:
     """Read a request back, with the credentials in this process's environment.
 
-    :raises BadInputError: when the file is missing, not JSON, or not such a request, or its credentials are
+    :raises BadInputError: the file is missing, isn't JSON, or isn't such a request, or its credentials are
         missing.
     """
     try:
@@ -71,14 +72,14 @@ def read_request(path: str | os.PathLike[str], kind: type[Request]) -> Request:
 
 
 def write_result(path: str | os.PathLike[str], request_path: str | os.PathLike[str], result: Any) -> None:
-    """Write the result of a job that ended well."""
+    """Write the result of a successful job."""
     _write_answer(path, request_path, {"result": to_jsonable(result)})
 
 
 def write_failure(
     path: str | os.PathLike[str], request_path: str | os.PathLike[str], error: BaseException
 ) -> None:
-    """Write why a job failed, so that the caller can raise the same error."""
+    """Write the error of a failed job, so that the caller can raise the same error."""
     told = {"type": type(error).__name__, "message": str(error), "parts": Text(error).to_json()}
     _write_answer(path, request_path, {"error": told})
 
@@ -86,12 +87,12 @@ def write_failure(
 def read_result(
     path: str | os.PathLike[str], request_path: str | os.PathLike[str], kind: type[Result]
 ) -> Result:
-    """Read the result of the job that was given ``request_path``.
+    """Read the result of the job with the request at ``request_path``.
 
-    :raises SparkJobError: when there is no result, it answers another request, or the job failed with
-        an error that isn't ours.
-    :raises StorageEngineError: our error that ended the job, of its own class where a message
-        alone can make one.
+    :raises SparkJobError: there is no result, it belongs to another request, or the job failed with an error
+        of another package.
+    :raises StorageEngineError: our own error, which ended the job. It has its own class if that class needs
+        only a message.
     """
     if not Path(path).exists():
         raise SparkJobError(
@@ -101,7 +102,8 @@ def read_result(
     answer = _read_json(path)
     if not isinstance(answer, dict) or answer.get("request_sha256") != _digest(request_path):
         raise SparkJobError(
-            f"{path}: expected the answer to {request_path}, found another request's. Run it again."
+            f"{path}: expected the result for {request_path}, found the result of another request. Run the "
+            "job again."
         )
     error = answer.get("error")
     if error is not None:
@@ -116,10 +118,10 @@ def run_job(
     kind: type[Request],
     job: Callable[[SparkSession, Request], Any],
 ) -> int:
-    """Run a job as its entry point does: request in, Spark session up, result or failure out.
+    """Run a job for its entry point: read the request, start a Spark session, write the result or the error.
 
     :param arguments: the paths of the request and of the result.
-    :param job: what to run; its result is a frozen dataclass of jsonable fields.
+    :param job: function to run. Its result is a frozen dataclass of jsonable fields.
     :return: exit status: 0 done, 1 failed (the result file says why), 2 wrong arguments or request.
     """
     from storage_engine.spark.session import spark_session
@@ -149,9 +151,10 @@ def run_job(
 
 
 def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSession, request: Request) -> Any:
-    """Run a job; what ends it becomes our error here, as Spark's own can't be read once it stopped.
+    """Run a job. Errors are converted to ours here, because Spark's own error can't be read after the session
+    has stopped.
 
-    :raises StorageEngineError: always one of these.
+    :raises StorageEngineError: every error is of this class.
     """
     try:
         return job(spark, request)
@@ -166,9 +169,9 @@ def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSess
 
 
 def task_error(error: Exception) -> StorageEngineError | None:
-    """Our error, from the text that Spark makes of a task that raised it, or of an executor that begins none.
+    """Return our error from Spark's text about a failed task, or about an executor that can't start tasks.
 
-    :return: None when the text names none.
+    :return: the error; None: the text contains none of this package's errors.
     """
     text = str(error)
     if found := _IN_TRACEBACK.findall(text):
@@ -198,12 +201,14 @@ _WITHOUT_PACKAGE = re.compile(
     rf"{_PACKAGE}['.]|"
     r'Cannot run program "(?P<missing>[^"]+)")'
 )
-"""Spark's error for an executor whose Python lacks this package, or isn't there."""
+"""Spark's error text about an executor whose Python is missing or lacks this package."""
 
 
 @contextmanager
 def telling_progress(text: Callable[[], str]) -> Iterator[None]:
-    """Write a line to standard error every :data:`PROGRESS_SECONDS`; a shorter job writes none."""
+    """Write a progress line to standard error every :data:`PROGRESS_SECONDS`. A shorter job writes no
+    line.
+    """
     ended = Event()
 
     def tell() -> None:

@@ -1,10 +1,11 @@
-"""Spark's Python daemon with what our tasks import loaded before it forks a worker.
+"""Spark's Python daemon, with our tasks' modules loaded before it forks a worker.
+``spark.python.daemon.module`` names it.
 
-``spark.python.daemon.module`` names it. A worker then starts in the time of a fork, shares that memory with
-the others, and spends less between two tasks: Spark has it look through all objects for garbage and read
-the directories of all archives on its path again, a third of a second of processor time in all.
+Then a worker starts in the time of a fork, and shares that memory with the other workers. It also spends less
+time between two tasks. There Spark makes it search all objects for garbage and read the directories of all
+archives on its path again. That takes a third of a second of processor time in all.
 
-It ends where the executor has other versions than the driver, so that no task begins there.
+The daemon ends if the executor has other versions than the driver, so no task begins there.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from pathlib import Path
 from storage_engine import __version__
 
 DRIVER_VERSIONS = "STORAGE_ENGINE_DRIVER_VERSIONS"
-"""Environment variable of an executor's Python: the driver's :func:`versions`."""
+"""Environment variable of an executor's Python. Its value is the driver's :func:`versions`."""
 
 TASK_MODULE = "storage_engine.lake.archive.archive"
 
 
 def versions() -> str:
-    """Return versions that must be equal on driver and executors: objects between them are pickled."""
+    """Return the versions that must be equal on driver and executors, because pickled objects pass between
+    them.
+    """
     import pyspark
 
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -38,23 +41,25 @@ def versions() -> str:
 def check_versions(expected: str | None) -> None:
     """Make sure that this interpreter has the versions of the driver.
 
-    :param expected: the driver's; None: a driver of a session that isn't ours.
-    :raises SparkJobError: this interpreter has others.
+    :param expected: the driver's versions; None: the session isn't ours.
+    :raises SparkJobError: this interpreter has other versions.
     """
     if expected not in (None, found := versions()):
         from storage_engine.exceptions import SparkJobError
 
         raise SparkJobError(
             f"{sys.executable} on host {socket.gethostname()}: expected {expected}, as the driver has, found "
-            f"{found}. Nothing was committed or deleted. Install the same there, or name another Python by "
+            f"{found}. Nothing was committed or deleted. Install the same versions there, or name another "
+            "Python by "
             "spark.pyspark.python, at a shell by PYSPARK_PYTHON."
         )
 
 
 def without_archives(path: list[str]) -> list[str]:
-    """A module search path without the archives of the pyspark that is installed on it anyway.
+    """Return a module search path without archives of the installed pyspark, because pyspark is on the path
+    anyway.
 
-    Those of another Spark stay: a cluster's Python side has to match its jars.
+    Archives of another Spark stay: a cluster's Python side has to match its jars.
     """
     return [entry for entry in path if not _is_archive_of_installed(Path(entry), path)]
 
@@ -67,8 +72,8 @@ def _is_archive_of_installed(entry: Path, path: list[str]) -> bool:
 
 
 def load_task_modules() -> None:
-    """Load modules that brokers' tasks need. A broker that is no use is an error of its own stores' tasks
-    alone.
+    """Load the modules that brokers' tasks need. If a broker can't be loaded, only tasks of its own stores
+    fail.
     """
     from storage_engine.brokers import broker_names, find_broker
     from storage_engine.exceptions import BadInputError

@@ -1,8 +1,9 @@
-"""The place of each row of a store at one moment, lake or disk: each row once, and no hole unnamed.
+"""The place of each row of a store at one moment, in the lake or on disk. Each row has one place, and every
+hole is reported.
 
-The store is looked at before the lake. A segment leaves the disk only once the lake has it, so what the first
-look misses is in the lake by the second. A segment that is in both is read from the lake, where nothing
-deletes it, unless the lake has no more than a part of it.
+The store is read before the lake. A segment leaves the disk only after the lake has it. So a segment that is
+missing in the first look is in the lake at the second look. A segment that is in both places is read from the
+lake, where nothing deletes it. An exception is a segment of which the lake has only a part.
 """
 
 from __future__ import annotations
@@ -80,14 +81,14 @@ Slot = tuple[int, str, int]
 
 
 class RowsMissingError(StorageEngineError):
-    """Rows that a query may ask for are in no place: they expired, were not archived, or are lost."""
+    """Requested rows may be in no place: they expired, were not archived, or are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A data file.
+    """A data file of the lake.
 
-    :param slots: segments whose rows in it count; None: all its rows do.
+    :param slots: segments whose rows are read from the file; None: all its rows are read.
     """
 
     location: str
@@ -97,13 +98,13 @@ class LakeFile:
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """A segment of the store that the lake lacks, as it was seen.
+    """A segment of the store that the lake lacks, in the state in which it was seen.
 
-    :param sealed_in: root of the store, where it doesn't change any more and its name may become another
-        file's, as offsets don't count bytes; "" otherwise.
-    :param size_bytes: how much of it is read.
-    :param log_id: which log it is of, as receipts have it; "": it can't be told.
-    :param end: offset behind what was there for good: of Kafka the high watermark; None: all was.
+    :param sealed_in: root of the store, if another file may get this file's name later; "" otherwise. That
+        may happen if the segment is sealed and its offsets don't count bytes.
+    :param size_bytes: how many bytes of it are read.
+    :param log_id: id of its log, as in receipts; "": not known.
+    :param end: offset after the last durable row, in Kafka the high watermark; None: all rows were durable.
     """
 
     facts: FileFacts
@@ -119,7 +120,7 @@ class StoreFile:
 class ReadPlan:
     """Parts of a store that one query reads.
 
-    :param store_id: "": nothing of it is archived yet, so it has none.
+    :param store_id: id of the store; "": it has no id, because no part of it is archived yet.
     """
 
     store_id: str
@@ -131,10 +132,10 @@ class ReadPlan:
 class StoreLook:
     """A store's files on its disk at a moment.
 
-    :param store_id: by its stamp, as are ``lineages``; None: it has none.
-    :param present: identities of its logs, by name.
-    :param contexts: tells of segments what its broker knows of them beside their files.
-    :param absences: tells of logs that aren't there why that is, where its broker can.
+    :param store_id: id of the store from its stamp, like ``lineages``; None: it has no stamp.
+    :param present: identities of the store's logs, by name.
+    :param contexts: function that returns the broker's facts about segments that their files don't have.
+    :param absences: function that returns why logs are missing, if the broker knows it.
     """
 
     root: str
@@ -148,10 +149,10 @@ class StoreLook:
 
 
 def look_at_store(store: ManagedStore) -> StoreLook:
-    """Look at what a store has on this host's disk, again where its broker deletes meanwhile.
+    """Look at a store's files on this host's disk. If its broker deletes files meanwhile, look again.
 
     :raises StoreNotFoundError: there is no such store.
-    :raises StorageEngineError: it can't be read.
+    :raises StorageEngineError: the store can't be read.
     """
     for _ in range(_ATTEMPTS):
         with suppress(FileGoneError):
@@ -165,8 +166,8 @@ def _look(store: ManagedStore) -> StoreLook:
         for directory in filter(Path.exists, broker.data_paths):
             if not is_present(broker, directory):
                 raise StoreNotFoundError(
-                    f"{directory}: expected a directory of the store with what its broker keeps there, found "
-                    "none of it. Nothing was read. Check that its disk is mounted."
+                    f"{directory}: expected a directory of the store with its broker's files, found none of "
+                    "these files. Nothing was read. Check that its disk is mounted."
                 )
         now_ms = clock_ms()
         snapshot = take_glance(broker, now_ms, store.broker)
@@ -189,7 +190,7 @@ def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[s
 
 
 def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-    """Return a broker's facts about segments that their files don't have; deleted segments need none."""
+    """Return a broker's facts about segments that their files don't have. Deleted segments are left out."""
     found: dict[SegmentId, SegmentContext] = {}
     with closing(open_store(store)) as broker:
 
@@ -209,14 +210,14 @@ def plan_read(
     store_id: str | None = None,
     skip_holes: bool = False,
 ) -> ReadPlan:
-    """Decide which files and segments a query reads.
+    """Return the files and segments that a query reads.
 
-    :param look: taken before the lake's tables are loaded; None: the lake alone is read.
-    :param where: which rows are asked for, by the columns of the table of rows.
-    :param store_id: whose rows; None: the store's that is looked at, else the only one of the lake.
-    :param skip_holes: read on behind what expired or is lost.
-    :raises BadInputError: it can't be told which store is meant.
-    :raises RowsMissingError: rows that may be asked for are in no place, or other bytes than were proven.
+    :param look: look at the store, taken before the lake's tables are loaded; None: only the lake is read.
+    :param where: filter for the requested rows, by the columns of the table of rows.
+    :param store_id: id of the store to read; None: the store of ``look``, or the only store in the lake.
+    :param skip_holes: skip expired and lost rows instead of refusing.
+    :raises BadInputError: it isn't clear which store is meant.
+    :raises RowsMissingError: requested rows may be in no place, or their bytes aren't the proven bytes.
     :raises LakeUnavailableError: the lake can't be read, or lacks a file that a receipt names.
     """
     store_id = _store_id(lake, look, store_id)
@@ -266,14 +267,12 @@ _SOMEWHERE = (Where.LOCAL, Where.PENDING, Where.ARCHIVED, Where.BOTH)
 
 
 def _store_id(lake: Lake, look: StoreLook | None, named: str | None) -> str:
-    """
-    :raises BadInputError: it can't be told, or the store that is looked at is another one.
-    """
+    """:raises BadInputError: it isn't clear which store is meant, or the store at the path is another one."""
     if look is not None and look.store_id is not None:
         if named not in (None, look.store_id):
             raise BadInputError(
-                f"{look.root}: expected store {named}, as option storeId says, found that of "
-                f"{look.store_id} by its stamp. Nothing was read. Leave one of the options out."
+                f"{look.root}: expected store {named}, which option storeId names, found store "
+                f"{look.store_id} by its stamp. Nothing was read. Leave out one of the options."
             )
         return look.store_id
     if named is not None:
@@ -288,13 +287,13 @@ def _store_id(lake: Lake, look: StoreLook | None, named: str | None) -> str:
         return stores[0].store_id
     told = ", ".join(f"{one.store_id} ({one.store_root})" for one in stores) or "none"
     raise BadInputError(
-        f"lake {lake.location}: expected to be told which store's rows are read, found {told}. Nothing was "
-        "read. Name one: option storeId. A store of which nothing is archived has to be archived first."
+        f"lake {lake.location}: expected exactly one store to read, found {told}. Nothing was read. Name the "
+        "store with option storeId. A store without an archive has to be archived first."
     )
 
 
 def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) -> dict[str, int]:
-    """Return the newest lineage of each log, which other bytes than before lie in."""
+    """Return each log's newest lineage, whose bytes are the valid ones now."""
     newest: dict[str, int] = {}
     for row in rows:
         name = names.name_of(row)
@@ -308,7 +307,9 @@ def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) 
 def _limits(
     rows: Sequence[Receipt], names: LogNames, lineages: Mapping[str, int], look: StoreLook | None
 ) -> Mapping[tuple[str, int], int]:
-    """Return the offset up to which each lineage of a log counts: where a newer one begins."""
+    """Return for each lineage of a log the offset up to which it is valid: the first offset of a newer
+    lineage.
+    """
     firsts = defaultdict[str, dict[int, int]](dict)
     for row in rows:
         of_log = firsts[names.name_of(row)]
@@ -328,11 +329,11 @@ def _limits(
 def _cut_off(
     rows: Sequence[Receipt], names: LogNames, limits: Mapping[tuple[str, int], int]
 ) -> Iterator[ReleasedSpan]:
-    """Yield the beginnings of segments that a newer lineage begins within."""
+    """Yield the first parts of segments that are cut by the beginning of a newer lineage."""
     for row in rows:
         limit = limits[names.name_of(row), row.lineage]
         if row.base_offset < limit < row.end:
-            why = f"in the lake within a segment of lineage {row.lineage}, which a newer one cuts off"
+            why = f"in the lake in a segment of lineage {row.lineage}, which a newer lineage cuts off"
             log_id = row.log_id or ""
             yield ReleasedSpan(row.log, row.base_offset, limit, others=why, unknown=True, log_id=log_id)
 
@@ -387,7 +388,7 @@ def _may_have(
 
 
 def _bounds(schema: Schema, **bounds: tuple[Any, Any]) -> DataFile:
-    """Return the bounds that a manifest would have for a file with these rows."""
+    """Return a file's bounds as a manifest would have them for these rows."""
     fields: list[Any] = [field for field in schema.fields if field.name in bounds]
 
     def packed(at: int) -> dict[int, bytes]:
@@ -403,13 +404,13 @@ def _hole_error(
         [f"{it.log} [{it.start_offset}, {it.end_offset}) {it.where.value}: {it.detail}" for it in ranges]
     )
     todo = (
-        "Option holes=skip reads on behind them"
+        "Use option holes=skip to leave these rows out"
         if may_skip
         else Text("Run ", Command("verify", "--level store"))
     )
     return RowsMissingError(
-        f"lake {lake.location}: expected every row that the query may ask for of store {store_id}, "
-        f"found {found}. Nothing was read. ",
+        f"lake {lake.location}: expected every requested row of store {store_id} in a known place, found "
+        f"{found}. Nothing was read. ",
         todo,
         ".",
     )
@@ -427,11 +428,13 @@ def _unarchived(look: StoreLook, rows: Sequence[Receipt]) -> Iterator[Segment]:
 _ATTEMPTS = 4
 
 _SOON_MS = 60_000
-"""A broker writes down a high watermark sooner (replica.high.watermark.checkpoint.interval.ms)."""
+"""A broker writes its high watermarks to disk at shorter intervals
+(replica.high.watermark.checkpoint.interval.ms).
+"""
 
 
 def _unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:
-    """Yield the logs of which it isn't known how far their rows are there for good."""
+    """Yield the logs for which it isn't known up to which offset their rows are durable."""
     for log in look.snapshot.logs:
         if _end(look, log) > 0 or log.max_offset == log.min_offset:
             continue
@@ -443,7 +446,7 @@ def _unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:
 
 
 def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
-    """Yield the logs that should be on disk, and aren't: the lake may lack their last rows."""
+    """Yield the logs that are missing on disk but should be there. The lake may lack their last rows."""
     here, ends, logs = {log.name for log in look.snapshot.logs}, dict[str, int](), dict[str, LogIdentity]()
     for row in rows:
         if row.log not in here:
@@ -451,12 +454,12 @@ def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
             logs[row.log] = LogIdentity(row.log_id or "")
     for log, absence in (look.absences(logs) if logs else {}).items():
         if not absence.is_right:
-            why = f"the part behind it isn't on disk, {absence.why}"
+            why = f"the part after it isn't on disk, {absence.why}"
             yield RangeStatus(log, ends[log], ends[log], Where.UNKNOWN, Status.FAILURE, (), why)
 
 
 def _end(look: StoreLook, log: LogSnapshot) -> int:
-    """Return the offset up to which a log's rows are there for good."""
+    """Return the offset up to which a log's rows are durable."""
     return log.max_offset if _is_by_bytes(look) else log.dispatched_offset
 
 
@@ -488,9 +491,9 @@ def _store_file(
 def _lake_files(
     table: Table, store_id: str, rows: Sequence[Receipt], where: BooleanExpression
 ) -> Iterator[LakeFile]:
-    """Yield the data files that can have rows which are asked for.
+    """Yield the data files that may have requested rows.
 
-    :raises LakeUnavailableError: one is not in the table, or rows of one count as deleted.
+    :raises LakeUnavailableError: a file is not in the table, or some of its rows count as deleted.
     """
     live = {file.location: file for file in live_data_files(table, store_id)}
     own = {data_file_of(table, row) for row in rows if row.row_groups is None}
@@ -499,11 +502,15 @@ def _lake_files(
     for row in rows:
         for file in proven_files(table, row):
             if file.location not in live or live[file.location].has_deletes:
-                why = "rows of it count as deleted" if file.location in live else "the table has it no more"
+                why = (
+                    "some of its rows count as deleted"
+                    if file.location in live
+                    else "the table no longer has it"
+                )
                 raise LakeUnavailableError(
                     f"lake table {table.location()}: expected {file.location} with the rows of "
-                    f"{row.log}/{row.base_offset:020d}, found that {why}. Nothing was read. Try again; "
-                    "if it stays so, run ",
+                    f"{row.log}/{row.base_offset:020d}, found that {why}. Nothing was read. Try again. If "
+                    "the error stays, run ",
                     Command("verify --level bytes --renew"),
                     ".",
                 )

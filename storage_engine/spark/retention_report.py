@@ -1,4 +1,6 @@
-"""Counts of messages by topic, producer host, hour and size class, over a span of a lake, as a Spark job."""
+"""Counts of messages by topic, producer host, hour and size class, over a span of time in a lake, as a Spark
+job.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_NAMED = 100
-"""Topics and hosts that a result names; the Parquet has all."""
+"""The highest number of topics, and of hosts, in a result. The Parquet file has all."""
 
 IN_A_BATCH = "in a compressed batch"
-"""Size class of a message that the broker doesn't store by itself."""
+"""Size class of a message that the broker stores only as a part of a batch."""
 
 _CELLS: list[pa.Field[Any]] = [
     pa.field("topic", pa.string()),
@@ -64,17 +66,20 @@ _CELLS: list[pa.Field[Any]] = [
     pa.field("size_bytes", pa.int64()),
 ]
 CELLS = pa.schema(_CELLS)
-"""``hour`` counts from the epoch, in UTC. ``host`` is "" where the broker doesn't store the producer's."""
+"""``hour`` is in hours since the epoch, in UTC. ``host`` is "" if the broker doesn't store the producer's
+host.
+"""
 _NAMES = CELLS.names[:4]
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionReportRequest:
-    """The span to count; crosses to the job as JSON.
+    """The span of time to count. It is passed to the job as JSON.
 
-    :param first_ms: when the broker stored the first message that counts; None: the lake's first.
-    :param until_ms: when it stored the first one that doesn't; None: none.
-    :param time_zone: IANA name, in which the broker's hours are meant.
+    :param first_ms: beginning of the span, by the time at which the broker stored a message; None: the lake's
+        first message.
+    :param until_ms: end of the span, which is excluded; None: no end.
+    :param time_zone: IANA name of the time zone of the broker's hours.
     :param usage_path: the Parquet file to write.
     """
 
@@ -97,10 +102,11 @@ def retention_report_of(
 ) -> RetentionReport:
     """Count the messages of a store's lakes in a span of time; write table and page, and record the advice.
 
-    :param run_key: of the run, which begins with it.
-    :param first_ms: when the first message that counts was stored; None: the first of all.
-    :param until_ms: when the first message that doesn't was stored; None: none.
-    :raises BadInputError: nothing of the store is archived, or its broker's rows have no topic or time.
+    :param run_key: key of the run. This call begins the run.
+    :param first_ms: beginning of the span, by the time at which a message was stored; None: the oldest
+        message.
+    :param until_ms: end of the span, which is excluded; None: no end.
+    :raises BadInputError: no part of the store is archived, or its broker's rows have no topic or time.
     :raises LakeUnavailableError: no lake can be read.
     """
     started_ns = time.monotonic_ns()
@@ -136,7 +142,7 @@ def retention_report_of(
 
 
 def _deletion_hours(context: Context) -> tuple[DeletionHours | None, str]:
-    """Return the hours at which the broker deletes by age, and the zone in which hours are meant."""
+    """Return the hours at which the broker deletes by age, and the time zone of these hours."""
     kind, zone = context.store.broker, context.store.time_zone or tzlocal.get_localzone_name()
     snapshot = context.snapshot(clock_ms())
     start = course_of(context.broker).start(snapshot)
@@ -144,7 +150,7 @@ def _deletion_hours(context: Context) -> tuple[DeletionHours | None, str]:
 
 
 def retention_report(spark: SparkSession, request: RetentionReportRequest) -> RetentionReport:
-    """Count a span of the store's lakes, and write the cells as Parquet.
+    """Count the messages of a span in the store's lakes, and write the counts as Parquet.
 
     :raises LakeUnavailableError: a lake, or a file of its table, can't be read.
     """
@@ -191,9 +197,10 @@ def _usages(cells: DataFrame, name: str) -> tuple[Usage, ...]:
 def _cells(
     spark: SparkSession, config: LakeConfig, request: RetentionReportRequest, counted: set[SegmentIdentity]
 ) -> DataFrame:
-    """Return cells of one lake; the same cell comes once a row group.
+    """Return the counts of one lake. There may be one row for each row group with the same key.
 
-    :param counted: segments that another lake has, which don't count again; grows by those of this one.
+    :param counted: segments that were counted in another lake and are not counted again. This lake's segments
+        are added.
     """
     lake, columns = open_lake(config), find_broker(request.broker).codec.columns
     table = lake.messages()
@@ -227,7 +234,7 @@ def of_segments(rows: pa.Table, wanted: Set[tuple[int, str, int]]) -> pa.Table:
 
 
 def _counts(row: Receipt, request: RetentionReportRequest, counted: Set[SegmentIdentity]) -> bool:
-    """Return whether a segment may have messages of the span that no lake before this one has."""
+    """Return whether a segment may have messages of the span, and was not counted in an earlier lake."""
     first_ms, last_ms = row.first_store_timestamp_ms, row.last_store_timestamp_ms
     if row.identity in counted:
         return False
@@ -237,18 +244,20 @@ def _counts(row: Receipt, request: RetentionReportRequest, counted: Set[SegmentI
 
 
 def columns_counted(columns: Columns) -> tuple[str, ...]:
-    """Return the few columns that are read of a data file."""
+    """Return the few columns that are read from a data file."""
     names = (*columns.streams[:1], columns.producer, columns.stored_at, "size", "kind")
     return tuple(name for name in names if name is not None)
 
 
 def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us: int | None) -> pa.Table:
-    """Return :data:`CELLS` of some rows; rows without topic or time don't count.
+    """Return the counts of some rows, with the columns of :data:`CELLS`. Rows without topic or time are not
+    counted.
 
-    What holds messages, as the header of a batch does, has the time of the next one.
+    A row without a message of its own, such as a batch header, gets the time of the next message.
 
-    :param first_us: when the first message that counts was stored, in microseconds since the epoch.
-    :param until_us: when the first one that doesn't was stored.
+    :param first_us: beginning of the span, by the time at which a message was stored, in microseconds since
+        the epoch.
+    :param until_us: end of the span, which is excluded.
     """
     topic, is_message = rows[columns.streams[0]], pc.equal(rows["kind"], pa.scalar("message"))
     stored = rows[str(columns.stored_at)].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -283,7 +292,7 @@ def _size_classes(size: Any) -> Any:
 
 
 def _write(rows: Iterable[Any], path: Path) -> None:
-    """Write cells as Parquet, durably."""
+    """Write the counts as Parquet, durably."""
     content = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([row.asDict() for row in rows], CELLS), content)
     make_dirs(path.parent)

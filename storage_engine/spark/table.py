@@ -1,7 +1,7 @@
-"""A store's rows as one Spark table: what its lake has, and what lies in the store alone.
+"""A store's rows as one Spark table: rows from its lake, and rows that are only in the store.
 
-Each scan is planned by itself, of one state of store and lake, and has each row once. A segment that leaves
-the store between planning and reading is read from the lake; where it isn't there either, the query fails.
+Each scan is planned separately, for one state of store and lake, and has each row once. If a segment leaves
+the store between planning and reading, it is read from the lake. If it isn't there either, the query fails.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FORMAT = "storage_engine"
 
 _BATCH_ROWS = 8_192
 _TASK_BYTES = 128 << 20
-"""Of data files that share a task."""
+"""The highest number of bytes in data files that share a task."""
 
 
 def table(
@@ -68,14 +68,14 @@ def table(
     store: str | os.PathLike[str] | None = None,
     **options: str,
 ) -> DataFrame:
-    """Return a store's rows: each once, from its lake or from the store's own segments.
+    """Return a store's rows, each once, from its lake or from the store's own segments.
 
-    This package must be installed on the executors, and they see lake and store at these paths.
+    The executors must have this package, and must see lake and store at these paths.
 
-    :param lake: directory of the lake, or of its ``lake.json``.
-    :param store: the store's root; None: only what the lake has.
-    :param options: of the data source: see docs/spark.md.
-    :raises BadInputError: an option isn't one of the data source's, or this Spark can't have one in Python.
+    :param lake: directory of the lake, or directory with its ``lake.json``.
+    :param store: the store's root; None: only rows from the lake.
+    :param options: further options of the data source: see docs/spark.md.
+    :raises BadInputError: an option is unknown, or this Spark doesn't support data sources in Python.
     """
     spark.dataSource.register(StoreTable)
     given = {"lake": str(lake), **({} if store is None else {"store": str(store)}), **options}
@@ -84,10 +84,10 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a query on the data to read.
+    """Options of a query: which data it reads.
 
-    :param where: which rows are read, as an expression of PyIceberg.
-    :param columns: that are read; none: all.
+    :param where: filter for the rows to read, as an expression of PyIceberg.
+    :param columns: columns to read; empty: all columns.
     """
 
     lake: str
@@ -104,7 +104,7 @@ class Options:
     def read(cls, given: Mapping[str, str]) -> Options:
         """Read the options of a query.
 
-        :raises BadInputError: an option is unknown or missing, or has no value that it can have.
+        :raises BadInputError: an option is unknown or missing, or its value is not allowed.
         """
         names = {name.lower(): name for name in _OPTIONS}
         for name in given:
@@ -131,9 +131,9 @@ class Options:
         )
 
     def run(self, root: str, files: Sequence[StoreFile]) -> AgentRun | None:
-        """Have the agent that is named serve files of the store; None: executors see its disk.
+        """Make the named agent serve files of the store; None: executors see the store's disk.
 
-        :raises StorageEngineError: it can't be reached, or won't.
+        :raises StorageEngineError: the agent can't be reached, or it refuses.
         """
         if not self.agent or not files:
             return None
@@ -142,7 +142,7 @@ class Options:
         return begin_run(access, {root: [replace(it.facts, size_bytes=it.size_bytes) for it in files]})
 
     def managed(self, lake: LakeConfig) -> ManagedStore | None:
-        """Return the store that is looked at."""
+        """Return the store to read; None: only the lake is read."""
         if self.store is None:
             return None
         root = Path(self.store).absolute()
@@ -172,8 +172,8 @@ def _listed(text: str) -> tuple[str, ...]:
 class Scan:
     """The work of tasks on rows.
 
-    :param schema: of what they return.
-    :param keeps: which rows, as Arrow has it; ``deciding`` are the columns that it needs.
+    :param schema: schema of the returned rows.
+    :param keeps: Arrow's filter for the rows. ``deciding`` are the columns that the filter needs.
     """
 
     lake: LakeConfig
@@ -185,13 +185,13 @@ class Scan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that are read for those that are returned."""
+        """Return the columns to read: the requested columns, and the columns from which they are computed."""
         return with_sources(self.schema.names, find_broker(self.broker).codec.columns)
 
 
 @dataclass
 class ReadTask(InputPartition):  # type: ignore[misc]
-    """The part that one task reads; files of one kind."""
+    """The part of a scan that one task reads. It has files of one kind."""
 
     scan: Scan
     lake_files: tuple[LakeFile, ...] = ()
@@ -207,7 +207,7 @@ class StoreTable(DataSource):  # type: ignore[misc]
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns that are asked for.
+        """Return the requested columns.
 
         :raises BadInputError: there is no such column.
         :raises LakeUnavailableError: the lake can't be read.
@@ -230,7 +230,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the scan.
 
-        :raises StorageEngineError: as :func:`~storage_engine.spark.read_plan.plan_read` does.
+        :raises StorageEngineError: for the reasons of :func:`~storage_engine.spark.read_plan.plan_read`.
         """
         try:
             return self._tasks()
@@ -283,21 +283,22 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
 
 
 def _check_kind(lake: Lake, store: ManagedStore | None) -> None:
-    """
-    :raises BadInputError: the lake has another broker's rows, or has none yet and was made for no broker.
+    """:raises BadInputError: the lake has another broker's rows, or is empty and was made without a
+    broker.
     """
     if store is not None and store.broker != lake.broker:
         own, other = (find_broker(name).words.title for name in (store.broker, lake.broker))
         raise BadInputError(
-            f"lake {lake.location}: expected rows of {own}, as {store.root} has, found columns of {other}. "
+            f"lake {lake.location}: expected columns of {own}, the broker of {store.root}, found columns of "
+            f"{other}. "
             "Nothing was read. Archive the store first, or name its own lake."
         )
 
 
 def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[str, ...]]:
-    """Return the filter of rows to read, the same for Arrow, and the columns that decide.
+    """Return the filter of rows to read, the same filter for Arrow, and the columns in it.
 
-    :raises BadInputError: the text is no expression over these columns.
+    :raises BadInputError: the text isn't an expression over these columns.
     """
     try:
         expression = parse(where) if where else AlwaysTrue()
@@ -314,16 +315,14 @@ def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[s
 
 
 def _check_stored(lake: Lake, deciding: Iterable[str]) -> None:
-    """
-    :raises BadInputError: a column that decides isn't stored in each row that has a value of it.
-    """
+    """:raises BadInputError: the filter has a column that isn't stored in each row with a value."""
     codec = find_broker(lake.broker).codec
     for name in deciding:
         if name in codec.columns.views:
             source, _ = codec.columns.views[name]
             raise BadInputError(
-                f"Option where: expected stored columns, found {name}, which is made of {source} as it is "
-                "read. Nothing was read. Let Spark filter by it."
+                f"Option where: expected stored columns, found {name}, which is computed from {source} when "
+                "it is read. Nothing was read. Filter by this column in Spark."
             )
         if name not in IDENTITY_COLUMNS.names and name not in codec.schema.names:
             raise BadInputError(
@@ -364,7 +363,7 @@ def _counting(slots: Sequence[Slot]) -> Any:
 
 
 def _below_end(file: StoreFile, codec: SegmentCodec) -> Any:
-    """Return Arrow's filter for a segment's rows that were there for good when the segment was seen."""
+    """Return Arrow's filter for the rows of a segment that were durable when the segment was seen."""
     compute: Any = pc
     offset = compute.coalesce(*map(compute.field, _offsets(codec.columns)))
     position, size = compute.field("physical_offset"), compute.field("size")
@@ -418,7 +417,7 @@ def _without_views(rows: pa.Table) -> pa.Table:
 def _released(scan: Scan, file: StoreFile) -> str:
     """Return the data file with the rows of a segment that left the store after the scan began.
 
-    :raises RowsMissingError: the lake hasn't got it.
+    :raises RowsMissingError: the lake doesn't have it.
     """
     lineage, log, base_offset = file.slot
     lake, span = open_lake(scan.lake), (base_offset, base_offset)
@@ -432,13 +431,13 @@ def _released(scan: Scan, file: StoreFile) -> str:
         raise RowsMissingError(
             f"{file.facts.path}: expected the segment at offset {base_offset} of log {log} in the store or "
             f"in lake {scan.lake.location}, found that it left the store or changed meanwhile and isn't in "
-            "the lake. Run the query again, which names it where it is lost."
+            "the lake. Run the query again. It names the segment if it is lost."
         )
     return data_file_of(lake.messages(), rows[-1])
 
 
 def _shaped(tables: Iterable[pa.Table], scan: Scan) -> Iterator[pa.RecordBatch]:
-    """Yield rows with the columns that are asked for, in their types, in small batches."""
+    """Yield rows in small batches, with the requested columns in their types."""
     codec = find_broker(scan.broker).codec
     for rows in tables:
         yield from shaped(rows, scan.schema, codec).to_batches(max_chunksize=_BATCH_ROWS)

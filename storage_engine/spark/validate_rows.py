@@ -1,6 +1,6 @@
-"""Row-level validation of a lake as a Spark job: decided by sums, by single rows only where sums disagree.
+"""Row-level validation of a lake as a Spark job. Sums decide. Single rows are checked only if sums disagree.
 
-Which rows there are decides, not what is in them: that each byte is right is for receipts and their hashes.
+The job checks which rows exist, not their content: receipts and their hashes prove each byte.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _RECEIPTS = (
 
 @dataclass(frozen=True, slots=True)
 class ValidateRowsRequest:
-    """The ranges to look at; crosses to the job as JSON.
+    """The ranges to check. They are passed to the job as JSON.
 
-    :param lakes: of the store; each by itself has to be right.
-    :param spans: offsets to look at, with the segments right beside them; none: all that the lakes have.
-    :param directory: becomes the Great Expectations project; what is in it is removed.
+    :param lakes: lakes of the store. Each lake must be right by itself.
+    :param spans: offsets to check, with the neighbouring segments; empty: all segments in the lakes.
+    :param directory: directory for the Great Expectations project. Its contents are removed.
     """
 
     lakes: tuple[LakeConfig, ...]
@@ -88,13 +88,14 @@ def validate_rows_of(
     spans: Sequence[OffsetSpan] = (),
     output_dir: Path | None = None,
 ) -> ValidationResult:
-    """Check the rows of a store's lakes, and write page, JSON and Data Docs as any validation does.
+    """Check the rows of a store's lakes, and write page, JSON and Data Docs like any validation.
 
-    :param run_key: records the result in this run's journal, which begins with it; None: in none.
-    :param run_job: runs :func:`validate_rows`, here or on a cluster.
-    :param spans: offsets to look at; none: all.
-    :param output_dir: None: the run's directory.
-    :raises BadInputError: nothing of the store is archived, or ``output_dir`` has files of another user.
+    :param run_key: key of the run whose journal gets the result. This call begins the run. None: no journal
+        gets it.
+    :param run_job: function that runs :func:`validate_rows`, in this process or on a cluster.
+    :param spans: offsets to check; empty: all.
+    :param output_dir: directory for the results; None: the run's directory.
+    :raises BadInputError: no part of the store is archived, or ``output_dir`` has files of another user.
     :raises LakeUnavailableError: no lake can be read.
     """
     started_ns, checked_at_ms = time.monotonic_ns(), clock_ms()
@@ -132,8 +133,8 @@ def validate_rows_of(
 def validate_rows(spark: SparkSession, request: ValidateRowsRequest) -> ValidateRowsResult:
     """Check the rows of a store's archived segments, and write Data Docs.
 
-    :raises LakeUnavailableError: a lake, or a file of its table, can't be read: then nothing is known of it.
-    :raises ProofError: a data file is no Parquet file.
+    :raises LakeUnavailableError: a lake, or a file of its table, can't be read, so its state is unknown.
+    :raises ProofError: a data file isn't a Parquet file.
     """
     spark.sparkContext.setJobGroup("validate rows", f"validate rows of store {request.store_id}")
     looked = [_look_at(spark, config, request) for config in request.lakes]
@@ -182,7 +183,7 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
     size_bytes, odd_count = sum(row.size_bytes for row in rows), odd.count()
     note = (
         f"rows of {count_text(len(rows), 'segment')} ({bytes_text(size_bytes)}) in "
-        f"{count_text(len(files), 'data file')}{where}; looked at one by one in "
+        f"{count_text(len(files), 'data file')}{where}; single rows were checked in "
         f"{count_text(odd_count, 'segment')}"
     )
     for word, count in Counter(end_word(row.end_text) for row in expired).items():
@@ -191,7 +192,7 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
 
 
 def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> list[Receipt]:
-    """Return the receipts that overlap some spans, or lie right beside one; all where there is no span."""
+    """Return the receipts that overlap a span or are right beside it; all receipts if there is no span."""
 
     def is_chosen(row: Receipt) -> bool:
         return any(
@@ -203,9 +204,10 @@ def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> lis
 
 
 def _expected(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the receipts' values, a row each; ``run`` counts the unbroken runs of segments of a log.
+    """Yield the receipts' values, one row for each receipt. ``run`` numbers the unbroken runs of segments of
+    a log.
 
-    What expired has no row, and what follows on it begins a run.
+    An expired segment has no row, and the segment after it begins a new run.
     """
     run, before = 0, None
     for row in sorted(rows, key=lambda row: (row.log, row.lineage, row.base_offset)):
@@ -237,7 +239,7 @@ def _sums(spark: SparkSession, source: StoreFiles, codec: SegmentCodec) -> DataF
 
 
 def _added_up(groups: Any, F: Any) -> DataFrame:  # noqa: N803
-    """Return sums of sums."""
+    """Return the sums over partial sums."""
     found: DataFrame = groups.agg(
         *(F.sum(name).alias(name) for name in ("row_count", "messages", "row_bytes", "offsets")),
         *(F.sum(name).alias(name) for name in ("distinct_offsets", "unknown_steps")),
@@ -250,7 +252,7 @@ def _added_up(groups: Any, F: Any) -> DataFrame:  # noqa: N803
 
 
 def _segment_sums(expected: DataFrame, sums: DataFrame) -> DataFrame:
-    """Return each segment's sums beside its receipt, and whether they tell of a gap or an overlap."""
+    """Return each segment's sums with its receipt, and whether they show a gap or an overlap."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = expected.join(_added_up(sums.groupBy(*SEGMENT), F), [*SEGMENT], "left")
@@ -266,9 +268,9 @@ def _segment_sums(expected: DataFrame, sums: DataFrame) -> DataFrame:
 
 
 def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> DataFrame:
-    """Return each stream's sums in each segment, and whether its offsets don't follow one another.
+    """Return each stream's sums in each segment, and whether its offsets are out of sequence.
 
-    Where the columns don't tell how far a message moves its stream on, offsets may leave gaps.
+    If the columns don't show the next offset after a message, offsets may have gaps.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
@@ -294,7 +296,7 @@ def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> D
 
 
 def _is_joined(chain: str, start: Column, end: Column) -> Column:
-    """Return whether a chain of ``row_sums.sum_rows`` leads from one number to another."""
+    """Return whether a chain of ``row_sums.sum_rows`` leads from ``start`` to ``end``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     first, last = (F.xxhash64(number).cast("decimal(38,0)") for number in (start, end))
@@ -302,7 +304,9 @@ def _is_joined(chain: str, start: Column, end: Column) -> Column:
 
 
 def _within(codec: SegmentCodec, first: str, last: str) -> Column:
-    """Return whether offsets lie in their segment, where a stream is a log and both have the same unit."""
+    """Return whether offsets are within their segment. It is only checked if offsets don't count bytes, so
+    that streams and segments have the same unit.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     if offsets_count_bytes(codec):
@@ -318,7 +322,7 @@ def _single_rows(spark: SparkSession, source: StoreFiles, codec: SegmentCodec) -
 
 
 def _segment_facts(segments: DataFrame, single: DataFrame) -> DataFrame:
-    """Return the facts of ``rows_segments``; gaps and overlaps are counted where sums disagree."""
+    """Return the facts of ``rows_segments``. Gaps and overlaps are counted only if sums disagree."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -358,7 +362,7 @@ def _segment_facts(segments: DataFrame, single: DataFrame) -> DataFrame:
 
 
 def _queue_facts(queues: DataFrame, single: DataFrame, codec: SegmentCodec) -> DataFrame:
-    """Return the facts of ``rows_queues``; offsets are followed row by row where sums disagree."""
+    """Return the facts of ``rows_queues``. Offsets are checked row by row only if sums disagree."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -1,11 +1,14 @@
-"""Triggers that wait for a cleanup's cause: the deleteWhen window, a disk level, or either.
+"""Triggers that wait for the cause of a cleanup: the deleteWhen window, a disk level, or either.
 
-Nothing here blocks the triggerer's event loop: connections are read through its own bridge, disks are
-measured and brokers asked in threads of their own. A level that is unknown never fires, and a running
-broker that can't be asked is no failure: it is asked again. Where a held store's disk is this host's, its
-hold is watched meanwhile (:mod:`storage_engine.retention.monitor.store_watch`). Each may be deferred to by a
-task, which takes the first event, or watched by an asset, which takes one event each time that the cause
-begins.
+Nothing here blocks the triggerer's event loop. Connections are read through the loop's own bridge. Disks are
+measured and brokers are asked in separate threads.
+
+An unknown level never fires. A running broker that doesn't answer is no failure: it is asked again. If this
+host has the disk of a held store, its hold is watched meanwhile
+(:mod:`storage_engine.retention.monitor.store_watch`).
+
+A trigger can be used in two ways. A task may defer to it, and takes its first event. An asset may watch it,
+and takes one event each time that the cause begins.
 """
 
 from __future__ import annotations
@@ -33,22 +36,26 @@ from storage_engine.retention.store.managed_store import ManagedStore
 Found = TypeVar("Found")
 
 DEFAULT_POLL_SECONDS = 10.0
-"""As often as the broker itself looks."""
+"""Pause between two looks. The broker itself looks as often."""
 
 _LONGEST_SLEEP_SECONDS = 300.0
-"""A window is looked at again at least so often: the clock may be set, and deleteWhen changed."""
+"""Longest pause until the next look at a window, because the clock may be set and deleteWhen may be
+changed.
+"""
 _SHORTEST_SLEEP_SECONDS = 0.05
 
 _LOOKS = ThreadPoolExecutor(1000, thread_name_prefix="storage-engine-look")
-"""A disk that hangs or a broker that is silent takes a thread until it is given up: not one of those that the
-event loop shares with everybody, nor the others'. A triggerer has fewer stores."""
+"""Threads for looks. A hanging disk or a silent broker blocks a thread until the look is given up. So looks
+don't use the threads that the event loop shares, and each store has its own thread: a triggerer has fewer
+stores than threads.
+"""
 
 _WATCH = HostWatch(logging.getLogger(__name__).warning)
-"""Mends the fences of held stores whose disks this triggerer sees, in threads of its own."""
+"""Repairs the fences of held stores whose disks this triggerer sees, in its own threads."""
 
 
 class _CauseTrigger(BaseEventTrigger):
-    """Looks at a store again and again, and fires each time that a cause begins to hold."""
+    """Looks at a store repeatedly, and fires each time that a cause begins."""
 
     # A task's triggerer queue decides where a disk is looked at.
     supports_triggerer_queue = True
@@ -94,15 +101,15 @@ class _CauseTrigger(BaseEventTrigger):
 
     @abstractmethod
     def cause(self, seen: Watch) -> Cause | None:
-        """The cause that is waited for, if it holds."""
+        """The awaited cause, if it is present."""
 
     @abstractmethod
     def over(self, seen: Watch) -> bool:
-        """Return whether the cause has certainly ended, so that its next beginning is a new event."""
+        """Return whether the cause has certainly ended. Then its next beginning is a new event."""
 
     @abstractmethod
     def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
-        """Return the time for which the next look can wait without missing a cause."""
+        """Return how long the next look can wait without missing a cause."""
 
     async def _store(self) -> ManagedStore:
         hook = StorageEngineHook(self.storage_engine_conn_id)
@@ -112,7 +119,7 @@ class _CauseTrigger(BaseEventTrigger):
 
     def _say(self, seen: Watch) -> None:
         if seen.known:
-            self.log.info("%s: the broker can be asked again", self.storage_engine_conn_id)
+            self.log.info("%s: the broker answers again", self.storage_engine_conn_id)
         for notice in () if seen.known else seen.notices:
             self.log.warning("%s: %s", self.storage_engine_conn_id, notice)
 
@@ -147,10 +154,12 @@ class DeleteWindowTrigger(_CauseTrigger):
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """When a disk counts as full.
+    """The level above which a disk counts as full.
 
-    :param threshold_percent: above it; None: the level above which the broker itself cleans.
-    :param hysteresis_percent: how far below the threshold it has to fall before full is news again.
+    :param threshold_percent: the disk is full above this level; None: the level above which the broker itself
+        cleans.
+    :param hysteresis_percent: how far the level has to fall below the threshold before a full disk is a new
+        event.
     """
 
     threshold_percent: int | None
@@ -165,7 +174,7 @@ class _Level:
         return above is not None and above <= -self.hysteresis_percent
 
     def _above_threshold(self, seen: Watch) -> int | None:
-        """Percent points; None: unknown."""
+        """Return how far the level is above the threshold, in percent points; None: unknown."""
         threshold = seen.ordinary_percent if self.threshold_percent is None else self.threshold_percent
         if seen.deciding_percent is None or threshold is None:
             return None
@@ -175,14 +184,16 @@ class _Level:
 class DiskLevelTrigger(_CauseTrigger):
     """Fires when a disk of the store rises above a level.
 
-    Which disk decides is the broker's rule: the least used one of the log, or the dependents' one. Of a
-    stopped broker's store it samples the disks that this triggerer sees: run it where they are mounted.
-    Beside a running broker it takes that broker's word, from any triggerer.
+    The broker's rule decides which disk counts: the least used disk of the log, or the disk of the
+    dependents. For a stopped broker's store, it samples the disks that this triggerer sees, so run it on a
+    host where they are mounted. For a running broker, it uses the level that the broker reports, from any
+    triggerer.
 
     :param storage_engine_conn_id: connection of the store.
-    :param threshold_percent: fires above it; None: the level above which the broker itself cleans.
-    :param hysteresis_percent: after an event, the level has to fall so far below the threshold before
-        it can fire again.
+    :param threshold_percent: level above which it fires; None: the level above which the broker itself
+        cleans.
+    :param hysteresis_percent: how far the level has to fall below the threshold after an event, before it can
+        fire again.
     :param poll_seconds: pause between two samples.
     """
 
@@ -218,7 +229,7 @@ class CleanupCauseTrigger(DiskLevelTrigger):
     :param storage_engine_conn_id: connection of the store.
     :param threshold_percent: as in DiskLevelTrigger.
     :param hysteresis_percent: as in DiskLevelTrigger.
-    :param poll_seconds: longest pause between two samples; a window is never slept through.
+    :param poll_seconds: longest pause between two samples. The beginning of a window is never missed.
     """
 
     def cause(self, seen: Watch) -> Cause | None:
@@ -234,7 +245,7 @@ class CleanupCauseTrigger(DiskLevelTrigger):
 
 
 async def _look(look: Callable[[ManagedStore], Found], store: ManagedStore) -> Found:
-    """Look at a store in one of our threads."""
+    """Look at a store in one of this module's threads."""
     return await asyncio.get_running_loop().run_in_executor(_LOOKS, look, store)
 
 
@@ -243,7 +254,7 @@ def _in_window(seen: Watch) -> bool:
 
 
 def _until_window(seen: Watch) -> float:
-    """Seconds until the next window opens, by the clock as it is now."""
+    """Return the seconds until the next window opens, by the present clock."""
     if seen.next_window_ms is None:
         return _LONGEST_SLEEP_SECONDS
     seconds = seen.next_window_ms / 1000 - time.time()

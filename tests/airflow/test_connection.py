@@ -136,7 +136,7 @@ def test_a_policy_is_an_object_or_a_name_of_the_section() -> None:
         ({"policy": "payments"}, r"a name in \[storage_engine\] policies \(orders\), found 'payments'"),
         (
             {"policy": {"shield": "on"}, "shield": "off"},
-            "field shield: expected no value, as policy has shield = on",
+            "field shield: expected no value, because policy has shield = on",
         ),
     ],
 )
@@ -216,7 +216,7 @@ def test_what_older_connections_have_by_themselves_is_in_nobody_s_way() -> None:
     assert moved_fields(WRITTEN_BY_INIT) == ""
     same = {"overrides": '{"deleteWhen": "1"}', "broker_settings": {"overrides": {"deleteWhen": "1"}}}
     assert _store(same).overrides == {"deleteWhen": "1"}
-    assert "lake = what lake_properties says" in moved_fields({"lake_properties": {"token": "hush"}})
+    assert "lake = the value of lake_properties" in moved_fields({"lake_properties": {"token": "hush"}})
 
 
 def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:
@@ -225,9 +225,9 @@ def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:
         lake = _store({"lake": given}).lake
         assert (lake.name, dict(lake.properties)) == ("prod", {"type": "rest", "uri": "http://catalog"})
     assert _store({"lake": "/data/lake"}).lake == LakeConfig.local("/data/lake")
-    with pytest.raises(BadInputError, match="field lake: expected properties of a catalog"):
+    with pytest.raises(BadInputError, match="field lake: expected a catalog's properties"):
         _store({"lake": {"name": "prod"}})
-    with pytest.raises(BadInputError, match="field lake_directory: expected empty, as lake is given"):
+    with pytest.raises(BadInputError, match="field lake_directory: expected empty, because lake is given"):
         _store({"lake": "/data/lake", "lake_directory": "/other"})
 
 
@@ -245,7 +245,7 @@ def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:
         ),
         (
             {**TODAY, "hold_hours": 4},
-            r"field hold_hours: expected no value, as broker_settings has hold_hours = 3",
+            r"field hold_hours: expected no value, because broker_settings has hold_hours = 3",
         ),
         ({"broker_settings": "[1]"}, "field broker_settings: expected a JSON object"),
         (
@@ -280,7 +280,7 @@ def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], sa
         ({"lake": "lake"}, "field lake: expected an absolute path, which begins with /, found 'lake'"),
         (
             {"lake": {"uri": "s3://b/x", "warehouse": "w"}},
-            "field lake: expected the catalog's type .*, found 'uri, warehouse'",
+            "field lake: expected a property with the catalog's type, .*, found 'uri, warehouse'",
         ),
         ({"lag_polcy": "block"}, r"field lag_polcy: expected a known name, .* Did you mean lag_policy\?"),
         ({"minimum_retention_hors": 48}, r"Did you mean minimum_retention_hours\?"),
@@ -317,7 +317,9 @@ def test_what_the_form_asks_for_may_stand_inside_the_json_fields_as_well() -> No
     }
     assert _store(form) == _store(inside)
     assert moved_fields(inside) == ""
-    with pytest.raises(BadInputError, match="field time_zone: expected no value, as broker_settings has"):
+    with pytest.raises(
+        BadInputError, match="field time_zone: expected no value, because broker_settings has"
+    ):
         _store({**inside, "time_zone": "UTC"})
 
 
@@ -331,8 +333,8 @@ def test_what_nobody_chose_in_the_form_does_not_contradict_a_policy_by_name() ->
 @pytest.mark.parametrize(
     ("agent", "expected"),
     [
-        ({"token_file": "/token"}, "field agent: expected address, and beside it no more than token_file, "),
-        ({"address": "db:7443", "ca": "/ca"}, "field agent: expected address, and beside it no more than"),
+        ({"token_file": "/token"}, "field agent: expected address, and no other keys than token_file, "),
+        ({"address": "db:7443", "ca": "/ca"}, "field agent: expected address, and no other keys than"),
         ({"address": "db:7443", "ca_file": "ca"}, "field agent.ca_file: expected an absolute path"),
     ],
 )

@@ -152,7 +152,7 @@ def test_no_error_names_a_store_that_one_may_not_read(client: Any, monkeypatch: 
         for path in ("/console/api/stores", f"/console/api/stores/{MINE}"):
             said = client("viewer").get(path)
             assert said.status_code == 503
-            assert "the API server's log says what" in said.json()["detail"]
+            assert "See the API server's log" in said.json()["detail"]
             assert OTHER not in said.text
 
 
@@ -292,7 +292,7 @@ def test_what_a_dry_run_would_take_is_told(client: Any, dry_run: None) -> None:
     found = client("viewer").get(f"/console/api/stores/{MINE}/run", asked).json()
     assert (found["kind"], found["outcome"]) == ("run", "dry-run")
     assert found["story"]["headline"].startswith("This was a dry run: nothing was changed, and ")
-    assert found["story"]["answers"][0]["question"] == "What would go"
+    assert found["story"]["answers"][0]["question"] == "What would be deleted"
 
 
 def test_a_run_that_has_no_report_yet_has_no_story(client: Any, dry_run: None) -> None:

@@ -31,7 +31,7 @@ def test_test_button_describes_what_it_found_and_changes_nothing(store_connectio
     works, message = StorageEngineHook(store.conn_id).test_connection()
     assert works, message
     assert "8 segments, 7 of them sealed" in message
-    assert "Journal: none yet" in message
+    assert "Journal: it doesn't exist yet" in message
     assert "Lake: reachable" in message
     assert _content(store.root) == before
     assert sorted(path.name for path in store.directory.iterdir()) == ["lake"]
@@ -42,8 +42,8 @@ def test_test_button_says_that_a_lake_is_missing_and_what_makes_it(store_connect
     works, message = StorageEngineHook(store.conn_id).test_connection()
     assert not works
     assert (
-        f"Lake: there is none. Mount its disk, or make it: storage-engine init-lake --conn-id {store.conn_id}"
-        in message
+        f"Lake: it doesn't exist. Mount its disk, or create the lake: "
+        f"storage-engine init-lake --conn-id {store.conn_id}" in message
     )
     assert not store.directory.exists()
 
@@ -113,8 +113,8 @@ def test_a_connection_that_is_not_there_is_named_with_the_option_that_lists_it(
         ),
         (
             {"spark_from": "1,000 segments"},
-            "field spark_from: expected 0, or any part of 2GiB, 1000 segments, 1000000 positions, found "
-            "'1,000 segments'",
+            "field spark_from: expected 0, or one or more parts of 2GiB, 1000 segments, 1000000 positions, "
+            "found '1,000 segments'",
         ),
         (
             {"mode": "live", "broker_address": "h:1", "broker_conn_id": "keys"},

@@ -41,7 +41,7 @@ def test_a_store_s_page_says_what_lake_keep_says(
     lake = ("--conn-id", STORE)
     asked = {"store": STORE}
     before = client("viewer").get("/keep", params=asked)
-    assert (before.status_code, "Nothing is known of it yet" in before.text) == (200, True)
+    assert (before.status_code, "There is no forecast yet" in before.text) == (200, True)
     assert run_command("lake", "keep", *lake, "--keep", "30 days").exit_code == 0
     (forecast,) = run_command("lake", "keep", *lake, "--price", 100, "--json").json["lakes"]
     found = client("viewer").get("/keep", params={**asked, "price": "100"})

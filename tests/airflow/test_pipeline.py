@@ -183,7 +183,7 @@ def test_where_nobody_can_approve_a_stores_plans_it_is_said(
     assert told(f', "approvers": [{ghost}, {ghost.replace("ghost", "bob")}]') == ""
     assert read_pipeline("s", asks=True)[0].unknown_approvers == ("ghost",)
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
-    assert "none is a second person" in told(', "approvers": []')
+    assert "no user is a second person" in told(', "approvers": []')
 
 
 def test_who_takes_a_stores_queue_is_read_of_edge_workers_alone(

@@ -263,7 +263,7 @@ def test_the_plan_says_where_its_segments_are_archived(
 
 
 def test_a_dag_that_still_names_the_former_limit_of_lag_is_read_with_a_warning() -> None:
-    with pytest.warns(AirflowProviderDeprecationWarning, match="set spark_from of the store's connection"):
+    with pytest.warns(AirflowProviderDeprecationWarning, match="Set spark_from in the store's connection"):
         StorageEngineConsumerLagOperator(
             task_id="lag", storage_engine_conn_id="a_store", spark_above_positions=50_000
         )

@@ -84,11 +84,11 @@ def test_a_silent_server_is_waited_for_by_few_and_then_by_nobody(silent: str) ->
     for thread in threads:
         # Its driver by itself waits for two minutes.
         thread.join(60)
-    assert sum("questions wait" in one for one in said) == 30 - journals._AT_ONCE
+    assert sum("queries are waiting" in one for one in said) == 30 - journals._AT_ONCE
     assert not any("secret" in one for one in said)
     for _ in range(200):
         ask()
-    assert "questions wait" not in said[-1]
+    assert "queries are waiting" not in said[-1]
 
 
 def test_what_fails_at_once_is_asked_again_at_once(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_run_is_reported_whatever_ends_it(cli, store, lake, monkeypatch) -> No
     assert "ZeroDivisionError" in report.read_text()
     assert "by nothing" in report.read_text()
     said = [report.with_name(name).read_text() for name in ("report.html", "summary.html", "summary.txt")]
-    assert all("Read the error, mend what it names, then run again." in text for text in said)
+    assert all("Read the error and correct its cause, then run again." in text for text in said)
 
 
 @pytest.mark.again

@@ -324,7 +324,7 @@ def test_errors_and_emptiness_say_what_to_do(browser: Browser, console: Console,
         visit.close()
     with serve(Console(console.reader, [], now_ms=NOW_MS)) as at:
         visit = Visit(browser, at)
-        assert "[storage_engine] lists them" in visit.open("#/", ".empty").inner_text(".empty")
+        assert "[storage_engine] lists the stores" in visit.open("#/", ".empty").inner_text(".empty")
         page = visit.open("?dag=tutorial", ".empty")
         assert "manages no store" in page.inner_text(".empty")
         visit.close()

@@ -104,7 +104,7 @@ def test_a_cleanup_says_its_cause_and_what_went_and_opens_its_report(visit: Visi
     page.locator(".mark[tabindex='0']").focus()
     tip = page.locator(".tip")
     assert "expired" in tip.inner_text()
-    assert "9 segments went, 9 GiB" in tip.inner_text()
+    assert "9 segments deleted, 9 GiB" in tip.inner_text()
     texts = {tip.inner_text()}
     for _ in range(12):
         page.keyboard.press("ArrowLeft")
@@ -124,11 +124,11 @@ def test_what_is_lost_due_and_archived_is_told(visit: Visit) -> None:
     lost = strip.locator(".part-lost").bounding_box()
     assert lost is not None
     assert lost["width"] >= 50
-    page.locator("summary", has_text="Segments and why they are there").click()
+    page.locator("summary", has_text="Segments and the reasons why they are there").click()
     table = page.inner_text("table:has-text('From offset')")
     assert "expired" in table
     assert "missing deleted by a run" in table
-    assert "Say why" not in table
+    assert "Give a reason" not in table
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_loss_that_somebody_accepted_is_no_alarm_and_says_who_and_why(visit: V
     # The one that nobody accepted is the only alarm.
     assert page.locator(".notice:has-text('LOST')").count() == 1
     assert page.locator(".strip-legend .is-lost").inner_text().startswith("LOST 1 range")
-    page.locator("summary", has_text="Segments and why they are there").click()
+    page.locator("summary", has_text="Segments and the reasons why they are there").click()
     row = page.locator("table:has-text('From offset') tr", has_text="accepted loss").inner_text()
     assert "accepted as lost" in row
     assert "accepted by ann" in row
@@ -205,12 +205,12 @@ def test_a_cleanup_is_tried_before_it_is_done(visit: Visit, console: Console) ->
     real = dialog.get_by_role("button", name="Delete by force")
     assert real.is_disabled()
     dialog.get_by_role("button", name="Start a dry run").click()
-    dialog.get_by_text("Say why").wait_for()
+    dialog.get_by_text("Give a reason").wait_for()
     assert console.posted == []
     dialog.get_by_label("Reason").fill("the disk is full")
     dialog.get_by_label("Number of segments").fill("2")
     dialog.get_by_role("button", name="Start a dry run").click()
-    dialog.get_by_text("2 segments would go").wait_for()
+    dialog.get_by_text("2 segments would be deleted").wait_for()
     asked = {"segments": 2, "target_used_percent": None, "reason": "the disk is full"}
     path = "dags/storage_forced_cleanup__store_orders/dagRuns"
     assert console.posted == [(path, {"logical_date": None, "conf": {**asked, "dry_run": True}})]

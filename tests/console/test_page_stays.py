@@ -100,7 +100,7 @@ def test_what_is_scrolled_and_selected_stays_when_an_answer_comes(
 ) -> None:
     one = visit(browser, address, width=PHONE)
     page = one.open(f"{STORE}{RANGE}", ".chart .mark")
-    page.locator("summary", has_text="Segments and why they are there").click()
+    page.locator("summary", has_text="Segments and the reasons why they are there").click()
     page.evaluate(
         """() => { for (const one of document.querySelectorAll('.scroll')) one.scrollLeft = 40;
         const heads = [...document.querySelectorAll('th')];

@@ -134,7 +134,7 @@ def test_a_store_that_nobody_looked_at_is_unknown_and_never_ok(tmp_path: Path, p
     }
     (ahead,) = all_stores(JournalReader(url), ("stale",), NOW_MS - 8 * HOUR_MS).stores
     assert (ahead.state, ahead.problem_kind) == (StoreState.UNKNOWN, ProblemKind.FUTURE)
-    assert "dated 3 h ahead" in ahead.problem
+    assert "is 3 h ahead" in ahead.problem
 
 
 def test_no_lagging_group_is_told_from_groups_that_nobody_measured(tmp_path: Path) -> None:

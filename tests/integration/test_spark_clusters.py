@@ -333,7 +333,7 @@ class TestStandalone:
         for path in (unseen, seen):
             shutil.copy(segments[0], path)
         host = f"the executor on host {socket.gethostname()}"
-        with pytest.raises(StoreNotFoundError, match=f"{unseen.parent}/.*{host} finds none there"):
+        with pytest.raises(StoreNotFoundError, match=f"{unseen.parent}/.*{host} finds no file there"):
             archive_segments(spark, _jobs(lake, [unseen]))
         with pytest.raises(LakeUnavailableError, match=f"{host} doesn't see it"):
             archive_segments(spark, _jobs(lake, [seen]))

@@ -53,8 +53,10 @@ def test_a_picture_is_complete_in_itself_and_says_in_words_what_it_shows() -> No
     root = parsed(svg)
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|<script|url\(|@import|href", svg)
     words = "".join(root.itertext())
-    assert "today: the level is at most 60 %, messages stay at least 1 d, writes refused for 1 h." in words
-    assert "changed: the level is at most 40 %" in words
+    assert (
+        "today: the disk level is at most 60 %, messages stay at least 1 d, writes refused for 1 h." in words
+    )
+    assert "changed: the disk level is at most 40 %" in words
     assert root.get("role") == "img"
     assert {"title", "about"} == set(root.get("aria-labelledby", "").split())
 

@@ -156,7 +156,7 @@ def test_a_page_stays_small_whatever_the_number_of_segments(count: int) -> None:
     page = report_html(plain(NOTHING, segments=tuple(stay)))
     assert len(page) < 60_000
     assert f"<b>{count:,} segments</b>" in page
-    assert f"And {count - LISTED:,} more, which report.json has." in page
+    assert f"And {count - LISTED:,} more: see report.json." in page
 
 
 def test_lists_of_any_length_leave_the_page_small() -> None:

@@ -75,25 +75,25 @@ def failed(error: str, step: str = "archive") -> Story:
             ),
             "Dry run",
             "dim",
-            "This was a dry run: nothing was changed, and 1 segment (1.0 MiB) would go.",
+            "This was a dry run: nothing was changed, and 1 segment (1.0 MiB) would be deleted.",
         ),
         (
             failed("OSError: disk gone"),
             "Failed",
             "bad",
-            "The run stopped at the step “archive and prove”. Nothing was deleted.",
+            "The run stopped at this step: “archive and prove”. Nothing was deleted.",
         ),
         (
             failed("GateRefusedError: no receipt", "release"),
             "Refused",
             "bad",
-            "The run stopped at the step “delete”. Nothing was deleted.",
+            "The run stopped at this step: “delete”. Nothing was deleted.",
         ),
         (
             story(outcome=Outcome.FAILED, validation=validation(Status.FAILURE)),
             "Failed",
             "bad",
-            "1 check fails after the run. 2 segments (2.0 MiB) were deleted before.",
+            "1 check fails after the run. 2 segments (2.0 MiB) were deleted before that.",
         ),
         (
             story(NOTHING, outcome=Outcome.BLOCKED),
@@ -105,9 +105,10 @@ def failed(error: str, step: str = "archive") -> Story:
             story(outcome=Outcome.RELEASED_IN_PART, refused=(RefusedLog("b", "ReceiptError", "none", MEND),)),
             "Refused in part",
             "bad",
-            "1 log of the store was refused and stays as it is. 2 segments (2.0 MiB) were deleted before.",
+            "1 log of the store was refused and stays as it is. "
+            "2 segments (2.0 MiB) were deleted before that.",
         ),
-        (story(outcome=Outcome.UNDONE), "Undone", "ok", "What this run deleted was brought back, all of it."),
+        (story(outcome=Outcome.UNDONE), "Undone", "ok", "Everything that this run deleted was brought back."),
         (story(validation=validation(Status.WARNING)), "Done", "warn", story().headline),
     ],
 )
@@ -117,13 +118,13 @@ def test_the_outcome_is_a_sentence(told: Story, word: str, tone: str, headline: 
 
 def test_it_says_what_went_why_where_it_is_and_what_it_cost() -> None:
     told = story()
-    assert texts(told, "What went") == [
+    assert texts(told, "What was deleted") == [
         "2 segments (2.0 MiB), 2,000 messages, stored 2026-11-23 12:00:00Z to 2026-11-23 12:02:00Z",
         "1 segment (1.0 MiB) stays on disk",
     ]
     assert texts(told, "Why") == [
         "It was an hour that deleteWhen names: 12 h is in deleteWhen 12 (UTC)",
-        "2 segments go: older than the store keeps messages",
+        "2 segments are not kept: older than the store keeps messages",
         "1 segment stays: the broker writes to it",
     ]
     place, restore = answer(told, "Where it is now").lines
@@ -140,15 +141,15 @@ def test_it_says_what_went_why_where_it_is_and_what_it_cost() -> None:
         "2.0 MiB read from disk, 512.0 KiB written to the lake (25 %)",
         "2.0 MiB freed on disk",
     ]
-    assert texts(told, "Who lost sight of messages") == ["Nobody: every group had read the deleted segments"]
+    assert texts(told, "Who missed messages") == ["Nobody: every group had read the deleted segments"]
     assert (told.loss, told.problems) == ("", ())
 
 
 def test_unread_messages_that_went_are_said_first_and_with_the_command_that_gets_them() -> None:
     told = story(unread=unread(), unread_lines=(LOSS,))
-    assert told.loss == "1 consumer group lost sight of 51 messages not read yet; they are only in the lake."
+    assert told.loss == "1 consumer group missed 51 messages not read yet; they are only in the lake."
     assert told.tone == "warn"
-    (line,) = answer(told, "Who lost sight of messages").lines
+    (line,) = answer(told, "Who missed messages").lines
     assert (
         line.text
         == "cg_orders: 51 unread messages of orders in 8 queues, stored from 2026-11-24 11:00:00Z on"
@@ -159,14 +160,15 @@ def test_unread_messages_that_went_are_said_first_and_with_the_command_that_gets
 def test_a_dry_run_says_who_would_lose_what() -> None:
     told = story(outcome=Outcome.DRY_RUN, segments=pending(), archived=(), unread=unread(), validation=None)
     assert told.loss == (
-        "1 consumer group would lose sight of 51 messages not read yet; they would be only in the lake."
+        "1 consumer group would miss 51 messages not read yet; they would be only in the lake."
     )
-    assert texts(told, "What would go") == ["1 segment (1.0 MiB)", "1 segment (1.0 MiB) stays on disk"]
-    assert answer(told, "Who would lose sight of messages").short == "1 group, 51 messages unread"
-    nobody = story(outcome=Outcome.DRY_RUN, segments=pending(), archived=(), validation=None)
-    assert texts(nobody, "Who would lose sight of messages") == [
-        "Nobody: every group has read the segments to delete"
+    assert texts(told, "What would be deleted") == [
+        "1 segment (1.0 MiB)",
+        "1 segment (1.0 MiB) stays on disk",
     ]
+    assert answer(told, "Who would miss messages").short == "1 group, 51 messages unread"
+    nobody = story(outcome=Outcome.DRY_RUN, segments=pending(), archived=(), validation=None)
+    assert texts(nobody, "Who would miss messages") == ["Nobody: every group has read the segments to delete"]
 
 
 @pytest.mark.parametrize(
@@ -177,25 +179,25 @@ def test_a_dry_run_says_who_would_lose_what() -> None:
     ],
 )
 def test_what_is_not_known_of_consumers_is_not_nobody(changes: dict[str, Any], said: str) -> None:
-    assert texts(story(**changes), "Who lost sight of messages") == [said]
+    assert texts(story(**changes), "Who missed messages") == [said]
 
 
 def test_a_group_without_a_position_may_need_any_message() -> None:
     told = story(unread=unread(None), unread_lines=("x",))
-    assert "position unknown in 8 queues of orders" in texts(told, "Who lost sight of messages")[0]
+    assert "position unknown in 8 queues of orders" in texts(told, "Who missed messages")[0]
     assert "an unknown number of messages" in told.loss
 
 
 def test_what_is_known_of_some_groups_only_is_said_as_the_least() -> None:
     both = Unread(rows=(*unread().rows, *unread(None, "cg_other").rows))
     told = story(unread=both, unread_lines=("x",))
-    assert told.loss.startswith("2 consumer groups lost sight of at least 51 messages not read yet")
+    assert told.loss.startswith("2 consumer groups missed at least 51 messages not read yet")
 
 
 def test_what_went_without_a_copy_is_not_in_the_lake() -> None:
     told = story(archive_mode="off", archived=(), unread=unread(), unread_lines=("gone",))
     assert texts(told, "Where it is now") == [
-        "2 segments (2.0 MiB) went without a copy: the policy is archive: off"
+        "2 segments (2.0 MiB) were deleted without a copy: the policy is archive: off"
     ]
     assert answer(told, "Where it is now").short == "in no lake"
     assert told.loss.endswith("no lake is known to have them.")
@@ -205,7 +207,7 @@ def test_a_waiver_and_a_reason_are_said_with_who_decided() -> None:
     waiver = Waiver("cd", "ann", "disk full", NOON_MS)
     lines = texts(story(waiver=waiver, request=PlanRequest(forced=True, reason="audit is over")), "Why")
     assert "The reason given: audit is over" in lines
-    assert "ann let the plan run without proof (2026-11-24 12:00:00Z): disk full" in lines
+    assert "ann allowed the plan without a proof (2026-11-24 12:00:00Z): disk full" in lines
 
 
 def test_a_quarantine_frees_nothing_and_names_the_command_that_undoes() -> None:
@@ -225,15 +227,13 @@ def test_an_undo_that_fits_only_before_the_broker_starts_says_so() -> None:
     line = answer(story(quarantine=aside, freed_bytes=0, broker="kafka"), "Where it is now").lines[-1].text
     assert line.endswith("To undo the run, before its broker starts:")
     page = report_html(plain(quarantine=aside, broker="kafka"))
-    assert "brings all of it back, before its broker starts.</p>" in page
-    assert "brings all of it back.</p>" in report_html(plain(quarantine=aside))
+    assert "brings all of them back, before its broker starts.</p>" in page
+    assert "brings all of them back.</p>" in report_html(plain(quarantine=aside))
 
 
 def test_groups_that_nobody_knows_of_are_not_said_to_have_read_all() -> None:
-    found = answer(
-        story(unread=Unread(notices=("which groups read isn't known",))), "Who lost sight of messages"
-    )
-    assert [line.text for line in found.lines] == ["Nobody that is known: which groups read isn't known"]
+    found = answer(story(unread=Unread(notices=("which groups read isn't known",))), "Who missed messages")
+    assert [line.text for line in found.lines] == ["No known group: which groups read isn't known"]
     assert (found.short, found.tone) == ("nobody known", "warn")
 
 
@@ -244,7 +244,7 @@ def test_a_failure_says_what_to_do() -> None:
     assert problem.remedy.startswith("Check that the lake is mounted or reachable")
     (problem,) = story(outcome=Outcome.FAILED, validation=validation(Status.FAILURE)).problems
     assert problem.title == "A rule is broken: Nothing is lost."
-    assert problem.what == "1 of 3 break this rule: commitlog: lost"
+    assert problem.what == "1 of 3 don't follow this rule: commitlog: lost"
     assert problem.remedy.startswith("Stop deleting.")
 
 
@@ -263,9 +263,9 @@ def test_a_refused_log_says_why_and_what_to_do_once() -> None:
 def test_what_may_not_go_says_what_it_waits_for() -> None:
     blocked = (segment(0, Fate.KEPT, Reason.LAG_BLOCKED, "cg_orders has to read it"), *DONE.segments[2:])
     (problem,) = story(NOTHING, outcome=Outcome.BLOCKED, segments=blocked).problems
-    assert problem.title.startswith("1 segment may not go: consumers still have to read it")
+    assert problem.title.startswith("1 segment can't be deleted: consumers still have to read it")
     assert problem.what == "cg_orders has to read it"
-    assert problem.remedy.startswith("Let these groups read on")
+    assert problem.remedy.startswith("Wait until these groups have read the messages")
 
 
 def test_the_worst_comes_first() -> None:
@@ -279,11 +279,11 @@ def test_a_report_of_an_older_release_is_told_and_what_it_did_not_look_for_is_no
     told = tell(of_any_release(json.loads((FIXTURES / "before-lake-uuid.json").read_bytes())))
     assert (told.word, told.problems) == ("Done", ())
     assert told.headline.startswith("7 segments (7.0 MiB) were archived, proven and deleted;")
-    assert told.loss == "What consumers had not read of it is not known."
-    assert texts(told, "What went")[0] == "7 segments (7.0 MiB), 7,765 messages"
+    assert told.loss == "It is not known which of its messages consumers had not read."
+    assert texts(told, "What was deleted")[0] == "7 segments (7.0 MiB), 7,765 messages"
     assert " --lake LAKE " in answer(told, "Where it is now").lines[-1].command
-    assert texts(told, "Who lost sight of messages") == [
-        "Not known: the release that wrote this report did not look"
+    assert texts(told, "Who missed messages") == [
+        "Not known: the release that wrote this report did not check it"
     ]
 
 

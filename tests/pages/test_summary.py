@@ -40,7 +40,7 @@ def test_it_says_what_the_page_says_first() -> None:
     text, html = summary_text(report, link="https://x/report"), summary_html(report, link="https://x/report")
     assert summary_subject(report).startswith("Done: orders: 2 segments (2.0 MiB) were archived")
     assert text.startswith("Done: orders\n2 segments (2.0 MiB) were archived, proven and deleted")
-    for said in ("1 consumer group lost sight of 51 messages", "9.2 s", "in the lake file:///lake/warehouse"):
+    for said in ("1 consumer group missed 51 messages", "9.2 s", "in the lake file:///lake/warehouse"):
         assert said in text
         assert said in html
     assert text.endswith("Report: https://x/report\n")
@@ -49,8 +49,8 @@ def test_it_says_what_the_page_says_first() -> None:
 
 def test_a_failure_says_what_to_do() -> None:
     report = plain(**BAD)
-    assert "Read the error, mend what it names" in summary_text(report)
-    assert "And 51 more, which the report names." in summary_text(report)
+    assert "Read the error and correct its cause" in summary_text(report)
+    assert "And 51 more problems: see the report." in summary_text(report)
     assert "What to do: Read the error" in summary_html(report)
 
 

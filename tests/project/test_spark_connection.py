@@ -37,7 +37,7 @@ def test_what_a_person_says_is_proposed() -> None:
     assert propose_spark("mine", ("cluster",), ()).conn_id == "mine"
     none = propose_spark("", ("cluster",), ())
     assert (none.conn_id, none.is_new) == (None, False)
-    assert "No Spark, as you say: the tasks archive" in none.text
+    assert "No Spark, as you chose: the tasks archive" in none.text
 
 
 def test_without_a_java_none_is_proposed_and_what_installs_one_is_said(

@@ -51,7 +51,7 @@ def test_a_topic_that_was_made_again_and_an_emptied_segment_are_told_for_what_th
     ]
     (first,) = of("again-0")
     assert (first.where, first.status) == (Where.LOCAL, Status.FAILURE)
-    assert "another log than the archived one is on disk: it is log " in first.detail
+    assert "the log on disk isn't the archived log: it is log " in first.detail
     assert "adopt STORE --log again-0 --reason WHY" in first.detail
     adopt(store, "me", "it was made again", log="again-0")
     assert {one.status for one in of("again-0")} == {Status.OK}
@@ -62,4 +62,4 @@ def test_what_no_cleaner_can_have_taken_is_lost() -> None:
     assert explained([lost], {}, {"a-0": 5, "b-0": 9}) == (lost,)
     (cleaned,) = explained([lost], {}, {"a-0": 6})
     assert cleaned.status is Status.WARNING
-    assert cleaned.detail.startswith("nowhere; the broker's cleaner has been up to offset 6")
+    assert cleaned.detail.startswith("nowhere; the broker's cleaner has run up to offset 6")

@@ -109,7 +109,7 @@ class Console:
                 except BadInputError as error:
                     raise RefusedError(422, str(error)) from error
             case "run":
-                headline = "This was a dry run: nothing was changed, and 2 segments would go."
+                headline = "This was a dry run: nothing was changed, and 2 segments would be deleted."
                 return {"outcome": "dry-run", "story": {"headline": headline, "answers": []}}
         raise RefusedError(404, "Not found")
 

@@ -99,7 +99,7 @@ def test_spark_3_5_is_not_started_with_the_bundled_java(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(install_java(nowhere / "configured", "21")))
-    needs = r"Spark 3.5.9 expects Java 1.8 or 11 or 17 in JAVA_HOME or on PATH, found none"
+    needs = r"Spark 3.5.9 expects Java 1.8 or 11 or 17 in JAVA_HOME or on PATH, found no such Java"
     with pytest.raises(SparkJobError, match=needs):
         java_home(SPARK_3_5)
 

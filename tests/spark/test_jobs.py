@@ -385,7 +385,7 @@ def test_executors_that_do_not_see_the_store_archive_through_an_agent(
 ) -> None:
     store, jobs = segments[0].parents[1], _jobs(lake, segments)
     store.chmod(0o700)
-    with pytest.raises(StoreNotFoundError, match="let them read it from an agent"):
+    with pytest.raises(StoreNotFoundError, match="let executors read it from an agent"):
         archive_segments(spark, jobs)
     with serving(store, "tls", files=[job.facts for job in jobs]) as (agent, access):
         rows = archive_segments(spark, jobs, access)

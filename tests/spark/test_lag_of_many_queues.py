@@ -66,7 +66,7 @@ def test_host_that_sees_another_store_or_none_is_refused(
     assert job is not None
     newest = job.newest
     consumer_lag.check_sight(newest, Path(newest.path))
-    with pytest.raises(StoreNotFoundError, match="finds none there"):
+    with pytest.raises(StoreNotFoundError, match="finds no file there"):
         consumer_lag.check_sight(newest, tmp_path / "nowhere")
     other = Path(newest.path).rename(tmp_path / "moved")
     Path(newest.path).write_bytes(other.read_bytes())

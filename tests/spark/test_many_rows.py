@@ -89,4 +89,4 @@ def test_ten_million_rows_are_checked_by_a_small_driver(tmp_path: Path) -> None:
     assert f"offset {offset + 1} behind {offset - 1}" in text
     assert found["ExpectOffsetsToFollowOn"].checked_count == SEGMENTS * QUEUES
     assert found["ExpectArchivedSegmentsToFollowOn"].status is Status.OK
-    assert result.notes[0].endswith("looked at one by one in 1 segment")
+    assert result.notes[0].endswith("single rows were checked in 1 segment")

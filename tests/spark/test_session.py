@@ -29,11 +29,11 @@ def test_environment_names_this_python_and_this_spark(master: str) -> None:
 
 
 def test_a_spark_connect_server_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInputError, match="sc://server:15002: expected Spark's master alone"):
+    with pytest.raises(BadInputError, match="sc://server:15002: expected Spark's master, such as"):
         spark_environment("sc://server:15002")
     # PySpark and spark-submit would turn to it, whatever the master.
     monkeypatch.setenv("SPARK_REMOTE", "sc://of-the-worker")
-    with pytest.raises(BadInputError, match="sc://of-the-worker: expected Spark's master alone"):
+    with pytest.raises(BadInputError, match="sc://of-the-worker: expected Spark's master, such as"):
         spark_environment("local[2]")
 
 
@@ -58,7 +58,7 @@ def test_a_cluster_of_another_line_is_thought_of_where_spark_does_not_start(
     said = str(_start_error("a job", master, RuntimeError("All masters are unresponsive!\n\tat …")))
     assert said.startswith(f"a job: Spark with {where} and Java ")
     assert "did not start: All masters are unresponsive!. Nothing was changed." in said
-    assert (f"Its cluster has to have {versions()}, as here." in said) == is_cluster
+    assert (f"The cluster must have {versions()}, as this host has." in said) == is_cluster
 
 
 @pytest.mark.parametrize("master", ["spark://master:7077", "yarn"])

@@ -378,7 +378,7 @@ def test_rows_that_another_engine_deleted_are_not_passed_over(place: Place) -> N
     lake = place.lake
     (row,) = receipts(lake, STORE)
     delete_position(lake, row, 3)
-    with pytest.raises(LakeUnavailableError, match="rows of it count as deleted"):
+    with pytest.raises(LakeUnavailableError, match="some of its rows count as deleted"):
         planned(place.reader())
 
 
@@ -441,7 +441,9 @@ def test_a_column_that_decides_may_be_younger_than_a_data_file(place: Place) -> 
 def test_a_lake_of_another_broker_is_named(tmp_path: Path) -> None:
     node = unpack_node(tmp_path / "node")
     make_lake(LakeConfig.local(tmp_path / "lake"))
-    with pytest.raises(BadInputError, match=r"expected rows of .*Kafka, as .*, found columns of .*RocketMQ"):
+    with pytest.raises(
+        BadInputError, match=r"expected columns of .*Kafka, the broker of .*, found columns of .*RocketMQ"
+    ):
         reader_of({"lake": str(tmp_path / "lake"), "store": str(node / "server.properties")})
 
 
@@ -458,7 +460,9 @@ def test_another_machines_store_is_not_taken_for_one_at_its_path(place: Place) -
     known: dict[str, Any] = {"store_id": "other", "lineage": 1, "broker": "rocketmq", "store_root": root}
     archive_all(place.lake, segment_jobs(place.lake, place.sealed[:1], **known, store_host="another-machine"))
     named = {"lake": str(place.lake_dir), "store": str(place.root), "set": SETTINGS}
-    with pytest.raises(BadInputError, match=r"expected to be told which .*found other .*option storeId"):
+    with pytest.raises(
+        BadInputError, match=r"expected exactly one store to read, found other .*option storeId"
+    ):
         planned(reader_of(named))
     assert read(reader_of(named, ("store_id",), storeId=STORE))["store_id"].unique().to_pylist() == [STORE]
 
@@ -467,7 +471,7 @@ def test_rows_of_another_store_than_the_stamp_says_are_not_read(place: Place) ->
     place.archive(place.sealed[:1])
     update_stamp(str(place.root.resolve()), "other", Lineages(1), ())
     with pytest.raises(
-        BadInputError, match=r"expected store store-1, as option storeId says, found .* other"
+        BadInputError, match=r"expected store store-1, which option storeId names, found .* other"
     ):
         planned(place.reader())
 
@@ -556,7 +560,7 @@ def test_a_log_that_should_be_on_disk_and_isnt_is_named(tmp_path: Path) -> None:
     assert messages(read(reader_of(options, ("log", "kind")))) == {"a-0": 6, "b-0": 6}
     log = next(made.root.rglob("b-0"))
     log.rename(tmp_path / "away")
-    with pytest.raises(RowsMissingError, match=r"b-0 \[4, 4\) UNKNOWN: the part behind it isn't on disk"):
+    with pytest.raises(RowsMissingError, match=r"b-0 \[4, 4\) UNKNOWN: the part after it isn't on disk"):
         planned(reader_of(options))
     assert messages(read(reader_of(options, ("log", "kind"), holes="skip"))) == {"a-0": 6, "b-0": 4}
     assert messages(read(reader_of(options, ("log", "kind"), where="log = 'a-0'"))) == {"a-0": 6}

@@ -262,7 +262,7 @@ def test_without_a_record_the_metadata_tell_that_a_log_is_missing(made: MadeNode
     assert overall(looked()) is Status.OK
     shutil.rmtree(made.directories[0] / "a-0")
     assert rows(looked(), "a-0") == [(0, 0, "LOST", "FAILURE")]
-    assert "where it began and ended isn't known" in lost(looked()).detail
+    assert "its first and last offsets aren't known" in lost(looked()).detail
     # What a reassignment brings or takes away isn't here yet, or not any more.
     records = [partition(made.topic_ids["a"], 0, (1, 2), adding=(1,))]
     made.replicas.pop("a-0")

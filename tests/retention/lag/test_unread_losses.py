@@ -73,7 +73,7 @@ def test_the_verdict_of_a_run_that_took_unread_messages_is_a_warning(archived: M
     assert f"WARNING {ARE}" in report_text(report)
     page = render_page(report_json(report), None, links={})
     assert '<span class="badge warn">Done</span>' in page
-    assert "1 consumer group lost sight of 37 messages not read yet; they are only in the lake." in page
+    assert "1 consumer group missed 37 messages not read yet; they are only in the lake." in page
 
 
 def test_what_was_found_before_the_first_segment_went_stands(
@@ -153,7 +153,8 @@ def test_reports_of_runs_before_this_have_no_such_line(archived: Make) -> None:
     steps.release(store, "r")
     report = report_json(replace(build_report(store, "r")))
     del report["unread"], report["unread_lines"]
-    assert "What consumers had not read of it is not known." in render_page(report, None, links={})
+    page = render_page(report, None, links={})
+    assert "It is not known which of its messages consumers had not read." in page
 
 
 def test_what_is_to_be_known_of_the_positions_is_said_by_plan_release_and_report(

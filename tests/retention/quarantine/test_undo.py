@@ -146,7 +146,7 @@ def test_report_says_what_frees_nothing_and_what_was_undone(
     assert said.split(",")[0] in page
     assert "frees nothing until " in page
     assert f'<li class="mono">{quarantine_of_root(store) / "r"}</li>' in page
-    assert "<code>storage-engine undo r</code> brings all of it back" in page
+    assert "<code>storage-engine undo r</code> brings all of them back" in page
     undo(store, "r", "ann")
     done = finish(store, "r")
     assert (done.outcome, done.ok) == (Outcome.UNDONE, True)
