@@ -274,7 +274,7 @@ PLANS: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
     ),
     "the active one": (
         lambda s: _plan(s, 0, 1, 2),
-        "offset 20: expected sealed segments to go, found an active",
+        "offset 20: expected that only sealed segments are deleted, found an active",
     ),
     "out of the middle": (lambda s: _plan(s, 1), "offset 0: expected the oldest segments to be deleted"),
     "around the middle": (lambda s: _plan(s, 0, 2), "offset 10: expected the oldest segments to be deleted"),
@@ -343,7 +343,7 @@ def test_dependents_that_are_anything_else_are_refused(
         (at(root / "right" / "20.log"), "expected a file of no segment"),
         (at(root / "left" / ".." / "right" / "20.log"), "expected a file of no segment"),
         (at(companion.path), "expected a file of no segment"),
-        (at(root / "left" / "second.index"), "found another name of one"),
+        (at(root / "left" / "second.index"), "found another name of a segment's file"),
         (fine, "or one again"),
         (replace(fine, kind=7), "expected words for each file's kind"),
         ("0.index", "found '0.index'"),
@@ -416,7 +416,9 @@ def test_what_a_lock_gives_is_of_the_contract() -> None:
 def test_how_many_go_at_once_is_a_number_or_any(size: Any) -> None:
     """By 0 all would go, and by less than that no batch would ever end."""
     assert asked_lock(LockedStore(max_delete_batch=1), "says").max_delete_batch == 1
-    with pytest.raises(BrokerPackageError, match="max_delete_batch: expected a number from 1 on, or None"):
+    with pytest.raises(
+        BrokerPackageError, match="max_delete_batch: expected a number of at least 1, or None"
+    ):
         asked_lock(LockedStore(max_delete_batch=size), "says")
 
 
