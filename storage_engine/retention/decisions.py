@@ -214,7 +214,7 @@ def _is_accepted(found: _Lost, loss: AcceptedLoss) -> bool:
 
 
 def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
-    """Return the other ranges that neither store nor lakes have, by the decision that the monitor names.
+    """Return the other ranges that neither store nor lakes have, as the monitor finds them.
 
     :raises LakeUnavailableError: no lake can be read.
     """

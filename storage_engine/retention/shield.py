@@ -163,7 +163,7 @@ def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
 
 
 def release_of(context: Context, seen: SeenLink) -> SegmentRelease | None:
-    """Return the deletion of a link's segment by one of our runs; None: others deleted it."""
+    """Return the deletion by which one of our runs deleted a link's segment; None: others deleted it."""
     link = seen.link
     segment = Segment(link.log, link.base_offset, link.segment, SegmentState.SEALED, link.mtime_ns)
     return release_by_any_run(context.journal, context.record.store_id, segment)

@@ -145,7 +145,7 @@ def test_a_second_account_approves_and_the_first_one_goes_on(store, lake, tmp_pa
     own = shell(ANN, approve)
     assert (own.returncode, "isn't certainly another person" in own.stderr) == (3, True)
     by_sudo = shell(BOB, approve, SUDO_USER=f"uid {ANN}")
-    assert (by_sudo.returncode, f"for uid {ANN}) approved it, who isn't" in by_sudo.stderr) == (3, True)
+    assert (by_sudo.returncode, f"for uid {ANN}) approved it, but isn't" in by_sudo.stderr) == (3, True)
     root = shell(0, approve)
     assert (root.returncode, "root doesn't count as a second person" in root.stderr) == (2, True)
     said = shell(BOB, approve)

@@ -74,8 +74,8 @@ class Unproven:
 def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
     """Ask the store's lakes which of these deleted segments they prove. Data files are read.
 
-    :return: segments that no lake is known to prove; and segments that are neither proven nor lost. Only the
-        journal's record says that a lake has the latter, or lakes prove different bytes of them.
+    :return: segments that no lake is known to prove; and segments that are neither proven nor lost, because
+        only the journal's record says that a lake has them, or because lakes prove different bytes of them.
     """
     if not segments:
         return Unproven(), []
@@ -405,7 +405,7 @@ def find_missing_ranges(
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
     """Return the ranges for which lakes had receipts at the monitor's last look.
 
-    None: that look doesn't tell.
+    None: none are remembered, or a lake's receipts contradict them.
     """
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}

@@ -372,7 +372,7 @@ def archive_jobs(
     """Return the planned segments without a valid receipt. The run has to archive them before its release.
 
     :param all_sealed: return every sealed segment instead, planned or not. Such a run needs no plan.
-    :param accept_damage: archive bytes that don't decode exactly as they are.
+    :param accept_damage: archive bytes that don't decode, exactly as they are.
     :return: jobs for the first lake that can be reached.
     :raises GateRefusedError: in every log of the plan a segment is gone, and none of our runs deleted it.
     :raises LakeUnavailableError: the archived receipts can't be read from any lake.
@@ -412,7 +412,7 @@ def archive_planned(
     broker keeps out for now aren't archived.
 
     :param archive_with: copies, proves and commits, in this process or elsewhere.
-    :param accept_damage: archive bytes that don't decode exactly as they are.
+    :param accept_damage: archive bytes that don't decode, exactly as they are.
     :param where: returns where ``archive_with`` works, for the record.
     :raises StorageEngineError: the same errors as of :func:`archive_jobs` and ``archive_with``, unless a
         waiver stands in. An error of one log is raised only if every log of the plan fails or lacks a file.
@@ -644,14 +644,14 @@ def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> 
                 else ""
             )
             consent = (
-                "as that damage was accepted"
+                "because that damage was accepted"
                 if job.accept_damage
-                else "as their checksum is right, so that no replica has better ones"
+                else "because their checksum is right: no replica has better bytes"
             )
             yield (
                 f"log {row.log}, segment {row.base_offset:020d}: "
-                f"{count_text(row.damaged_bytes, 'damaged byte')}{why} archived as found, {consent}; "
-                "what was stored in them is in no row"
+                f"{count_text(row.damaged_bytes, 'damaged byte')}{why} archived as found, {consent}. No row "
+                "has the data that was stored in them"
             )
 
 

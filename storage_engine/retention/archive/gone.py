@@ -68,7 +68,7 @@ class GoneResult:
 def find_moved(
     context: Context, snapshot: StoreSnapshot, moved: Sequence[Segment]
 ) -> dict[SegmentId, Segment]:
-    """Return, by the former id, the segment that has a segment's records now, in whatever directory.
+    """Return, by former id, the segment that now has the records of a moved segment.
 
     A broker may have moved their log to another directory, or its cleaner merged them into another segment. A
     log is left out if another log has its name by now, and a segment is left out if no segment has its

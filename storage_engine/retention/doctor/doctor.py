@@ -296,7 +296,7 @@ def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[Manage
         return store, BrokerDiagnosis()
     diagnose = partial(inspection.diagnose, settings_of(store), known.memory, now_ms)
     try:
-        return store, ask(store.broker, "say what is wrong with its store", diagnose)
+        return store, ask(store.broker, "diagnose its store", diagnose)
     except (BrokerError, NotOnBrokerError) as error:
         if not store.is_live:
             raise
@@ -660,8 +660,9 @@ def mount_findings(
     if len(segments) >= _LEAST_FILES and len(coarse) == len(segments):
         yield Finding.note(
             "coarse-times",
-            f"{Path(segments[0].facts.path).parent}: file times have no fraction of a second, as with inodes "
-            "of 128 bytes: a write in the same second isn't seen, and looking takes 2 s a segment",
+            f"{Path(segments[0].facts.path).parent}: file times have no fraction of a second, as with "
+            "inodes of 128 bytes: a second write in the same second isn't seen, and each look takes 2 s for "
+            "each segment",
             "make the file system again with larger inodes: mkfs.ext4 -I 256",
         )
     apart = [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]
@@ -674,7 +675,7 @@ def mount_findings(
 
 
 def _of_mount(place: Place) -> Iterator[Finding]:
-    mount, where = place.mount, f"{place.path} lies on {place.mount.kind}"
+    mount, where = place.mount, f"{place.path} is on {place.mount.kind}"
     if mount.is_read_only:
         yield Finding.warning(
             "read-only",

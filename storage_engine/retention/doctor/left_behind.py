@@ -86,7 +86,7 @@ def quarantine_findings(
     if over:
         yield Finding.note(
             "quarantine",
-            f"{size} lie in quarantines, the first of which was to be emptied {time_text(over[0].until_ms)}",
+            f"{size} are in quarantines. The first should have been emptied {time_text(over[0].until_ms)}",
             "the next cleanup empties it if a lake still proves its files",
         )
     elif found:

@@ -92,7 +92,7 @@ class Overview:
 
     @property
     def is_known(self) -> bool:
-        """Return whether every lake could be asked."""
+        """Return whether all lakes could be asked."""
         return not any(lake.refused for lake in self.lakes)
 
 

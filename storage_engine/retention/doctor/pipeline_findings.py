@@ -105,7 +105,7 @@ class PipelineFacts:
     unknown_approvers: tuple[str, ...] = ()
 
     def lines(self, now_ms: int) -> Iterator[tuple[str, str]]:
-        """Yield the lines on Airflow among a store's facts, each with its name."""
+        """Yield lines of text on a store's DAGs and queue, each with its title."""
         for dag in self.dags:
             yield "DAG", f"{dag.dag_id}: {dag_text(dag, now_ms)}"
         if self.queue is not None:
@@ -158,7 +158,7 @@ def _of_queue(queue: QueueFacts | None, now_ms: int) -> Iterator[Finding]:
     known = "; ".join(_worker_text(one, now_ms) for one in queue.workers) or "none is known"
     yield Finding.urgent(
         "edge-worker",
-        f"no edge worker takes the queue {queue.name}, so that no task of the store runs: {known}",
+        f"no edge worker takes the queue {queue.name}, so no task of the store runs: {known}",
         f"on the host that has the store's disk: airflow edge worker --queues {queue.name}",
     )
 

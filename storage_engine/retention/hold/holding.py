@@ -164,7 +164,7 @@ def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments
     try:
         return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
-        return UnheldSegments((), (f"what its broker deletes ({_clause(error)})",))
+        return UnheldSegments((), (f"all segments that its broker deletes ({_clause(error)})",))
 
 
 def unproven_of(
@@ -362,7 +362,7 @@ def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = No
 
 
 def with_rules_word(context: Context, status: HoldStatus) -> HoldStatus:
-    """Return a hold's status with a note on each deleted range that a rule lets go without a copy."""
+    """Return a hold's status with a note on each range whose deletion a rule permits without a copy."""
     if not any(one.kind in GONE and one.log for one in status.disturbances):
         return status
     permits = read_store_permits(context.store, context.journal, context.record)
@@ -547,7 +547,9 @@ def _broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
 
 
 def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
-    """Leave out deleted ranges that were archived since the last look, or that a rule lets go unarchived."""
+    """Leave out deleted ranges that were archived since the last look, or that a rule permits to delete
+    without a copy.
+    """
     rows = gone_ranges(context.journal, context.record, context.store, found)
     return tuple(
         one

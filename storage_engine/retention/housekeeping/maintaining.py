@@ -286,8 +286,9 @@ def _protected(connection: Connection, store_id: str) -> frozenset[str]:
 
 
 def _with_quarantine(connection: Connection, store_id: str) -> set[str]:
-    """Return the keys of runs whose quarantine still exists: it was neither emptied nor brought back, and
-    both need their events.
+    """Return the keys of runs whose quarantine was neither emptied nor brought back.
+
+    Both steps still need the runs' events.
     """
     keys = (
         select(runs.c.run_key).join(events, events.c.run_id == runs.c.id).where(runs.c.store_id == store_id)

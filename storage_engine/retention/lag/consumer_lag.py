@@ -63,7 +63,7 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
 def sum_up(table: pa.Table) -> tuple[GroupLag, ...]:
     """Sum up the groups of a table of lags, by name.
 
-    :param table: one row a :class:`~storage_engine.model.lag.QueueLag`.
+    :param table: a table with one row for each :class:`~storage_engine.model.lag.QueueLag`.
     """
     import pyarrow.compute as pc
 

@@ -63,7 +63,7 @@ def lag_doubt(source: LagSource, at_ms: int, now_ms: int, most_minutes: int) -> 
 
 
 def _keep_all(log: LogPlan) -> Sequence[Decision]:
-    why = f"which messages of log {log.log} consumers have not read was not measured: its lag is unknown"
+    why = f"it was not measured which messages of log {log.log} consumers have not read: its lag is unknown"
     return log.kept(Reason.LAG_BLOCKED, why)
 
 
@@ -87,8 +87,8 @@ def _why(lag: QueueLag, unit: str) -> str:
     queue = f"{unit} {lag.queue_id} of topic {lag.topic}"
     if lag.committed_offset is not None and lag.next_segment_base_offset is None:
         return (
-            f"group {lag.group} has read {queue} up to {lag.committed_offset}; where its next message lies "
-            "can't be told, so it may need any of its messages"
+            f"group {lag.group} has read {queue} up to {lag.committed_offset}; the place of its next "
+            "message is unknown, so the group may need any message"
         )
     if lag.committed_offset is None:
         return f"group {lag.group} has no known position in {queue}, so it may need any of its messages"

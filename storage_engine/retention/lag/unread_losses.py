@@ -50,7 +50,7 @@ def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> Shield
         for run in shielded_runs(snapshot):
             log = run[-1].log
             before = replace(snapshot, logs=(replace(logs[log], segments=run),))
-            with package_errors(snapshot.broker, "tell what consumers have not read"):
+            with package_errors(snapshot.broker, "say which messages consumers have not read"):
                 found.append(consumers_of(broker).unread(before, {log: run[-1].end_offset}, deleted=True))
     except (StorageEngineError, OSError) as error:
         return ShieldedUnread(error=reason_text(error))

@@ -423,7 +423,7 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
         "unproven": unproven,
     }
     context.journal.record(run, Step.BROKER_TASK, Phase.INTENT, [(left.what, said)], lease=lease)
-    with package_errors(context.store.broker, "remove what it left", MAY_BE_DONE):
+    with package_errors(context.store.broker, "remove its unfinished files", MAY_BE_DONE):
         tasks = context.broker.tasks or BackgroundTasks()
         tasks.delete_left_over(left, lambda: context.journal.renew(lease))
     context.journal.record(

@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: [\d-]*\d\S*)*(?: \w+)?")
 
 
 class AlarmState(StrEnum):
-    """State of an alarm."""
+    """The state of an alarm."""
 
     BEGAN = "began"
     HAPPENED = "happened"

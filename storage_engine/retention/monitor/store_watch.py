@@ -1,12 +1,12 @@
-"""Watches of held stores, where their disks are.
+"""Watches of held stores on the hosts of their disks.
 
-If a foundation of a hold is lost, it is mended within one look.
+If a change endangers a hold, it is mended within one look.
 
 Each store has a thread of its own, so a hanging disk delays no other store. No thread waits for a broker or
 for the journal, and none ends without a notice. Mends are recorded when the journal can be reached.
 
-A shield is tended at each look: if a segment was deleted, the next segments are linked at once. The broker is
-asked, and segments are archived, in further threads: so a fence is mended meanwhile.
+A shield is tended at each look: if a segment was deleted, the next segments are linked at once. Further
+threads ask the broker and archive segments, so that a fence is mended meanwhile.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class ShieldWatch:
     def end(self) -> None:
         """Stop tending the shield.
 
-        Nobody follows deletions from now on, so links are removed whose bytes the log has.
+        Nobody follows deletions from now on, so links are removed if the log has their bytes.
         """
         if self._ends.is_set() or not self.is_wanted:
             return
@@ -570,7 +570,7 @@ class StoreWatch(threading.Thread):
         self._alarm(said, *problems)
 
     def _beat(self, own: Beating) -> tuple[Drift, ...]:
-        """Show that the watch is alive, and when it looked. If that fails, it goes on mending."""
+        """Show that the watch is alive, and when it looked. If that fails, the watch goes on mending."""
         shield = self._shield
         own.beat(self._fence.last_look, tends_shield=shield.is_tended, tended_at_ms=shield.tended_at_ms)
         return ()

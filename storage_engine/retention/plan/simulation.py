@@ -102,7 +102,7 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
     if rules is None:
         raise BadInputError(
             f"{store.root}: expected a broker with rules that can be simulated, found {store.broker}. "
-            "Nothing was changed. Its plan says what is deleted now."
+            "Nothing was changed. The command plan shows the deletions of this moment."
         )
     for name in change.settings:
         known = [setting.name for setting in rules.settings]

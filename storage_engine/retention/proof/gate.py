@@ -192,7 +192,7 @@ def consent_to(
         return Consent("", None, "", waiver)
     lacks = "nobody has approved it"
     if not starters:
-        unknown = "who began the run isn't recorded, so no person is certainly a second one"
+        unknown = "the journal has no record of who began the run, so nobody is certainly a second person"
         return Consent(asked_because, None, unknown, waiver)
     for answer in answers:
         person = answer.approver
@@ -203,7 +203,7 @@ def consent_to(
         if same:
             who = same[0].person
             named = who.text if who is not None else f"a run of {same[0].realm.value}"
-            lacks = f"{person.text} approved it, who isn't certainly another person than its starter, {named}"
+            lacks = f"{person.text} approved it, but isn't certainly another person than its starter, {named}"
         elif waiver is not None and answer.at_ms < waiver.at_ms:
             lacks = f"{person.text} approved it before {waiver.person} waived its receipts"
         else:
@@ -217,7 +217,7 @@ def shorter_retention(recorded: RecordedPolicy, kept_ms: int | None) -> str:
     :param kept_ms: for how long the settings keep segments now, in milliseconds; None: unknown.
     """
     if kept_ms is None:
-        return "for how long its settings keep segments isn't known"
+        return "it is unknown for how long its settings keep segments"
     if recorded.kept_ms is None or kept_ms >= recorded.kept_ms:
         return ""
     before, now = duration_text(recorded.kept_ms), duration_text(kept_ms)
@@ -252,7 +252,7 @@ def asks_for_approval(
     if recorded.archived and policy.archive is ArchiveMode.OFF:
         return f"{said}, and archive was required, and is off"
     if any(decision.reason is Reason.FORCED for decision in decisions):
-        return f"{said}, and segments would be deleted that have not expired"
+        return f"{said}, and segments that have not expired would be deleted"
     if least is not None and (hours is None or hours < least):
         return f"{said}, and minimum_retention_hours was {least}, and is {hours or 'none'}"
     return f"{said}, and {shorter}" if shorter else ""
@@ -359,8 +359,8 @@ def files_fault_of(segment: Segment, receipt: Receipt) -> str:
 def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
     """Return whether a segment is unchanged, or only we have touched its files since the plan.
 
-    For a held segment neither its age nor its mtime shows a change that a hold explains. The ctime does: each
-    write moves it.
+    A hold sets the mtime of a held segment, so neither its age nor its mtime shows a write. The ctime does:
+    each write moves it.
     """
     return segment.end == planned.end and same_files(segment.files, planned.files, acts)
 

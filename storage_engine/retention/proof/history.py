@@ -62,7 +62,7 @@ class SegmentRelease:
 
     @property
     def lacks_by_rules(self) -> bool:
-        """Return whether its copy lacked topics, by archive rules."""
+        """Return whether the segment's copy lacked topics, by archive rules."""
         return self.passage is Passage.PROVEN and NOT_ARCHIVED in self.passage_detail
 
     @property

@@ -117,7 +117,7 @@ def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
 
 
 def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
-    """Return the last checks, at each level, of the receipts of a lake that one of these found at fault.
+    """Return the last checks, at each level, of a lake's receipts in which one of these checks found a fault.
 
     Nothing is made or changed.
 
@@ -164,7 +164,9 @@ def _prepare(connection: Connection) -> None:
 
 
 class KeptRows:
-    """Keeps a text of each store, compressed by zlib, with the version of what it says."""
+    """A table of the journal with one text for each store, compressed by zlib, and the version of the text's
+    format.
+    """
 
     def __init__(self, table: str, column: str) -> None:
         self._metadata = MetaData()
@@ -178,7 +180,7 @@ class KeptRows:
         )
 
     def read(self, journal_url: str, store_id: str) -> tuple[int, bytes] | None:
-        """Return a store's version and text, still compressed; None: nothing is kept. Nothing is changed.
+        """Return the version and the compressed text of a store; None: there is none. Nothing is changed.
 
         :raises StorageEngineError: the journal can't be read.
         """
@@ -186,7 +188,7 @@ class KeptRows:
         return database.read(lambda connection: self.read_row(connection, store_id))
 
     def read_row(self, connection: Connection, store_id: str) -> tuple[int, bytes] | None:
-        """Return the same of a journal that is read already."""
+        """Return the same as :meth:`read`, in an open transaction."""
         rows = self.table.c
         if not inspect(connection).has_table(self.table.name):
             return None
@@ -197,7 +199,7 @@ class KeptRows:
     def write(
         self, journal_url: str, store_id: str, version: int, text: str, *, reserve: bool = True
     ) -> None:
-        """Keep a store's text, in place of what was kept.
+        """Keep a store's text. It replaces the earlier one.
 
         :param reserve: see :meth:`storage_engine.journal.tables.database.JournalDatabase.write`.
         :raises StorageEngineError: the journal can't be written.

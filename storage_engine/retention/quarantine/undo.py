@@ -137,9 +137,8 @@ def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
 
 
 def _kept(context: Context, run: Run) -> Quarantine:
-    """
-    :raises RunStateError: the run has no quarantine.
-    :raises QuarantineError: it was emptied.
+    """:raises RunStateError: the run has no quarantine.
+    :raises QuarantineError: the quarantine was emptied.
     """
     found = quarantine_of(context.journal, run)
     if found is None:
@@ -315,7 +314,7 @@ def _check_log(
 
 
 def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[str]:
-    """Return the runs that deleted a log's segments from an offset on, the newest last."""
+    """Return the runs that deleted segments of a log from an offset on, the newest last."""
     store_id = context.record.store_id
     undone = {
         one.run_key
@@ -351,14 +350,14 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
     for directory in {*names, *of_segments}:
         last = max(names.get(directory, ()), default=None)
         if not directory.is_dir():
-            expected, found = "the directory that files went from", "none"
+            expected, found = "the directory of the deleted files", "none"
         elif last is None:
             continue
         else:
             first = min((path.name for path in directory.iterdir()), default="")
             if first > last:
                 continue
-            expected, found = f"a file behind {last}", first or "none"
+            expected, found = f"a file after {last}", first or "none"
         raise QuarantineError(
             f"{directory}: expected {expected}, as run {run.run_key!r} left it, found {found}: it was "
             "removed, or begun again, since then. Nothing was changed. ",

@@ -313,7 +313,10 @@ def _expired(
 
 
 def _losses(gone: Sequence[ReleasedSpan]) -> list[Interval]:
-    """Return the ranges that were deleted though no rule permitted it, but not by one of our runs."""
+    """Return the ranges that others deleted though no rule permitted it.
+
+    Ranges that our runs deleted are left out.
+    """
     by_runs = merge_intervals(span for span in gone if not span.others)
     return merge_intervals(
         part

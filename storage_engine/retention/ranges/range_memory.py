@@ -137,7 +137,7 @@ class LakeLook:
     :param rows: the lake's receipts from the last known one on, in their order.
     :param history: remembered checks of the lake's receipts of this store.
     :param hidden: segments on disk whose receipts aren't sound now.
-    :param has_those_before: by their number, no receipt before ``rows`` was deleted.
+    :param has_those_before: judged by their number, no receipt before ``rows`` was deleted.
     """
 
     rows: Sequence[ReceiptSpan]

@@ -479,7 +479,7 @@ def _journalled(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead,
 
 
 def _journalled_witnesses(lake: Lake, journal: Journal, store_id: str) -> Witnesses:
-    """Return other lakes and stores that, by the journal, have receipts of a store's bytes."""
+    """Return other lakes and stores that have, by the journal, receipts of this store's bytes."""
     unasked = lakes_unasked(journalled_heads(journal, store_id), (lake,), {})
     return Witnesses(unasked=unasked, compared=partial(compared_receipts, journal, store_id))
 

@@ -218,60 +218,60 @@ def refuse(where: str, expected: str, found: str = "", then: str = UNCHANGED) ->
 T = TypeVar("T")
 
 QUESTIONS: Final[Mapping[str, str]] = {
-    "archivable": "tell what may be archived",
-    "causes.triggers": "tell which causes hold",
+    "archivable": "say which segments may be archived",
+    "causes.triggers": "say which causes hold",
     "causes.watch": "look at clock and disks",
-    "consumers.pending": "tell what it still has to deliver",
-    "consumers.unread": "tell what consumers have not read",
+    "consumers.pending": "list the messages that it still has to deliver",
+    "consumers.unread": "say which messages consumers have not read",
     "consumers.unread_by_log": "tell what consumers have not read of each log",
-    "course.deletes_at_ms": "tell when it deletes",
-    "course.kept_ms": "tell how long it keeps segments",
-    "course.oldest_message_ms": "tell when its oldest message was stored",
+    "course.deletes_at_ms": "say when it deletes segments",
+    "course.kept_ms": "say how long it keeps segments",
+    "course.oldest_message_ms": "say when its oldest message was stored",
     "course.rule_config": "tell its rules",
-    "course.sealed_at_ms": "tell when segments were written to last",
-    "course.start": "say what a simulation starts from",
-    "data_paths": "tell where it writes",
-    "dependents.find": "list what depends on segments",
-    "dependents.unread": "tell what it left out of segments' dependents",
-    "glance": "tell what its store is",
+    "course.sealed_at_ms": "say when segments were last written to",
+    "course.start": "give the starting point of a simulation",
+    "data_paths": "name the directories that it writes to",
+    "dependents.find": "list the dependents of segments",
+    "dependents.unread": "name the dependents that it left out",
+    "glance": "describe its store",
     "hold.end": "end its hold",
-    "hold.held_until_ms": "tell until when it is held",
-    "hold.hold_due": "hold what goes soon",
-    "hold.holds": "tell what it holds",
+    "hold.held_until_ms": "say when the hold ends",
+    "hold.hold_due": "hold segments that are soon deleted",
+    "hold.holds": "say which logs it holds",
     "hold.renew": "hold its store",
-    "hold.status": "tell what is held",
-    "hold.unheld_segments": "tell what it deletes of a store that isn't held",
-    "identities.absences": "tell why logs aren't here",
-    "identities.contradiction": "tell whether a log is the archived one",
+    "hold.status": "describe its hold",
+    "hold.unheld_segments": "list the segments that it deletes without a hold",
+    "identities.absences": "say why logs are missing",
+    "identities.contradiction": "say whether a log is the archived one",
     "identities.is_present": "tell its directories",
-    "identities.own_ends": "tell where segments end",
-    "identities.read": "tell which logs it has",
-    "is_live": "tell whether its broker runs",
+    "identities.own_ends": "say where segments end",
+    "identities.read": "name its logs",
+    "is_live": "say whether its broker runs",
     "limit.may_archive": "say whether its store may be archived",
-    "limit.why": "tell whether it may be deleted from",
-    "lock.check": "look at its lock",
+    "limit.why": "say whether segments may be deleted from it",
+    "lock.check": "check its lock",
     "lock.check_deletable": "say whether its segments may be deleted",
-    "lock.deleted": "tell what is deleted",
-    "lock.max_delete_batch": "tell how much it deletes at once",
-    "lock.notices": "tell what could not be checked",
-    "plan": "plan for its store",
+    "lock.deleted": "say which segments are deleted",
+    "lock.max_delete_batch": "say how many segments it deletes at once",
+    "lock.notices": "name the checks that could not be made",
+    "plan": "plan deletions in its store",
     "process.checkpoint": "read its checkpoint",
-    "process.is_user_ours": "tell who uses its store",
+    "process.is_user_ours": "say who uses its store",
     "process.flush_now": "flush its store",
-    "process.flush_paths": "tell what has to be flushed",
-    "process.progress": "tell how far it is",
+    "process.flush_paths": "name the files to flush",
+    "process.progress": "describe its progress",
     "process.running_pid": "tell its process",
-    "process.signs_of_a_run": "tell by which files it shows that its broker has run",
-    "process.user": "tell who uses its store",
+    "process.signs_of_a_run": "name the files that change when its broker runs",
+    "process.user": "say who uses its store",
     "renewed": "open its store again",
-    "replicas.contexts": "tell its facts about segments beside their files",
+    "replicas.contexts": "describe segments beyond their files",
     "replicas.range_sha256": "read a range of offsets",
     "shield.end_force": "end a forced deletion",
-    "shield.need": "tell how large a shield has to be",
+    "shield.need": "say how large a shield has to be",
     "shield.sealed_files": "list its sealed files",
-    "snapshot": "tell what its store is",
-    "tasks.check_deleted_topics": "tell which topics are there",
-    "tasks.look": "tell how far its tasks are",
+    "snapshot": "describe its store",
+    "tasks.check_deleted_topics": "say which topics exist",
+    "tasks.look": "describe its background tasks",
 }
 """Requests to a store, and the verb for each, as in "expected its package to <do>".
 
@@ -359,7 +359,7 @@ class _Asked:
         return partial(_ask_with, self._broker, doing, then, answer) if callable(answer) else answer
 
     def _part(self, name: str) -> _Asked | None:
-        with package_errors(self._broker, f"tell whether it has {name}", _ASKED):
+        with package_errors(self._broker, f"say whether it has {name}", _ASKED):
             part = getattr(self._asked, name)
         if part is not None and not isinstance(part, PARTS[name]):
             where = f"broker {self._broker}: {name}"
@@ -443,7 +443,7 @@ def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
 
 
 def _taken(store: BrokerStore, take: Callable[[], StoreSnapshot], broker: str) -> StoreSnapshot:
-    with package_errors(broker, "tell what its store is"):
+    with package_errors(broker, "describe its store"):
         snapshot = take()
         data_paths = store.data_paths
     check_snapshot(snapshot, data_paths, broker)
@@ -591,7 +591,7 @@ def take_triggers(
     """
     if (causes := store.causes) is None:
         return (ALWAYS,), ()
-    with package_errors(snapshot.broker, "tell which causes hold"):
+    with package_errors(snapshot.broker, "say which causes hold"):
         triggers, notices = causes.triggers(snapshot, now_ms, request)
     _check_said(triggers, notices, f"broker {snapshot.broker}: {snapshot.root}")
     return triggers, notices
@@ -629,7 +629,7 @@ def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: P
     :raises BrokerPackageError: the answer is no plan for that snapshot.
     :raises StorageEngineError: the same errors as of ``BrokerStore.plan``.
     """
-    with package_errors(snapshot.broker, "plan for its store"):
+    with package_errors(snapshot.broker, "plan deletions in its store"):
         plan = store.plan(snapshot, now_ms, request)
     check_plan(plan, snapshot)
     return plan
@@ -712,7 +712,7 @@ def list_dependents(
     :raises StorageEngineError: the same errors as of ``StoreDependents.find``.
     :raises OSError: the same errors as of ``StoreDependents.find``.
     """
-    with package_errors(snapshot.broker, "list what depends on segments"):
+    with package_errors(snapshot.broker, "list the dependents of segments"):
         files = () if store.dependents is None else store.dependents.find(min_offsets)
         data_paths = store.data_paths
     where = f"broker {snapshot.broker}: {snapshot.root}: dependents of {', '.join(min_offsets):.400}"

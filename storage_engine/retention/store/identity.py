@@ -360,7 +360,8 @@ def _remembered(store: ManagedStore) -> list[StoreSummary]:
 def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
     """Return the id of the store at this path, by the lakes' receipts; None: no receipt names the path.
 
-    :raises BadInputError: receipts of several stores name it, and nothing tells which this is.
+    :raises BadInputError: receipts of several stores name the path, and nothing shows which of these stores
+        it is.
     """
     hosts = (None, this_host())
     found = {

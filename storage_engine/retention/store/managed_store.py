@@ -129,7 +129,7 @@ class ManagedStore:
 
     @property
     def cleans_up_on_request(self) -> bool:
-        """Return whether segments may be deleted from it when a cleanup is requested."""
+        """Return whether a requested cleanup may delete segments from the store."""
         return self._cleanups(self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
 
     def _cleanups(self, live: LiveBroker | None) -> Cleanups:

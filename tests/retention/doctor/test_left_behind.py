@@ -35,7 +35,7 @@ def test_quarantines_are_told_with_their_space_and_when_it_comes_back() -> None:
     (one,) = quarantine_findings([waits], NOW_MS)
     assert one.what.endswith("still take 2.0 MiB of space")
     (both,) = quarantine_findings([waits, over], NOW_MS)
-    assert both.what.startswith("3.0 MiB lie in quarantines, the first of which was to be emptied")
+    assert both.what.startswith("3.0 MiB are in quarantines. The first should have been emptied")
 
 
 def test_a_stamp_of_another_place_is_told() -> None:

@@ -201,7 +201,7 @@ def test_what_falls_due_while_a_question_is_open_is_archived_by_the_next_run(
 def test_a_policy_that_is_raised_after_the_plan_asks_too(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=1)
     raised = with_policy(store, approval=ALWAYS)
-    assert "who began the run isn't recorded" in refuses(raised, NotApprovedError)
+    assert "no record of who began the run" in refuses(raised, NotApprovedError)
     # And by now it's on record, whatever the settings say.
     refuses(store, NotApprovedError)
 

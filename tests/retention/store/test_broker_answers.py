@@ -487,5 +487,5 @@ def test_an_error_says_of_the_store_only_what_is_known(root: Path, name: str) ->
 
 def test_a_property_that_fails_is_the_same_error(root: Path) -> None:
     store = asked(_Says(root), "says")  # type: ignore[arg-type]
-    with pytest.raises(BrokerPackageError, match="tell whether its broker runs, found KeyError: 'is_live'"):
+    with pytest.raises(BrokerPackageError, match="say whether its broker runs, found KeyError: 'is_live'"):
         _ = store.is_live
