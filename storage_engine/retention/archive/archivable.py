@@ -292,7 +292,7 @@ class LogLooks:
                 )
 
     def parts(self, last: Listed, log_ids: Mapping[str, str]) -> Iterator[_SeenPart]:
-        """Yield the ranges that earlier looks saw below the begin of the same log at the last look.
+        """Yield for each log the range that earlier looks saw and that is now below the log's begin.
 
         :param last: the last look, which was already added.
         :param log_ids: identities of the logs in the last look, by name.

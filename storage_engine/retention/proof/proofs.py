@@ -396,7 +396,7 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
 def without_older(
     lakes: Sequence[Lake], unreachable: Mapping[str, str], known: KnownHeads, store_id: str
 ) -> tuple[list[Lake], dict[str, str]]:
-    """Treat lakes that lack receipts which they are known to have had like lakes that can't be asked.
+    """Treat a lake like one that can't be asked if it lacks receipts which it is known to have had.
 
     :return: lakes and reasons, as from :func:`reachable_lakes`.
     :raises LakeUnavailableError: no lake is left; the error has the reason of each.

@@ -46,7 +46,7 @@ MAY_BE_GONE = "It was not deleted; older segments of the plan may be."
 class Settled:
     """Results for planned segments that are gone.
 
-    :param others: segments that other runs of ours deleted.
+    :param others: segments that our other runs deleted.
     :param gone: results for segments that none of our runs deleted.
     :param went: names of logs that lost segments and that the release continues with.
     """

@@ -186,7 +186,7 @@ def refuse_cleanup(store: ManagedStore) -> None:
 def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
     """Make sure that no process uses a stopped broker's store.
 
-    If another run of ours uses it, wait for that run.
+    If another of our runs uses it, wait for that run.
 
     A run that deletes locks the store anyway. But a run with nothing to delete would never find out who uses
     it.

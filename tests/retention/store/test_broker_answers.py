@@ -144,7 +144,7 @@ LIES: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
     ),
     "an overlap": (
         lambda s: _with_segment(s, 0, end=SIZE + 1),
-        "log left, offset 10: expected segments oldest first .* so one at 11 or behind",
+        "log left, offset 10: expected segments that are sorted.* so the next one at 11 or after it",
     ),
     "the newest first": (
         lambda s: _with_left(s, segments=s.logs[0].segments[::-1]),
@@ -344,7 +344,7 @@ def test_dependents_that_are_anything_else_are_refused(
         (at(root / "left" / ".." / "right" / "20.log"), "expected a file of no segment"),
         (at(companion.path), "expected a file of no segment"),
         (at(root / "left" / "second.index"), "found another name of a segment's file"),
-        (fine, "or one again"),
+        (fine, "or a file a second time"),
         (replace(fine, kind=7), "expected words for each file's kind"),
         ("0.index", "found '0.index'"),
     ):
