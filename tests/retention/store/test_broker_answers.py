@@ -148,11 +148,11 @@ LIES: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
     ),
     "the newest first": (
         lambda s: _with_left(s, segments=s.logs[0].segments[::-1]),
-        "log left, offset 10: expected segments oldest first",
+        "log left, offset 10: expected segments that are sorted, oldest first",
     ),
     "a segment twice": (
         lambda s: _with_left(s, segments=(s.logs[0].segments[0], *s.logs[0].segments)),
-        "log left, offset 0: expected segments oldest first",
+        "log left, offset 0: expected segments that are sorted, oldest first",
     ),
     "an end before the base": (
         lambda s: _with_facts(s, 1, size_bytes=-5),
