@@ -324,7 +324,7 @@ def with_replicas(
 
     :param going: present segments that are about to be deleted.
     :param snapshot: snapshot of the store, which is locked by us.
-    :param reading: how fast files may be read, and how the store's lock and lease are renewed meanwhile.
+    :param reading: how fast files may be read, and how the lease on the store is renewed meanwhile.
     :raises LakeUnavailableError: a lake can't be read.
     """
     if broker.replicas is None or not proofs.asked:

@@ -71,8 +71,7 @@ class Reading:
     """How to read segments again.
 
     :param spend: waits until a number of further bytes may be read.
-    :param renew: renews the lock and lease of the store; called now and then while a file is read, and after
-        it.
+    :param renew: renews the lease on the store; called now and then while a file is read, and after it.
     """
 
     spend: Spend

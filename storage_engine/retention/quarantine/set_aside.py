@@ -83,7 +83,7 @@ def remover(
 ) -> Remove:
     """Return the function that removes the run's files.
 
-    What it does is durable, except in the files' own directory.
+    Its work is durable after the caller has flushed the files' own directories.
 
     :param files: all files to remove.
     :param begin: set files aside if the policy requires it. Otherwise use a quarantine only if the run

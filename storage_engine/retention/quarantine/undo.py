@@ -194,7 +194,7 @@ def _check_bytes(
 
     Segments that were deleted without a receipt can't be compared.
 
-    :param renew: renews the lock and lease of the store; called now and then.
+    :param renew: renews the lease on the store; called now and then.
     :raises QuarantineError: a segment has other bytes.
     :raises OSError: a segment can't be read.
     """

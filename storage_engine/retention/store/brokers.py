@@ -84,7 +84,8 @@ def inspect_store(
 ) -> Inspection:
     """Describe a store for a person. If its kind has no description of its own, the general one is returned.
 
-    :param snapshot: snapshot of the store; None: one is taken. A store that describes itself doesn't need it.
+    :param snapshot: snapshot of a running broker's store; None: one is taken. The other parameters are for
+        the inspection of its kind.
     :raises StorageEngineError: the store can't be read.
     """
     if (inspection := find_broker(store.broker).inspection) is not None:
