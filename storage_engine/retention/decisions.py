@@ -406,8 +406,8 @@ def move(
     root = store.real_root
     if not name.strip() or (store.named and store.name != name):
         raise BadInputError(
-            f"move: expected {store.name!r}, the name of this store's connection, found {name!r}. Nothing "
-            "was changed. A store of Airflow has the name of its connection."
+            f"move: expected {store.name!r}, the name under which the store is managed here, found "
+            f"{name!r}. Nothing was changed. A store of Airflow has the name of its connection."
         )
     check_host(store.root, store.host, None)
     journal = Journal(store.journal_url)

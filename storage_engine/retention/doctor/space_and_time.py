@@ -360,7 +360,7 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
         yield Finding(
             Severity.URGENT if in_ms < DAY_MS else Severity.WARNING,
             "disk-fills",
-            f"{what}. It is above {percent} % in {duration_text(in_ms)}, because "
+            f"{what}. It will be above {percent} % in {duration_text(in_ms)}, because "
             f"{growth_text(found.growth)}: then {text}",
             _room(found),
         )

@@ -124,7 +124,7 @@ def unread_text(row: UnreadMessages) -> str:
     if row.messages is None:
         return (
             f"group {row.group} has no known position in {count_text(row.queues, 'queue')} of {row.topic}: "
-            ": any of their messages that it needs"
+            "any message of them that it needs"
         )
     return f"{count_text(row.messages, 'unread message')} of {row.group} in {row.topic}"
 

@@ -113,7 +113,7 @@ def _check_file(
             f"{path}: expected SHA-256 {expected}, which its receipt proves, found {sha256}. "
             f"{otherwise} If the broker recovered from a crash and wrote these offsets again, run ",
             Command("adopt"),
-            " to open a new lineage, with --conn-id if it is a store of Airflow; If the store has several "
+            " to open a new lineage, with --conn-id if it is a store of Airflow. If the store has several "
             f"logs, --log {shlex.quote(log)} opens it for this log alone. Otherwise find out who changed "
             "the file.",
         )
