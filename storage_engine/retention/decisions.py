@@ -1,5 +1,5 @@
-"""A person's decisions about a store that the journal keeps: a new lineage, the store's name and place, which
-store a directory is, and to go on after a loss.
+"""A person's decisions about a store, kept in the journal: a new lineage, the store's name and place, which
+store a directory is, and acceptance of a loss.
 """
 
 from __future__ import annotations

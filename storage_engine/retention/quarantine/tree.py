@@ -319,10 +319,10 @@ def _remove(
 def _shrink(name: str, directory: int) -> str:
     """Cut a file in steps before its removal.
 
-    This is done only if the file has no other name and no process has it open or mapped, in any container:
-    otherwise the kernel refuses a lease. If a process opens or links it meanwhile, the cutting ends, and the
-    rest is removed at once. The file is durably renamed first: so what a kill leaves, or a link to it, isn't
-    taken for the whole file.
+    This needs a lease of the file. The kernel refuses it if any process has the file open or mapped, in any
+    container. A file with another name isn't cut, either. If a process opens or links it meanwhile, the
+    cutting ends, and the rest is removed at once. The file is durably renamed first: so what a kill leaves,
+    or a link to it, isn't taken for the whole file.
 
     :return: the file's name after that.
     """

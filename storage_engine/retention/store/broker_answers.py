@@ -304,9 +304,9 @@ _MAX_OFFSET: Final = (1 << 63) - 1
 def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[None]:
     """Turn errors of a broker's package into one kind of error.
 
-    Three kinds stay as they are: our errors and those of the operating system, which the contract names, and
-    lack of memory, which is no fault of the package. A missing file is an error of its log, because the
-    broker may run on while it is asked.
+    Three kinds stay as they are: our errors, those of the operating system, and lack of memory. The contract
+    names the first two, and the third is no fault of the package. A missing file is an error of its log,
+    because the broker may run on while it is asked.
 
     :param broker: the broker's name.
     :param doing: the package's task, as in "expected the package to <doing>".

@@ -325,8 +325,8 @@ def run_directory(store: ManagedStore, run_key: str) -> Path:
 def store_directory(store: ManagedStore) -> str:
     """Return the name of a store's directory among the reports.
 
-    If the store's name comes from its directory, as at a shell, the name here has a hash of the path: other
-    stores may have the same name.
+    At a shell a store has the name of its directory. Other stores may have the same name, so a hash of the
+    path is added here.
     """
     if store.name == Path(store.root).name:
         return f"{report_name(store.name)}-{short_hash(store.real_root)}"
