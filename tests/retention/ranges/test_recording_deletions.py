@@ -183,7 +183,7 @@ FORGED: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
         _BOTH[1:],
         "found run other begun",
     ),
-    "a run": (_REMOVE.format(1), _FIRST, f"(commitlog [0, {2 * MIB})), as the lake's table"),
+    "a run": (_REMOVE.format(1), _FIRST, f"(commitlog [0, {2 * MIB})), by the lake's table"),
     "a run's deletions": (
         "DELETE FROM storage_engine_events WHERE run_id = 1 AND step = 'release'",
         _FIRST,
