@@ -115,7 +115,7 @@ def test_other_bytes_in_one_log_neither_change_nor_block_another(store: ManagedS
     rewrite(store, "errors")
     (refused,) = archived_by(store, "second").refused
     assert (refused.log, refused.error) == ("errors", LakeConflictError.__name__)
-    assert "--log errors opens it for this log alone" in refused.why
+    assert "--log errors opens it for this one alone" in refused.why
     with pytest.raises(BadInputError, match="there is nothing to adopt"):
         adopt(store, "ann", "not this one", log="access")
     with pytest.raises(BadInputError, match=r"expected a log of .*, such as access, found 'none'"):
