@@ -81,7 +81,7 @@ def test_another_store_that_takes_the_place_midway_is_refused(
         cycle.archive(cleanup)
         root.rename(root.with_name("aside"))
         other.rename(root)
-        with pytest.raises(StoreIdentityError, match="found no stamp: another store lies here"):
+        with pytest.raises(StoreIdentityError, match="found no stamp: another store is here"):
             cycle.release(cleanup)
     assert len(list((root / "commitlog").iterdir())) == 8
 

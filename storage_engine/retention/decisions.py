@@ -1,5 +1,5 @@
-"""What a person decides about a store, and the journal keeps: a new lineage, its name and place, which store
-a directory is, and to go on after a loss.
+"""A person's decisions about a store, kept in the journal: a new lineage, the store's name and place, which
+store a directory is, and acceptance of a loss.
 """
 
 from __future__ import annotations
@@ -85,23 +85,23 @@ from storage_engine.retention.store.unnamed_lakes import lakes_unasked
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 LOSSES_RUN = "losses"
-"""Run of a store under which accepted losses are recorded."""
+"""Key of the run under which a store's accepted losses are recorded."""
 
 
 def accept_loss(
     store: ManagedStore, start_offset: int, end_offset: int, person: str, reason: str, log: str | None = None
 ) -> AcceptedLoss:
-    """Record that bytes of the log are lost and that a person goes on without them.
+    """Record that bytes of a log are lost, and that a person goes on without them.
 
-    From then on validation warns of them, and doesn't fail.
+    From then on validation warns of this loss, and doesn't fail.
 
-    :param start_offset: with ``end_offset`` a range of which every byte is LOST or UNKNOWN, by the journal's
-        record of segments that others deleted and of missing logs, and by the lakes. A gap between store and
-        lakes is one, too.
-    :param log: that it is of; None: the first in which all of it is.
+    :param start_offset: first offset of a range up to ``end_offset``. Every byte of it is LOST or UNKNOWN by
+        the journal's record of segments that others deleted, by its record of missing logs, and by the lakes.
+        A gap between store and lakes counts, too.
+    :param log: the log of the range; None: the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
-    :raises LakeUnavailableError: a lake can't be asked, or lacks receipts that it is known to have had: the
-        bytes that seem lost may come back with it.
+    :raises LakeUnavailableError: a lake can't be asked, or lacks receipts that it is known to have had. It
+        may still have the bytes that seem lost.
     """
     _check_decision("accept-loss", person, reason, "fails over these messages")
     with opened(store) as context:
@@ -122,9 +122,9 @@ def _accepted(
     if label is None or start_offset >= end_offset:
         named = (f"{row.label} [{row.start_offset}, {row.end_offset})" for row in rows)
         raise BadInputError(
-            f"{context.store.root}: expected a range of {only or 'the log'} that is LOST or "
-            f"UNKNOWN, found [{start_offset}, {end_offset}); of these there is {', '.join(named) or 'none'}. "
-            "Nothing was recorded."
+            f"{context.store.root}: expected a range of {only or 'the log'} that is LOST or UNKNOWN, found "
+            f"[{start_offset}, {end_offset}); LOST or UNKNOWN are: {', '.join(named) or 'none'}. Nothing "
+            "was recorded."
         )
     mine = [
         row
@@ -139,7 +139,7 @@ def _accepted(
 
 
 def _ask_every_lake(context: Context) -> None:
-    """:raises LakeUnavailableError: one that may have what seems lost can't be asked, or wasn't named."""
+    """:raises LakeUnavailableError: a lake that may have the lost bytes can't be asked, or wasn't named."""
     if not context.store.archives:
         return
     known = known_heads(context.journal, context.record)
@@ -148,22 +148,22 @@ def _ask_every_lake(context: Context) -> None:
         known.check(lake, context.record.store_id, whole=True)
     if unasked := lakes_unasked(known.heads, lakes, {}):
         raise LakeUnavailableError(
-            f"{context.store.root}: expected that every lake is asked that may have what seems to be "
-            f"lost, found that {'; '.join(unasked)}. Nothing was recorded. Name it, or both with "
-            "--second-lake; if it is gone for good, ",
+            f"{context.store.root}: expected an answer of every lake that may have the lost bytes, found "
+            f"that {'; '.join(unasked)}. Nothing was recorded. Name that lake, or both with --second-lake. "
+            "If the lake is gone for good, record that with ",
             Command("stamp"),
-            " says so.",
+            " .",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """A range that is in no place that is known.
+    """A range that no known place has.
 
-    :param gap: the known facts of it, where only a gap between store and lake shows the loss.
-    :param log_id: which log it is of; "": it isn't known.
-    :param is_other: another log has the name of that one by now.
-    :param is_accepted: a person has accepted it before.
+    :param gap: the known facts about the range, if only a gap between store and lake shows the loss.
+    :param log_id: identity of the range's log; "": unknown.
+    :param is_other: another log has the name of the range's log by now.
+    :param is_accepted: a person has accepted the loss before.
     """
 
     log: str
@@ -180,7 +180,7 @@ class _Lost:
 
 
 def _told(context: Context) -> list[_Lost]:
-    """Return the ranges that journal and memory tell of and no lake has."""
+    """Return the ranges that are lost by the journal and by the monitor's memory, and that no lake has."""
     record = context.record
     recorded = recorded_gone(context.journal, record)
     gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
@@ -214,7 +214,7 @@ def _is_accepted(found: _Lost, loss: AcceptedLoss) -> bool:
 
 
 def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
-    """Return the other ranges that store and lakes together lack, with the decision that the monitor names.
+    """Return the other ranges that neither store nor lakes have, as the monitor finds them.
 
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -240,7 +240,7 @@ def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
 
 
 def _label_of(rows: Sequence[_Lost], offsets: tuple[int, int], only: str | None) -> str | None:
-    """Return the first log that has all of some offsets among what is lost of it, not accepted ones first."""
+    """Return the first log that has lost all of some offsets. Losses that aren't accepted come first."""
     ordered = sorted(rows, key=attrgetter("is_accepted"))
     labels = dict.fromkeys(row.label for row in ordered if only in (None, row.log, row.label))
     return next((label for label in labels if _reaches(rows, label, offsets[0]) >= offsets[1]), None)
@@ -257,10 +257,11 @@ def _reaches(rows: Sequence[_Lost], label: str, offset: int) -> int:
 def contradictions(
     store: ManagedStore, record: StoreRecord, logs: Iterable[LogSnapshot]
 ) -> Iterator[Segment]:
-    """Yield segments of logs that differ from their receipt, or from a data file committed without one.
+    """Yield segments that differ from their receipt, or from a data file that was committed without a
+    receipt.
 
-    A run that was killed between the commits of data and of receipts leaves such a file; archive refuses
-    other bytes in its place as well.
+    Such a file is left by a run that was killed after the commit of data and before the commit of receipts.
+    Archiving also refuses other bytes in the place of such a file.
 
     :raises LakeUnavailableError: a lake can't be read.
     """
@@ -300,23 +301,23 @@ def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:
 
 
 STAMP_RUN = "stamp"
-"""Run of a store under which a person's decisions about its stamp are recorded."""
+"""Key of the run under which a person's decisions about a store's stamp are recorded."""
 
 
 def adopt(
     store: ManagedStore, person: str, reason: str, *, force: bool = False, log: str | None = None
 ) -> StoreRecord:
-    """Open a new lineage: from now on the store's offsets may carry other bytes than the lake has.
+    """Open a new lineage: from now on the store's offsets may have other bytes than the lake has there.
 
-    What is archived stays, under the old lineage.
+    The archived segments stay in the lake under the old lineage.
 
-    :param log: of this log alone, so that nothing changes for the others; None: of all.
-    :param force: also where nothing on disk contradicts the archive: then everything still on disk is
-        archived once more, and queries see each of its rows twice.
-    :raises BadInputError: no reason is given, no segment contradicts its receipt, or of several logs only
-        some have one that does, and none was named.
+    :param log: the only log that gets a new lineage; None: all logs.
+    :param force: open a new lineage even if nothing on disk contradicts the archive. Then all segments on
+        disk are archived once more, and queries see each of their rows twice.
+    :raises BadInputError: no reason is given, or no segment contradicts its receipt. Also if no log is named,
+        and only some of several logs have such a segment.
     """
-    _check_decision("adopt", person, reason, "compares the store with what is archived already")
+    _check_decision("adopt", person, reason, "compares the store with its archived segments")
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     with closing(open_store(store)) as broker:
@@ -325,22 +326,22 @@ def adopt(
     if log is not None and not only:
         there = min((one.name for one in logs), default="none")
         raise BadInputError(
-            f"adopt: expected a log of {store.root}, such as {there}, found {log!r}. "
-            "Nothing was changed. Name one that it has, or none for the whole store."
+            f"adopt: expected a log of {store.root}, such as {there}, found {log!r}. Nothing was changed. "
+            "Name a log of this store, or no log for the whole store."
         )
     contradicted, sound = (set(), set()) if force else _contradicted_logs(store, record, only)
     if contradicted and sound and log is None:
         named = ", ".join(sorted(contradicted))
         raise BadInputError(
-            f"{store.root}: expected every log to differ from what is archived, found that {named} alone "
-            "does. Nothing was changed. Name it with --log, or each of them: of the other logs all would be "
-            "archived once more, and each row be there twice."
+            f"{store.root}: expected every log to differ from its archived segments, found that only these "
+            f"do: {named}. Nothing was changed. Name each of them with --log. Otherwise the other logs are "
+            "archived once more, and queries see each of their rows twice."
         )
     if not force and not contradicted:
         raise BadInputError(
-            f"{store.root}: expected a segment whose bytes are not those that are archived under its offset, "
-            "found none, so there is nothing to adopt. Nothing was changed. Under a new lineage everything "
-            "would be archived once more, and each row be there twice; --force does it all the same."
+            f"{store.root}: expected a segment whose bytes differ from the archived bytes at its offset, "
+            "found none: there is nothing to adopt. Nothing was changed. With --force a new lineage is "
+            "opened all the same: then all segments are archived once more, and queries see each row twice."
         )
     opened = journal.open_lineage(record.store_id, person, reason, None if len(only) == len(logs) else log)
     with suppress(OSError):
@@ -352,7 +353,9 @@ def adopt(
 def _contradicted_logs(
     store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]
 ) -> tuple[set[str], set[str]]:
-    """Return logs whose bytes contradict the archived ones under their names, and the archived ones."""
+    """Return the logs whose bytes contradict the archived ones under their names, and the other archived
+    logs.
+    """
     found = {segment.log for segment in contradictions(store, record, logs)}
     lakes = store.archive_lakes
     opened = map(open_lake, lakes)
@@ -374,7 +377,7 @@ def _diverged_logs(
     lakes: Sequence[LakeConfig],
     logs: Collection[str],
 ) -> set[str]:
-    """Return logs that differ from what other replicas archived of them."""
+    """Return the logs whose bytes differ from the archived bytes of other replicas."""
     snapshot = take_snapshot(broker, clock_ms(), store.broker)
     there = [one for one in take_archivable(broker, snapshot).segments if one.log in logs]
     return {
@@ -388,21 +391,23 @@ def _diverged_logs(
 def move(
     store: ManagedStore, name: str, person: str, reason: str = "", leave_unproven: int = 0
 ) -> StoreRecord:
-    """Record that a store lies at the place of ``store``, on this machine, and is called ``name``.
+    """Record that a store is at the place of ``store`` on this machine, with this name.
 
-    :param leave_unproven: so many segments may be left to their broker unproven, which another journal holds.
-    :raises GateRefusedError: more would be by a hold that this journal doesn't know; nothing was changed.
-    :raises BadInputError: the name isn't the connection's, or is empty.
+    :param leave_unproven: number of segments that may be left to their broker unproven, though another
+        journal holds them.
+    :raises GateRefusedError: another journal's hold keeps more unproven segments than that; nothing was
+        changed.
+    :raises BadInputError: the name is empty, or differs from the connection's name.
     :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
         place or name.
-    :raises WrongHostError: by its settings the store lies on another machine.
+    :raises WrongHostError: by its settings the store is on another machine.
     :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
     """
     root = store.real_root
     if not name.strip() or (store.named and store.name != name):
         raise BadInputError(
-            f"move: expected the name {store.name!r}, by which the store is managed here, found {name!r}. "
-            "Nothing was changed. A store of Airflow is called as its connection."
+            f"move: expected {store.name!r}, the name under which the store is managed here, found "
+            f"{name!r}. Nothing was changed. A store of Airflow has the name of its connection."
         )
     check_host(store.root, store.host, None)
     journal = Journal(store.journal_url)
@@ -425,7 +430,9 @@ def move(
 
 
 def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
-    """Return the store that lies here now, by its place or its stamp; its stamp where the journal lacks it.
+    """Return the store in this directory, by its place or its stamp.
+
+    If the journal lacks it, return its stamp.
 
     :raises StoreIdentityError: nothing proves which store it is, or it is a copy.
     """
@@ -442,8 +449,7 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
             f"{stamp_path(root)}: expected the stamp of the store that was moved here, found none. "
             "Nothing was changed. If it was lost, run ",
             Command("stamp", "--store-id ID"),
-            ", with --conn-id if it is a store of Airflow; a store of which nothing was archived needs "
-            "no move.",
+            ", with --conn-id if it is a store of Airflow. A store without archived segments needs no move.",
         )
     else:
         check_no_original(root, found.root, found.store_id)
@@ -459,7 +465,7 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
 
 
 def _record_of(store: ManagedStore, found: Stamp) -> StoreRecord:
-    """Return a store that another journal has known, as this one is to know it."""
+    """Return the record that this journal is to have of a store that another journal knew."""
     lakes = [open_lake(config) for config in store.archive_lakes]
     lineages = _lineages(store, found.store_id, lakes)
     return StoreRecord(
@@ -477,18 +483,18 @@ def stamp(
 ) -> Stamp:
     """Decide which store a directory is, and write its stamp again.
 
-    What was known before of the lakes given here is over: their present state counts from now on. What is
-    known of other lakes stays. The lakes are read before anything is changed.
+    Earlier knowledge of the lakes given here no longer counts: only their present state does. Earlier
+    knowledge of other lakes stays. The lakes are read before anything is changed.
 
-    :param store_id: the store that lies here, or that the lake knows by several ids; None: the one that
-        the stamp, the journal or the lake knows.
-    :param new: the directory is a store of its own, with a new identity: it was copied from another.
+    :param store_id: id of the store in this directory, or one of its several ids in the lake. None: the id
+        that the stamp, the journal or the lake has.
+    :param new: the directory is a store of its own, copied from another one, and gets a new identity.
     :raises BadInputError: no reason is given, or journal and lakes don't know the store.
     :raises StoreIdentityError: the journal has another store at this place, the directory is a copy, or a new
         store has another one's name.
     :raises LakeUnavailableError: a lake can't be read.
     """
-    _check_decision("stamp", person, reason, "compares the store with what was known of its lakes")
+    _check_decision("stamp", person, reason, "compares the store with earlier knowledge of its lakes")
     journal = Journal(store.journal_url)
     if not new:
         _finish_killed(store, journal)
@@ -525,9 +531,9 @@ def stamp(
 
 
 def _finish_killed(store: ManagedStore, journal: Journal) -> None:
-    """Write everywhere the stamp that a killed run has written to some of the store's directories.
+    """Finish a killed run: write its stamp to all directories of the store.
 
-    Only where each directory has that run's stamp, or one of the store that lay here before.
+    This is done only if each directory has that run's stamp, or a stamp of the store that was here before.
     """
     here = journal.find_store(store.real_root, store.host)
     run = journal.find_run(here.store_id, STAMP_RUN) if here else None
@@ -541,14 +547,16 @@ def _finish_killed(store: ManagedStore, journal: Journal) -> None:
 
 
 def _ids_before(root: str) -> list[str]:
-    """Return the ids of stores in stamps; a new store also replaces an unreadable stamp."""
+    """Return the store ids in the directory's stamps; no id if a stamp is unreadable."""
     with suppress(StoreIdentityError):
         return sorted(stamped_ids(root))
     return []
 
 
 def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) -> RecordedPolicy | None:
-    """Return the strictest approval on record for these files under any store id; None: there is none."""
+    """Return the strictest recorded approval policy for this directory under any store id; None: there is
+    none.
+    """
     found = [recorded_policy(journal, store_id) for store_id in ids]
     with suppress(StoreIdentityError):
         stamp = read_stamp(store.real_root)
@@ -559,11 +567,11 @@ def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class _AskedLake:
-    """A lake whose present state counts.
+    """A lake that was asked: its present state counts.
 
     :param place: location of its table of receipts.
-    :param lake_ids: its own, and of those that it is a copy of.
-    :param head: the last receipt of the store; None: it has none.
+    :param lake_ids: its own UUID, and those of the lakes that it is a copy of.
+    :param head: its last receipt of the store; None: it has none.
     """
 
     location: str
@@ -581,7 +589,7 @@ def _asked(lake: Lake, store_id: str) -> _AskedLake:
 
 
 def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
-    """Return whether a known receipt is of a lake that wasn't asked, neither by its id nor at its place."""
+    """Return whether a known receipt is in a lake that wasn't asked. Its id and its place are compared."""
     return not any(
         head.lake_id in lake.lake_ids
         or (head.place == lake.place if head.place else head.location == lake.location)
@@ -590,7 +598,7 @@ def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
 
 
 def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
-    """Return the store's last receipts in each lake, as journal and stamp know them: the longest chain."""
+    """Return the store's last receipt in each lake, by journal or stamp, whichever knows the longer chain."""
     found = read_stamp(store.real_root)
     of_others = found.lakes if found is not None and found.store_id != record.store_id else ()
     longest: dict[tuple[str, str], LakeHead] = {}
@@ -604,14 +612,14 @@ def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) ->
 def _check_unknown(store: ManagedStore, journal: Journal) -> None:
     """Make sure that a directory may become a new store.
 
-    :raises StoreIdentityError: the journal has a store at this place, or by its stamp the directory is a
-        known one.
+    :raises StoreIdentityError: the journal has a store at this place, or the directory's stamp names a known
+        store.
     """
     here = journal.find_store(store.real_root, store.host)
     if here is not None:
         raise StoreIdentityError(
             f"{store.real_root}: expected a place that the journal doesn't know, found store "
-            f"{here.store_id}. Nothing was changed. Without --new the directory is stamped as that store."
+            f"{here.store_id}. Nothing was changed. To stamp the directory as that store, leave out --new."
         )
     if (found := stamp_of_original(store.real_root)) is not None:
         known = journal.store_with_id(found.store_id)
@@ -620,9 +628,9 @@ def _check_unknown(store: ManagedStore, journal: Journal) -> None:
 
 
 def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
-    """Return the store that the directory is; nothing is written.
+    """Return the id of the directory's store. Nothing is written.
 
-    :raises BadInputError: nothing tells.
+    :raises BadInputError: neither option, journal nor stamp names a store.
     :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.
     """
     root = store.real_root
@@ -631,15 +639,15 @@ def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
     wanted = store_id or (here.store_id if here else None) or (found.store_id if found else None)
     if wanted is None:
         raise BadInputError(
-            f"{root}: expected a store that stamp or journal know, found neither. Nothing was changed. "
-            "Give --store-id ID, as ",
+            f"{root}: expected a store that its stamp or the journal knows, found none. Nothing was "
+            "changed. Give --new, or --store-id ID from ",
             Command("lake info"),
-            " lists them, or --new.",
+            " .",
         )
     if here is not None and here.store_id != wanted:
         raise StoreIdentityError(
             f"{root}: expected the journal to have store {wanted} or none at this place, found store "
-            f"{here.store_id}. Nothing was changed. Manage this one with a lake and journal of its own."
+            f"{here.store_id}. Nothing was changed. Manage that store with a lake and a journal of its own."
         )
     places = {record.real_path for record in journal.all_stores() if record.store_id == wanted}
     if found is not None and found.store_id == wanted:
@@ -651,9 +659,9 @@ def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
 
 
 def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Lineages:
-    """Return the newest lineages that lakes and stamp know of a store that the journal doesn't know.
+    """Return the newest lineages of a store that the journal doesn't know, by the lakes and by its stamp.
 
-    :raises BadInputError: they don't know it, either.
+    :raises BadInputError: neither a lake nor the stamp knows the store.
     """
     found = read_stamp(store.real_root)
     stamped = found.lineages if found is not None and found.store_id == store_id else None
@@ -679,6 +687,6 @@ def _record(store: ManagedStore, journal: Journal, store_id: str, lineages: Line
 def _check_decision(command: str, person: str, reason: str, what: str) -> None:
     if not (person.strip() and reason.strip()):
         raise BadInputError(
-            f"{command}: expected a person and a reason, found an empty one. From then on nothing "
-            f"{what}, so the journal keeps who decided that, and why."
+            f"{command}: expected a person and a reason, found an empty one. Nothing was changed. After "
+            f"this decision nothing {what}, so the journal records who made it, and why."
         )

@@ -1,13 +1,12 @@
-"""Segments that other nodes have archived of logs that this store has replicas of.
+"""Segments of this store's logs that other nodes have archived. They aren't archived again.
 
-It isn't archived again. Only a log with an identity of its own, which all replicas share, is looked
-for. That the bytes are the same was seen once, and is recorded; that the receipts are still there is
-seen at each look. For a deletion that is never enough: receipts are read, and bytes hashed, while the
-store is ours.
+Only logs with an identity of their own, which all replicas share, are compared. That the bytes are the same
+is checked once and recorded. That the receipts still exist is checked at each look. For a deletion that is
+never enough: then, under the store's lock, receipts are read and bytes are hashed.
 
-Replicas of a log have equal batches. Where they have not, one of them lost records or is damaged. The
-lake must not take both for the same log without a person's word. A log that was adopted has a
-lineage of its own: it may differ from now on, and only what is equal is credited.
+Replicas of a log have equal batches. If they differ, one of them lost records or is damaged. Without a
+person's decision the lake must not take both for the same log. An adopted log has a lineage of its own: it
+may differ, and only equal segments count.
 """
 
 from __future__ import annotations
@@ -56,16 +55,16 @@ from storage_engine.retention.store.context import Context
 from storage_engine.same_bytes.trusted_times import settle
 
 NOTHING = "Nothing of it was archived."
-"""Stands between what is wrong with a log and what to do about it."""
+"""Separates the fault of a log from what to do about it."""
 _FIRST_LINEAGE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedLog:
-    """A log beside what other replicas have archived of it.
+    """A log in comparison with the segments that other replicas archived of it.
 
     :param log_id: the broker's own identity of the log.
-    :param divergence: sign that it isn't theirs; "": there is none, or it may differ.
+    :param divergence: a sign that it isn't the same log; "": there is none, or the log may differ.
     """
 
     log: str
@@ -83,11 +82,11 @@ def compare_logs(
     compared: ComparedReceipts = frozenset,
     depth: Depth = Depth.SIZES,
 ) -> Iterator[ComparedLog]:
-    """Yield the logs of some segments that other stores have archived in a lake, too.
+    """Yield those logs of some segments that other stores have archived in a lake as well.
 
-    :param there: all archivable segments of these logs, by which bytes are compared.
-    :param compared: receipts that were found equal before.
-    :param depth: to which their receipts' files are read.
+    :param there: all archivable segments of these logs: their bytes are compared.
+    :param compared: returns the receipts that were found equal before.
+    :param depth: depth to which the receipts' files are read.
     :raises LakeUnavailableError: the lake can't be read.
     """
     replicas = broker.replicas
@@ -130,7 +129,7 @@ def _compare(
     depth: Depth,
     files: Sequence[Segment],
 ) -> ReplicaComparison:
-    """Compare those of some segments that are among a log's files, by what lies inside of these."""
+    """Compare segments that are among a log's files with replicas' receipts inside the files' offsets."""
     first, end = (files[0].base_offset, files[-1].end_offset) if files else (0, 0)
     there = {one.id for one in files}
 
@@ -147,10 +146,10 @@ def _compare(
 
 
 def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequence[Receipt]) -> str:
-    """Return signs other than bytes that a log isn't the one that other replicas archived.
+    """Return a sign, other than bytes, that a log isn't the one that other replicas archived.
 
-    :param rows: their receipts of bytes that this log has, too.
-    :return: "": nothing does, or the log may differ, as a person adopted it.
+    :param rows: their receipts of bytes that this log has as well.
+    :return: the sign; "": there is none, or the log may differ because a person adopted it.
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
         return ""
@@ -186,13 +185,14 @@ def without_replicas_work(
     there: Sequence[Segment],
     depth: Depth = Depth.SIZES,
 ) -> list[Segment]:
-    """Return the segments that no other replica has archived either, and record which receipts cover others.
+    """Return the segments that no other replica has archived, and record which receipts prove the others.
 
     :param unproven: segments that no receipt of this store proves.
-    :param there: all archivable segments of the store, by which bytes are compared.
-    :param depth: to which the other replicas' files in the lake are read.
+    :param there: all archivable segments of the store: their bytes are compared.
+    :param depth: depth to which the other replicas' files in the lake are read.
     :raises LakeUnavailableError: a lake can't be read.
-    :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
+    :raises LakeConflictError: another replica archived other bytes of a log, or the same bytes with other
+        leaders.
     """
     covered: set[SegmentId] = set()
     record, compared = context.record, partial(compared_receipts, context.journal, context.record.store_id)
@@ -207,10 +207,10 @@ def without_replicas_work(
 
 
 def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[Receipt]]) -> None:
-    """Make sure that logs are still those whose replicas' receipts count for them.
+    """Make sure that logs don't contradict the replicas' receipts that count for them.
 
-    :param by_replicas: receipts by the segment that they count for.
-    :raises LakeConflictError: one isn't: other leaders took its records.
+    :param by_replicas: the receipts, by the segment that they count for.
+    :raises LakeConflictError: a log does: other leaders wrote its records.
     """
     rows: dict[str, dict[str, Receipt]] = {}
     for segment_id, found in by_replicas.items():
@@ -226,7 +226,7 @@ def diverged(context: Context, log: str, why: str) -> LakeConflictError:
         f"{context.store.root}: log {log}: expected the log that another replica archived, found a "
         f"divergence: {why}. {NOTHING} Find out which replica is right; then ",
         Command("adopt", f"--log {log} --reason …"),
-        " opens a new lineage of this one, and both are kept.",
+        "  opens a new lineage of this log, and both are kept.",
     )
 
 
@@ -260,9 +260,11 @@ class _Covered:
 def archived_by_replicas(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> dict[SegmentId, tuple[Receipt, ...]]:
-    """Return segments that other replicas' receipts cover: those recorded that still hold, and these.
+    """Return the segments that other replicas' receipts prove, with these receipts, as recorded and if still
+    valid.
 
-    Of a lake that can't be asked the journal's word counts: enough not to archive again, never to delete.
+    If a lake can't be asked, the journal's record counts. That is enough not to archive a segment again,
+    never enough to delete it.
 
     :raises LakeUnavailableError: a lake can't be read.
     """
@@ -317,11 +319,12 @@ def with_replicas(
     snapshot: StoreSnapshot,
     reading: Reading,
 ) -> Proofs:
-    """Return proofs with other nodes' receipts, which cover segments that none of the store's own proves.
+    """Return proofs to which other nodes' receipts were added, for segments that the store's own receipts
+    don't prove.
 
-    :param going: segments about to be deleted, as they are now.
-    :param snapshot: of the store, which is ours.
-    :param reading: how fast files may be read, and the check that the store stays ours meanwhile.
+    :param going: present segments that are about to be deleted.
+    :param snapshot: snapshot of the store, which is locked by us.
+    :param reading: how fast files may be read, and how the lease on the store is renewed meanwhile.
     :raises LakeUnavailableError: a lake can't be read.
     """
     if broker.replicas is None or not proofs.asked:
@@ -345,7 +348,7 @@ def has_archived_replicas(
 ) -> bool:
     """Return whether a lake has receipts of another store for a log of the same identity, or name.
 
-    :param segments: of one log.
+    :param segments: segments of one log.
     :raises LakeUnavailableError: a lake can't be read.
     """
     contexts = contexts_of(broker, segments[-1:])
@@ -355,9 +358,9 @@ def has_archived_replicas(
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A comparison of segments with what other nodes have archived in a lake.
+    """A comparison of segments with the segments that other nodes archived in a lake.
 
-    :param unseen: paths of files that may be written to without a trace.
+    :param unseen: paths of files that may be written to unnoticed.
     """
 
     broker: BrokerStore
@@ -369,7 +372,10 @@ class _Compared:
     def covers_of_each_log(
         self, segments: Sequence[Segment], there: Sequence[Segment]
     ) -> dict[SegmentId, OtherNodesProof]:
-        """Return segments that sound receipts cover; a log that can't be compared doesn't exclude others."""
+        """Return the segments that sound receipts prove.
+
+        A log that can't be compared doesn't affect the others.
+        """
         logs = by_log(segments)
         try:
             return dict(self._covers(segments, there))
@@ -385,7 +391,7 @@ class _Compared:
     def _covers(
         self, segments: Sequence[Segment], there: Sequence[Segment]
     ) -> Iterator[tuple[SegmentId, OtherNodesProof]]:
-        """Yield segments that sound receipts cover and that were not written to meanwhile."""
+        """Yield the segments that sound receipts prove, if they weren't written to meanwhile."""
         settled = [one for one in segments if all(map(_is_settled, one.files))]
         before = {one.id: self._digest(one) for one in settled}
         compared: list[ReplicaCover] = []
@@ -402,13 +408,13 @@ class _Compared:
                 yield segment.id, OtherNodesProof(cover.receipts, sha256)
 
     def _digest(self, segment: Segment) -> str:
-        """Return the SHA-256 of a segment whose facts don't tell of each write; "" where they do."""
+        """Return the SHA-256 of a segment whose file facts don't show each write; "": they do."""
         path = segment.facts.path
         return digest(path, self.reading) if path in self.unseen else ""
 
 
 def _is_settled(file: FileFacts) -> bool:
-    """Return whether a file is unchanged since it was listed, so that each later write to it shows."""
+    """Return whether a file is unchanged since it was listed, and each later write to it will show."""
     try:
         return settle(file.path) == file
     except (ChangedUnderUsError, OSError):
@@ -416,7 +422,10 @@ def _is_settled(file: FileFacts) -> bool:
 
 
 def _sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> set[str]:
-    """Return other nodes' receipts that are sound, by row hash: by their chains, and files read once more."""
+    """Return the row hashes of other nodes' receipts that are sound.
+
+    Their chains and files are read once more.
+    """
     segments, whole = lake.segments(), set()
     for store_id in {row.store_id for row in rows}:
         try:
@@ -432,7 +441,7 @@ def _sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> s
 def replicas_prove(
     asked: Iterable[LakeProofs], store_id: str, release: SegmentRelease, looked: Callable[[], None]
 ) -> bool:
-    """Return whether receipts of other nodes, on which a deletion rested, are still sound.
+    """Return whether the receipts of other nodes by which a segment was deleted are still sound.
 
     :param looked: called after each receipt whose files were read.
     :raises LakeUnavailableError: a lake can't be read.

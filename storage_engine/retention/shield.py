@@ -1,8 +1,9 @@
-"""Tend a store's shield: link what isn't proven, and archive from its link what is gone from the log.
+"""Care for a store's shield: unproven segments are linked, and segments that are gone from the log are
+archived from their links.
 
-A link goes only when its segment is in the log, or its bytes are provably in a lake, by the rule by
-which a segment is deleted; or, on a disk that is too full, as a loss that the journal names. Bytes are
-read where facts don't tell. Killed anywhere and called again, it goes on.
+A link is dropped in three cases: its segment is in the log; its bytes are proven in a lake, by the same rule
+as for a deletion; or the disk is too full, and the journal records the loss. Bytes are read if the file facts
+don't show whether they changed. It may be killed at any instant and called again.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ from storage_engine.shield.links import drop_links, drop_unchanged, make_links, 
 
 @dataclass(frozen=True, slots=True)
 class JudgedLink:
-    """A link, and what lakes say of its segment.
+    """A link, and what the lakes' receipts say about its segment.
 
-    :param receipt: that counts and proves the very bytes of the link; None: none does.
-    :param problem: why its bytes can't be told from others; "" where they can.
+    :param receipt: the receipt that proves exactly the link's bytes; None: there is none.
+    :param problem: why it is unknown whose bytes the link has; "": it is known.
     """
 
     seen: SeenLink
@@ -85,20 +86,23 @@ class JudgedLink:
 
     @property
     def segment(self) -> Segment:
-        """Return the link as a segment to archive: the log's, by its offset, with the link's file."""
+        """Return the link as a segment to archive: log and offset of the segment, file of the link."""
         link = self.seen.link
         return Segment(link.log, link.base_offset, self.seen.facts, SegmentState.SEALED, link.mtime_ns)
 
 
 def counting(proofs: Proofs, slot: tuple[str, int]) -> Receipt | None:
-    """Return the receipt that counts for a segment; None: there is none, or they contradict each other."""
+    """Return the receipt that counts for a segment.
+
+    None: there is none, or its receipts contradict each other.
+    """
     found = [lake.of(slot)[0] for lake in proofs.asked if len(lake.of(slot)) == 1 and lake.valid(slot)]
     hashes = {row.sha256 for lake in proofs.asked for row in lake.valid(slot)}
     return found[0] if found and len(hashes) == 1 else None
 
 
 def unproven_segments(segments: Iterable[Segment], links: Sequence[JudgedLink]) -> tuple[Segment, ...]:
-    """Return the segments of the log without those whose links a receipt proves."""
+    """Return the segments of the log, without those whose links are proven by a receipt."""
     proven = {
         (judged.seen.link.segment.device, judged.seen.link.segment.inode)
         for judged in links
@@ -110,10 +114,10 @@ def unproven_segments(segments: Iterable[Segment], links: Sequence[JudgedLink]) 
 def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = False) -> JudgedLink:
     """Compare a link with the receipt of its segment, if there is one.
 
-    Where facts don't tell that its bytes are those that it had, they are read.
+    If the file facts don't show that its bytes are unchanged, the bytes are read.
 
-    :param to_drop: it is to go on this: a hard link is read whatever its facts say. Who writes to the segment
-        writes to the link as well, and a fence that is mended sets the mtime back that tells of it.
+    :param to_drop: the link is dropped by this result, so a hard link is read whatever its facts say. A write
+        to the segment changes the link as well, and a mended fence resets the mtime that shows the write.
     :raises ShieldError: the shield can't be read or written.
     """
     link, row = seen.link, counting(proofs, seen.link.slot)
@@ -142,7 +146,7 @@ def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = Fal
 
 
 def _noted(root: str, seen: SeenLink, sha256: str) -> SeenLink:
-    """Remember a digest, so that nobody has to read the bytes again."""
+    """Remember a digest, so that the bytes needn't be read again."""
     note_digest(root, seen, sha256)
     link = replace(seen.link, sha256=sha256, kept=replace(seen.facts, path=seen.link.name))
     return replace(seen, link=link, is_same=True)
@@ -159,14 +163,14 @@ def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
 
 
 def release_of(context: Context, seen: SeenLink) -> SegmentRelease | None:
-    """Return the deletion of a link's segment by one of our runs; None: others deleted it."""
+    """Return the deletion by which one of our runs deleted a link's segment; None: others deleted it."""
     link = seen.link
     segment = Segment(link.log, link.base_offset, link.segment, SegmentState.SEALED, link.mtime_ns)
     return release_by_any_run(context.journal, context.record.store_id, segment)
 
 
 def ask_of_gone(context: Context, shield: Shield) -> AskedGone:
-    """Ask journal and lakes for the segments of a shield that are gone from the log. Changes nothing."""
+    """Ask journal and lakes about the shield's segments that are gone from the log. Changes nothing."""
     left = [seen for seen in shield.left_log if release_of(context, seen) is None]
     unproven: list[SeenLink] = []
     unreachable: list[str] = []
@@ -183,23 +187,23 @@ def ask_of_gone(context: Context, shield: Shield) -> AskedGone:
 
 
 def _is_told_proven(seen: SeenLink, row: Receipt | None) -> bool:
-    """Return whether a receipt has a link's bytes, as far as can be told without reading them."""
+    """Return whether a receipt seems to have a link's bytes, judged without reading them."""
     if row is None:
         return False
     return seen.link.sha256 == row.sha256 if seen.link.sha256 else seen.is_same
 
 
 def asked_notices(context: Context, going: Sequence[Segment] = ()) -> tuple[str, ...]:
-    """Return notices about a shield, once lakes and journal were asked.
+    """Return notices on a shield, after lakes and journal were asked.
 
-    :param going: segments that are to be deleted.
-    :raises ShieldError: its content is unknown.
+    :param going: segments to delete.
+    :raises ShieldError: the shield's content is unknown.
     """
     return shield_notices(context.store.real_root, going, partial(ask_of_gone, context))
 
 
 def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
-    """Group links by the lineage that their segments are of."""
+    """Group links by the lineage of their segments."""
     groups: dict[int, list[SeenLink]] = {}
     for seen in links:
         groups.setdefault(seen.link.lineage, []).append(seen)
@@ -207,7 +211,7 @@ def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
 
 
 def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
-    """Record that a link is about to be dropped, or was."""
+    """Record that a link is about to be dropped, or was dropped."""
     said = {"lineage": link.lineage, "sha256": receipt.sha256, "receipt_hash": receipt.row_hash}
     subject = segment_subject(link.log, link.base_offset)
     context.journal.record(run, Step.SHIELD, phase, [(subject, said)])
@@ -218,8 +222,8 @@ class ShieldedLog:
     """The sealed segments of a log that has a shield.
 
     :param sealed: its sealed segments, oldest first.
-    :param is_whole: nothing is missing between them; otherwise some may not be listed.
-    :param is_known: the log could be looked at.
+    :param is_whole: no segment is missing between them; otherwise the list may be incomplete.
+    :param is_known: the log could be read.
     """
 
     sealed: tuple[Segment, ...] = ()
@@ -228,7 +232,7 @@ class ShieldedLog:
 
 
 def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
-    """Return a log's sealed segments, even where another program removed some from the middle of it.
+    """Return a log's sealed segments, even if another program removed some from the middle of the log.
 
     :param notices: receives notices for a person.
     """
@@ -250,15 +254,16 @@ def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
 
 
 def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: list[str]) -> tuple[int, ...]:
-    """Give up the oldest of these links that is a last name, while the disk is above the policy's level.
+    """Drop the oldest of some links that are the last name of their file, while the disk is above the
+    policy's level.
 
-    One a call, after a new look at the disk: its space may come back late, as while a process has it open. It
-    is recorded as a loss before it goes.
+    Each call drops one link, after a new look at the disk: the space may be freed late, for example while a
+    process has the file open. The loss is recorded before the link is dropped.
 
-    :param reasons: by name of a link that the caller has just tried to bring into a lake: why it is in none.
-        Another link was deleted from the log since, and is tried first.
-    :param notices: receives what was given up.
-    :return: base offsets.
+    :param reasons: by name of a link that the caller has just tried to archive, why no lake has it. Links
+        that were not tried stay: they are tried first.
+    :param notices: receives a notice on the dropped link.
+    :return: base offset of the dropped link, if there is one.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
     used_percent = _need(context).used_percent
@@ -290,7 +295,10 @@ def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Drift
 
 
 def _record_once(context: Context, run: Run, link: Link, loss: Drift) -> None:
-    """Record a loss before the deed; a call that was killed between the two has recorded it."""
+    """Record a loss before the link is dropped.
+
+    If a call was killed between the two, the loss is already recorded.
+    """
     subject = f"{loss.kind.value}: {loss.log} [{loss.start_offset}, {loss.end_offset})"
     known = context.journal.store_events(context.record.store_id, Step.DRIFT, Phase.RESULT)
     if any(event.subject == subject and event.payload["lineage"] == link.lineage for event in known):
@@ -300,28 +308,31 @@ def _record_once(context: Context, run: Run, link: Link, loss: Drift) -> None:
 
 
 SHIELD_RUN = "shield"
-"""Run of a store under which its shield is recorded."""
+"""Key of the run under which a store's shield is recorded."""
 
 _TOGETHER = 2
-"""Segments archived by one commit: two threads work, and proven ones soon leave the disk."""
+"""Number of segments that one commit archives.
+
+Two threads work on them, and proven segments soon leave the disk.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ShieldResult:
-    """Changes of one look after a shield, and the shield's present content.
+    """Result of one look at a shield: changes, and the present content.
 
-    :param links: that there are now.
-    :param gone: base offsets of segments that only the shield has, and no lake provably; another file may
-        have its name in the log.
-    :param archived: base offsets that were archived from their links now.
-    :param given_up: base offsets that were given up for space now.
-    :param linked_paths: of the segments in the log that have a link.
-    :param next_segments: sealed and unproven, oldest first, without a link: the next ones to get one.
-    :param room_bytes: for these; None: no limit.
-    :param lineage: the store's.
-    :param log_lineages: by name, of logs that have one of their own.
+    :param links: number of present links.
+    :param gone: base offsets of segments that only the shield has and no lake proves. Another file may have
+        their name in the log.
+    :param archived: base offsets of segments that were now archived from their links.
+    :param given_up: base offsets of segments that were now given up for space.
+    :param linked_paths: paths of segments in the log that have a link.
+    :param next_segments: sealed and unproven segments without a link, oldest first: they are linked next.
+    :param room_bytes: most bytes of these segments that may be linked; None: no limit.
+    :param lineage: the store's lineage.
+    :param log_lineages: by name of a log, its own lineage if it differs.
     :param notices: notices for a person.
-    :param is_log_known: the log could be looked at.
+    :param is_log_known: the log could be read.
     """
 
     links: int = 0
@@ -338,11 +349,11 @@ class ShieldResult:
 
     @property
     def lineages(self) -> Lineages:
-        """The lineage of each log."""
+        """Return the lineage of each log."""
         return Lineages(self.lineage, self.log_lineages)
 
     def following(self, count: int) -> tuple[Segment, ...]:
-        """Return the next segments to get a link, where so many are gone, as far as there is room."""
+        """Return the next segments to link after so many were deleted, as far as there is room."""
         room_bytes, found = self.room_bytes, []
         for segment in self.next_segments[:count]:
             if room_bytes is not None:
@@ -355,10 +366,10 @@ class ShieldResult:
 
 @dataclass(slots=True)
 class _Tending:
-    """One look at a shield, and what comes of it.
+    """One look at a shield, and its results so far.
 
     :param in_lake: names of links whose segments were archived now.
-    :param failed: by name of a link that was tried: why its segment is in no lake.
+    :param failed: by name of a link that was tried, why no lake has its segment.
     """
 
     context: Context
@@ -371,7 +382,10 @@ class _Tending:
     notices: list[str] = field(default_factory=list)
 
     def fail(self, seen: SeenLink, why: str) -> None:
-        """Take note of why a link's segment can't be archived, unless it was and only its link stays."""
+        """Note why a link's segment can't be archived.
+
+        Nothing is noted if it was archived and only its link stays.
+        """
         if seen.link.name not in self.in_lake:
             self.failed[seen.link.name] = why
 
@@ -381,21 +395,21 @@ class _Tending:
 
 
 def _need(context: Context) -> ShieldNeed:
-    """:raises BadInputError: this store can have no shield."""
+    """:raises BadInputError: this store can't have a shield."""
     if context.broker.shield is None:
         raise no_shield(context.store)
     return context.broker.shield.need()
 
 
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
-    """Link unproven segments, archive deleted ones, drop links of proven ones, and give links up where space
+    """Link unproven segments, archive deleted ones, drop links of proven ones, and give up links if space
     requires it.
 
-    Beside a running broker whose watch is alive only that watch does it.
+    If a broker runs and a watch is alive, only that watch does this.
 
     :param tends: this process is the watch.
-    :raises BadInputError: this kind of broker has no shields.
-    :raises StorageEngineError: its broker can't be asked, or its shield not be read.
+    :raises BadInputError: this kind of broker can't have a shield.
+    :raises StorageEngineError: its broker can't be asked, or its shield can't be read.
     """
     context = open_context(store)
     refuse_shield(context.store)
@@ -450,7 +464,7 @@ def _link(
     unproven: Sequence[Segment],
     tends: bool,
 ) -> Wanted:
-    """Make the links that are wanted, and drop those that have no use any more."""
+    """Make the wanted links, and drop those without a use."""
     context, root = tending.context, tending.root
     judged, proofs = known
     policy = context.store.policy
@@ -496,7 +510,7 @@ def _is_current(context: Context, seen: SeenLink) -> bool:
 
 
 def _of_lineage(context: Context, links: Sequence[SeenLink]) -> Context:
-    """Return the context in which the logs of links of one lineage are at that lineage."""
+    """Return a context in which the logs of some links are at the links' lineage."""
     logs = {seen.link.log for seen in links}
     return replace(context, record=context.record.at_lineage(links[0].link.lineage, logs))
 
@@ -513,10 +527,9 @@ def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: 
 
 
 def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
-    """Archive segments that are gone from the log and only in the shield, and drop links of segments still in
-    the log.
+    """Archive segments that only the shield has, and drop their links.
 
-    A link is archived under the lineage that its segment was of, whatever file has its name by now.
+    A link is archived under the lineage of its segment, whatever file has its name by now.
     """
     released = [one for one in gone if one.receipt is None and _was_let_go(tending.context, one.seen)]
     drop_links(tending.root, [one.seen.link.name for one in released])
@@ -554,13 +567,16 @@ def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:
 
 
 def _was_let_go(context: Context, seen: SeenLink) -> bool:
-    """Return whether one of our runs deleted the segment without a receipt: by the policy, or a waiver."""
+    """Return whether one of our runs deleted the segment without a receipt, by the policy or a waiver."""
     release = release_of(context, seen)
     return release is not None and release.receipt_hash is None
 
 
 def _archive(tending: _Tending, batch: Sequence[JudgedLink]) -> None:
-    """Archive links of one lineage or several, at full speed and with the same proof, and drop them."""
+    """Archive links at full speed, with the usual proof, and drop them.
+
+    Links of different lineages are archived separately.
+    """
     for links in by_lineage([one.seen for one in batch]).values():
         context = _of_lineage(tending.context, links)
         full_speed = replace(context.store.policy, archive_bytes_per_second=0)
@@ -583,7 +599,7 @@ def _archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
 
 
 def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
-    """Drop the last names of segments that are in a lake, by the rule by which segments are deleted."""
+    """Drop the last names of segments that a lake proves, by the same rule as for a deletion."""
     for of_lineage in by_lineage(links).values():
         context = _of_lineage(tending.context, of_lineage)
         proofs = _proofs(context, {seen.link.slot for seen in of_lineage}, to_delete=True)
@@ -612,7 +628,7 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
 
 
 def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
-    """Drop the links of segments that a run has just deleted on these proofs: only then is their space free.
+    """Drop the links of segments that a run has just deleted by these proofs: only then is their space free.
 
     :return: notices for a person.
     """
@@ -637,9 +653,9 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
 
 
 def _may_go(context: Context, judged: Sequence[JudgedLink]) -> list[JudgedLink]:
-    """Return the links whose copies lack nothing, or what archive rules leave out at this moment.
+    """Return the links whose receipts are whole, or lack only topics that archive rules leave out now.
 
-    To read bytes takes long: the rules may be others than when the proofs were read.
+    Reading bytes takes long, so the rules may have changed since the proofs were read.
     """
     if all(one.receipt is None or one.receipt.is_whole for one in judged):
         return list(judged)
@@ -652,7 +668,7 @@ def _may_go(context: Context, judged: Sequence[JudgedLink]) -> list[JudgedLink]:
 
 
 def _stays(seen: SeenLink) -> list[str]:
-    """Say of a link that was not dropped why; nothing of one that somebody else has dropped meanwhile."""
+    """Return why a link was not dropped. Empty: another process has dropped it meanwhile."""
     if not Path(seen.facts.path).exists():
         return []
     return [

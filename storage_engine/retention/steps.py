@@ -1,7 +1,7 @@
-"""The steps of a run. Each may be killed at any instant and run again; all they share is the journal.
+"""The steps of a run. Each may be killed at any instant and run again. They share nothing but the journal.
 
-Their order stands in :mod:`storage_engine.cycle`. At any time beside it: sense; hold, which make_plan and
-release do by themselves, and unmanage; monitor; accept_loss.
+:mod:`storage_engine.cycle` has their order. The following can be called at any time: sense; hold, which
+make_plan and release also call; unmanage; monitor; accept_loss.
 """
 
 from storage_engine.retention.archive.archiving import (

@@ -143,7 +143,7 @@ def test_what_is_due_is_told_again_until_it_is_done(store_connection: Any, run: 
         ((uri, extra),) = events
         assert uri == cleanup_due(STORE).uri == "x-storage-engine://stores/storage_engine_default/cleanup-due"
         assert (extra["store"], extra["segments"], extra["causes"]) == (STORE, 3, ["time-up"])
-        assert extra["why"] == ["3 segments, 3.0 MiB, would go"]
+        assert extra["why"] == ["3 segments, 3.0 MiB, would be deleted"]
     states, events = run(dag_of("storage_retention.py"))
     assert set(states.values()) == {"success"}
     assert [uri for uri, _ in events] == [

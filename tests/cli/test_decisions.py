@@ -83,7 +83,7 @@ def test_a_loss_fails_validation_until_a_person_accepts_exactly_it(cli, store, l
     words = ("accept-loss", store, "--lake", lake, "--reason", "seen")
     refused = cli(*words, "--from", 0, "--to", 2 * MIB)
     assert refused.exit_code == 2
-    assert f"of these there is commitlog [0, {MIB})" in refused.err
+    assert f"LOST or UNKNOWN are: commitlog [0, {MIB})" in refused.err
     assert cli(*words, "--from", 0, "--to", 0).exit_code == 2
     assert cli("accept-loss", store, "--lake", lake, "--reason", " ", "--from", 0, "--to", 1).exit_code == 2
     assert cli("validate", store, "--lake", lake).exit_code == 1
@@ -145,9 +145,9 @@ def test_a_second_account_approves_and_the_first_one_goes_on(store, lake, tmp_pa
     own = shell(ANN, approve)
     assert (own.returncode, "isn't certainly another person" in own.stderr) == (3, True)
     by_sudo = shell(BOB, approve, SUDO_USER=f"uid {ANN}")
-    assert (by_sudo.returncode, f"for uid {ANN}) approved it, who isn't" in by_sudo.stderr) == (3, True)
+    assert (by_sudo.returncode, f"for uid {ANN}) approved it, but isn't" in by_sudo.stderr) == (3, True)
     root = shell(0, approve)
-    assert (root.returncode, "root is no second person" in root.stderr) == (2, True)
+    assert (root.returncode, "root doesn't count as a second person" in root.stderr) == (2, True)
     said = shell(BOB, approve)
     assert (said.returncode, f"run {told['RUN']} may go on" in said.stdout) == (0, True), said.stderr
     # Who goes on need not say the policy again, nor can he lower it so.
@@ -168,7 +168,7 @@ def test_who_approves_need_not_be_able_to_look_into_the_store(cli, store, lake, 
     monkeypatch.setattr("storage_engine.brokers._store_around", is_closed)
     said = cli("approve", store, "--lake", lake, "--lower-to", "none")
     # Who runs the tests as root gets as far as this.
-    assert said.exit_code == 0 or "root is no second person" in said.err, said
+    assert said.exit_code == 0 or "root doesn't count as a second person" in said.err, said
     assert "Permission denied" in cli("plan", store).err
 
 

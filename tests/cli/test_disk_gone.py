@@ -97,7 +97,7 @@ def test_what_was_restored_with_filler_proposes_a_lineage_and_no_old_receipt_pro
     for lakes in ((), both):
         for verified in cli("verify", *one, *lakes, "--json").json["stores"]:
             told = [it["detail"] for it in verified["findings"]]
-            assert ["no receipt proves these bytes" in detail for detail in told] == [True, True]
+            assert ["No receipt proves these bytes" in detail for detail in told] == [True, True]
     notes = cli("validate", *one, "--json").json["notes"]
     assert [note in shown["filled"] for note in notes if "filler" in note] == [True, True]
     for lakes in ((), both):

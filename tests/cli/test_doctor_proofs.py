@@ -109,7 +109,7 @@ def test_a_store_whose_journal_is_gone_is_not_called_unproven(
         shutil.rmtree(store / DIRECTORY)
     outcome = cli("doctor", store, "--lake", lake, "--json")
     (finding,) = [one for one in outcome.json["findings"] if one["kind"] == "proof-unknown"]
-    assert finding["what"].startswith("which of 7 sealed segments a lake proves isn't known")
+    assert finding["what"].startswith("it is unknown which of 7 sealed segments a lake proves")
     assert "unproven" not in kinds(outcome)
     words = shlex.split(outcome.json["next"]["command"])[1:]
     assert words[0] == "archive"

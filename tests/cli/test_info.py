@@ -191,7 +191,7 @@ def test_what_another_process_has_locked_is_told_with_what_to_do(
         told = f"Error: sqlite:///{lake}/journal.db: the journal can't be read (database is locked). {cure}"
         assert (refused.exit_code, refused.err.startswith(told)) == (1, True), refused
         shown = cli("info", "--lake", lake).out
-        assert re.search(r"on disk +not seen: no journal tells where it lies\n", shown), shown
+        assert re.search(r"on disk +not seen: no journal could be asked for its path\n", shown), shown
         assert re.search(r"last run +not known\n", shown), shown
         verified = cli("verify", "--lake", lake).out
         assert f"Store {store.name}: WARNING, " in verified

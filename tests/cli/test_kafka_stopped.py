@@ -70,7 +70,7 @@ def test_a_dry_run_does_not_take_unknown_consumers_for_none(cli: Any, made: Made
     (notice,) = shown["source"]["notices"]
     assert notice.startswith("no partition of __consumer_offsets is on this node")
     blocked = cli("clean", node, "--lake", lake, "--dry-run", "--lag-policy", "block").out
-    assert "lag-blocked: which messages of log a-0 consumers have not read was not measured" in blocked
+    assert "lag-blocked: it was not measured which messages of log a-0 consumers have not read" in blocked
     assert "Nothing would be deleted now." in blocked
 
 

@@ -55,7 +55,9 @@ def test_a_copy_is_not_moved_while_its_store_is_there(cli, store, lake, tmp_path
     for words in (("archive", copy), ("move", "orders", copy), ("move", "copy", copy)):
         refused = cli(*words, "--lake", lake)
         assert refused.exit_code == 1
-        assert f"found a copy of store {done_id(cli, store, lake)}, which lies at {store}" in refused.err
+        assert (
+            f"found a copy of store {done_id(cli, store, lake)}, whose original is at {store}" in refused.err
+        )
     assert cli("archive", store, "--lake", lake).exit_code == 0
     made = cli("stamp", copy, "--lake", lake, "--new", "--reason", "a test", "--name", "orders")
     assert (made.exit_code, "expected a name that no other store has" in made.err) == (1, True)

@@ -188,7 +188,7 @@ def test_what_depends_on_segments_and_cannot_be_read_stays(
     # Of an index file the header alone tells where it points.
     if fault == "empty" or (name == QUEUE and fault in ("cut", "missing")):
         said = (outcome.out + outcome.err).replace("\n", "")
-        assert "what depends on segments and can't be read stays: " in said
+        assert "dependents that can't be read stay: " in said
     if name == QUEUE and fault == "cut":
         assert f"lag in queue 0 of ledger_ordered isn't known: {path}" in cli("lag", store).out.replace(
             "\n", ""

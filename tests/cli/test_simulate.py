@@ -92,7 +92,7 @@ def test_an_ingest_that_nothing_tells_has_to_be_said(cli, store) -> None:
     for file in (store / "commitlog").iterdir():
         os.utime(file, ns=(now_ns + HOUR_NS, now_ns + HOUR_NS))
     refused = cli("simulate", store)
-    assert (refused.exit_code, "Say it: --ingest-per-day SIZE" in refused.err) == (2, True)
+    assert (refused.exit_code, "Name the ingest: --ingest-per-day SIZE" in refused.err) == (2, True)
     done = cli("simulate", store, "--ingest-per-day", "5GB", "--json").json
     assert (done["ingest_from"], done["today"]["ingest"]["bytes_per_day"]) == ("person", 5 * 10**9)
     assert done["changed"] is None

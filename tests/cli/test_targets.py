@@ -70,7 +70,7 @@ def test_a_validation_replaces_only_what_one_made(cli, archived, tmp_path, files
     for directory in (project, page, linked):
         refused = cli(*words, directory)
         assert refused.exit_code == 2
-        assert f"{directory}: expected a new directory, or one that reports" in refused.err
+        assert f"{directory}: expected a new directory or one with reports" in refused.err
     assert files(tmp_path) == before
     refused = cli(*words, archived.store / "config")
     assert refused.exit_code == 2

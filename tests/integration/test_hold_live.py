@@ -346,7 +346,7 @@ def test_no_move_into_another_journal_leaves_a_held_store_to_its_broker(log: Liv
     assert "another journal holds the store until" in refused.err
     assert f"--leave-unproven {expired} --reason TEXT" in refused.err
     # Whose broker nobody names, of that nothing can be counted.
-    assert "found what can't be counted" in run(*moved).err
+    assert "found ranges that can't be counted" in run(*moved).err
     assert "Expected --reason TEXT" in run(*moved, *address, "--leave-unproven", expired).err
     assert Journal(f"sqlite:///{other}/journal.db").all_stores() == ()
     assert log.mtimes() == held

@@ -72,7 +72,7 @@ def test_a_broker_serves_what_an_undo_brought_back_and_after_it_none_does(
         kafka.stop()
         refused = run_command("undo", "second", properties, "--lake", lake)
         assert refused.exit_code != 0
-        assert ".kafka_cleanshutdown: expected it as run 'second' found it" in refused.err
+        assert ".kafka_cleanshutdown: expected the file as run 'second' found it" in refused.err
         assert "the store's broker has run since" in refused.err
         assert first_offset(root) == begins
         kafka.start()

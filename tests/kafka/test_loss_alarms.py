@@ -82,7 +82,7 @@ def test_doctor_tells_what_is_lost_of_a_log_until_a_person_accepts_it(
 ) -> None:
     assert told_by_doctor(store) == []
     shutil.rmtree(made.directories[0] / "a-0")
-    lost = "1 range of missing logs lost, as no lake has it: a-0 [4, 6)"
+    lost = "1 range of missing logs lost, because no lake has it: a-0 [4, 6)"
     assert told_by_doctor(store) == [(Severity.URGENT, lost)]
     steps.accept_loss(store, 4, 6, "anna", "the disk is broken", "a-0")
     assert told_by_doctor(store) == []
@@ -92,7 +92,7 @@ def test_doctor_takes_nothing_for_lost_that_nobody_can_tell(store: ManagedStore,
     set_aside(made)
     ((severity, what),) = told_by_doctor(store)
     assert severity is Severity.WARNING
-    assert "whether it should be on disk isn't known: a-0 [4, 6)" in what
+    assert "it is unknown whether it should be on disk: a-0 [4, 6)" in what
 
 
 def without_its_first_segments(made: MadeNode) -> None:
@@ -109,7 +109,7 @@ def test_segments_that_nobody_released_are_an_alarm_until_a_person_accepts_them(
     assert gone(store) == [
         "segment-gone: neither on disk nor in a lake, and none of our runs deleted it. a-0 [2, 4) is LOST."
     ]
-    with pytest.raises(BadInputError, match=r"of these there is a-0 \[2, 4\)"):
+    with pytest.raises(BadInputError, match=r"LOST or UNKNOWN are: a-0 \[2, 4\)"):
         steps.accept_loss(store, 0, 4, "anna", "removed by hand", "a-0")
     steps.accept_loss(store, 2, 4, "anna", "removed by hand")
     assert gone(store) == []

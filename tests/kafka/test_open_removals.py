@@ -55,7 +55,7 @@ def test_a_disk_that_is_not_mounted_is_no_removal(tmp_path: Path) -> None:
     assert len(found) == 5
     assert found["cleanupLogs"].notices == ()
     (said,) = found["deleteLogs"].notices
-    assert "whether run tasks removed it stays open" in said
+    assert "it stays unknown whether run tasks removed it" in said
     assert "is its disk mounted?" in said
     # A disk that was replaced is formatted, and lacks the stamp.
     shutil.copy(mounted / "meta.properties", first)
@@ -67,7 +67,7 @@ def test_a_disk_that_is_not_mounted_is_no_removal(tmp_path: Path) -> None:
     assert run(store, "mounted")["deleteLogs"].removed_files == 4
     assert open_ones(store) == []
     (said,) = run(store, "later")["deleteLogs"].notices
-    assert said.endswith("gone, by whom is unknown: run tasks was killed while it removed it")
+    assert said.endswith("gone, by whom is unknown: run tasks was killed during its removal")
     assert run(store, "last")["deleteLogs"].notices == ()
 
 

@@ -87,7 +87,7 @@ def test_a_log_that_was_made_again_hides_no_loss_of_the_one_before(
 def test_the_loss_is_told_until_a_person_accepts_it(store: ManagedStore, made: MadeNode) -> None:
     make_again(made)
     assert len(gone(store)) == 1
-    with pytest.raises(BadInputError, match=r"of these there is a-0 \(.*/0\) \[4, 6\)"):
+    with pytest.raises(BadInputError, match=r"LOST or UNKNOWN are: a-0 \(.*/0\) \[4, 6\)"):
         steps.accept_loss(store, 0, 6, "anna", "made again", "a-0")
     loss = steps.accept_loss(store, 4, 6, "anna", "made again", "a-0")
     assert loss.log == "a-0"

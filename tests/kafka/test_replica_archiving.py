@@ -104,7 +104,7 @@ def test_other_bytes_at_the_same_offsets_are_refused_until_a_person_adopts_the_l
     assert refused.why.endswith(f"in {ours}.")
     assert "adopt --log plain-0 --reason" in refused.remedy
     assert len(list_stores(open_lake(first.lake))) == 1
-    with pytest.raises(BadInputError, match="so there is nothing to adopt"):
+    with pytest.raises(BadInputError, match="there is nothing to adopt"):
         adopt(second, "me", "none", log="txn-0")
     adopt(second, "me", "both are kept", log="plain-0")
     done = archive_sealed(second, "again", archive_here)

@@ -136,7 +136,7 @@ def test_after_a_run_of_the_broker_nothing_comes_back(node: MadeNode, store: Man
             (path / ".kafka_cleanshutdown").unlink()
     left = files(node)
     with pytest.raises(
-        QuarantineError, match=r"\.kafka_cleanshutdown: expected it as run 'run' found it, .*run"
+        QuarantineError, match=r"\.kafka_cleanshutdown: expected the file as run 'run' found it, .*run"
     ):
         undo(store, "run", "ann")
     assert files(node) == left
@@ -162,7 +162,7 @@ def test_what_somebody_changed_since_keeps_all_aside(node: MadeNode, store: Mana
     path.write_bytes(path.read_bytes() if path.exists() else b"0\n0\n")
     os.utime(path)
     left = files(node)
-    with pytest.raises(QuarantineError, match=f"{name}: expected it as run 'run' found it"):
+    with pytest.raises(QuarantineError, match=f"{name}: expected the file as run 'run' found it"):
         undo(store, "run", "ann")
     assert files(node) == left
 
@@ -172,7 +172,9 @@ def test_a_log_that_is_gone_since_keeps_all_aside(node: MadeNode, store: Managed
     set_aside(store)
     (node.directories[0] / "a-0").rename(node.directories[0] / "a-0.0123456789abcdef0123456789abcdef-delete")
     left = files(node)
-    with pytest.raises(QuarantineError, match=r"partition\.metadata: expected it as run 'run' found it"):
+    with pytest.raises(
+        QuarantineError, match=r"partition\.metadata: expected the file as run 'run' found it"
+    ):
         undo(store, "run", "ann")
     assert files(node) == left
 

@@ -141,7 +141,7 @@ def test_what_is_absent_is_unknown_or_refuses(managed: Managed, monkeypatch: pyt
 def test_doctor_says_what_is_unknown_of_messages(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_out(monkeypatch, ["consumers"])
     found = {one.kind: one for one in diagnose(managed(), clock_ms(), has_lake=True).findings}
-    assert "isn't known" in found["pending-unknown"].what
+    assert "it is unknown whether" in found["pending-unknown"].what
 
 
 @pytest.mark.parametrize("said", [None, True, "when-due"])

@@ -31,7 +31,7 @@ def store(managed: Callable[..., ManagedStore]) -> ManagedStore:
 def test_what_waits_to_be_archived_is_told_though_its_hour_has_come(store: ManagedStore) -> None:
     due = look_for_due(store)
     assert [trigger.cause.value for trigger in due.sensed.triggers] == ["time-up"]
-    assert (due.deletes, due.why, due.stays) == (0, (), "nothing would go: 8 unknown")
+    assert (due.deletes, due.why, due.stays) == (0, (), "no segment would be deleted: 8 unknown")
     assert segments_to_archive(store) == 7
 
 

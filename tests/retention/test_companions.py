@@ -273,7 +273,7 @@ def test_without_an_archive_a_touched_companion_keeps_its_segment(tmp_path: Path
     steps.make_plan(store, "r", REQUEST)
     os.utime(going(store)[0].companions[0].path)
     (refused,) = steps.release(store, "r").refused
-    assert (refused.log, "changed since it was planned" in refused.why) == ("access", True)
+    assert (refused.log, "changed after the plan" in refused.why) == ("access", True)
     steps.make_plan(store, "again", REQUEST)
     assert len(steps.release(store, "again").deleted) == 2
 
@@ -347,6 +347,6 @@ def test_what_a_kill_left_of_segments_goes_only_as_it_was_judged(
     assert [path.exists() for path in (proven, touched, unproven)] == [False, True, True]
     said = [notice for notice in result.notices if "left of a deleted segment" in notice]
     assert said == [
-        f"{touched}: left of a deleted segment, and touched since, so it stays",
-        f"{unproven}: left of a deleted segment, and no valid receipt proves it any more, so it stays",
+        f"{touched}: left of a deleted segment. It was touched since, so it stays",
+        f"{unproven}: left of a deleted segment. No valid receipt proves them any more, so they stay",
     ]

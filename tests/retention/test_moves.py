@@ -93,7 +93,7 @@ def test_a_store_whose_host_changed_is_followed_under_its_name_and_a_plan_says_s
     check_watcher(orders)
     assert known(orders) == (store_id, "orders", "b")
     assert plan_and_archive(orders, "second")[0].startswith(
-        "store orders lies on host b now, no longer on host a"
+        "store orders is now on host b, no longer on host a"
     )
     assert not any("host b" in notice for notice in plan_and_archive(orders, "third"))
     stamp = read_stamp(orders.real_root)
@@ -256,7 +256,7 @@ def test_a_known_store_is_managed_under_the_name_that_was_stated_first(orders: M
         StoreIdentityError, match=r"store 'orders', as .* run storage-engine move payments on"
     ):
         steps.make_plan(other, "second")
-    with pytest.raises(BadInputError, match=r"expected the name 'payments'.* found 'other'"):
+    with pytest.raises(BadInputError, match=r"expected 'payments'.* found 'other'"):
         move(other, "other", "ann")
     assert move(other, "payments", "ann", "renamed").name == "payments"
     assert known(other)[:2] == (store_id, "payments")

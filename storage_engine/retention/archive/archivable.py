@@ -1,9 +1,8 @@
 """Segments that may be archived, segments that no lake proves, and offsets that are gone without a copy.
 
-A segment may be that is sealed, not kept out by its broker, and of the logs that the lakes know. What is
-known is enough to archive none twice, never to delete one.
-
-Offsets that are gone from a store's logs, and that no lake has and no run has on record.
+A segment may be archived if it is sealed, its broker doesn't keep it out, and its log is one that the lakes
+know. These answers are enough to archive no segment twice; they never permit a deletion. A missing range is
+one that is gone from a store's logs, that no lake has, and that no run has on record.
 """
 
 from __future__ import annotations
@@ -58,8 +57,9 @@ from storage_engine.retention.store.unnamed_lakes import heads_unasked
 class Unproven:
     """Segments that no lake is known to prove.
 
-    :param touched: those of them that a lake has, as they were before another process touched their files.
-    :param unarchived: by which rule their logs may go without a copy, by name.
+    :param touched: segments among them that a lake has as they were before another process touched their
+        files.
+    :param unarchived: by name of a log, the rule that lets it be deleted without a copy.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -72,10 +72,10 @@ class Unproven:
 
 
 def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
-    """Ask the store's lakes what they prove of segments that aren't on disk any more. Data files are read.
+    """Ask the store's lakes which of these deleted segments they prove. Data files are read.
 
-    :return: segments that no lake is known to prove; and those neither proven nor lost: a lake has them by
-        the journal's record alone, or lakes prove different bytes.
+    :return: segments that no lake is known to prove; and segments that are neither proven nor lost, because
+        only the journal's record says that a lake has them, or because lakes prove different bytes of them.
     """
     if not segments:
         return Unproven(), []
@@ -94,7 +94,7 @@ def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven,
 def still_unproven(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> list[Segment]:
-    """The segments that have to be archived, as far as is known."""
+    """Return the segments that still have to be archived, as far as is known."""
     return unproven_and_credited(journal, record, proofs, segments)[0]
 
 
@@ -103,9 +103,10 @@ def unproven_and_credited(
 ) -> tuple[list[Segment], Mapping[SegmentId, Sequence[Receipt]]]:
     """Return the segments that have to be archived, and receipts of replicas by the segment they count for.
 
-    A lake that can't be asked has, by the journal's word, what was archived there: enough not to archive it
-    again, never enough to delete it. A file that was touched since its receipt counts as proven where it
-    was compared again as it is now. What another replica has archived counts, too.
+    If a lake can't be asked, the journal's record of what was archived there counts. That is enough not to
+    archive a segment again, never enough to delete it. A file that was touched since its receipt counts as
+    proven if its present state was compared with the archived bytes. A segment that another replica has
+    archived counts as well.
     """
     missing = proofs.unproven(segments)
     if not missing:
@@ -135,9 +136,9 @@ def unproven_and_credited(
 
 @dataclass(frozen=True, slots=True)
 class KeptOut:
-    """Sealed segments of a log that stay out of the lake, and were never archived.
+    """Sealed segments of one log that stay out of the lake and were never archived.
 
-    :param why: and until when.
+    :param why: the reason, and until when.
     """
 
     log: str
@@ -152,7 +153,7 @@ class KeptOut:
 class Listed:
     """Segments of a store that may be archived by now.
 
-    :param others: sealed segments that may not, but for empty ones, of which there is nothing to prove.
+    :param others: sealed segments that may not be archived, without empty ones: these have nothing to prove.
     """
 
     archivable: Archivable
@@ -161,7 +162,9 @@ class Listed:
 
 
 def list_segments(context: Context) -> Listed:
-    """Return segments that may be archived by now, oldest first in each log, and the other sealed ones."""
+    """Return the segments that may be archived by now, and the other sealed segments, each oldest first in a
+    log.
+    """
     snapshot = context.snapshot(clock_ms())
     found = take_archivable(context.broker, snapshot)
     may = {segment.id for segment in found.segments}
@@ -190,22 +193,23 @@ def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
 
 
 def kept_out_notices(kept_out: Sequence[KeptOut]) -> tuple[str, ...]:
-    """Name the logs that stay out of the lake, wholly or in part, with the reason."""
+    """Return a notice for each reason why logs stay out of the lake, wholly or in part."""
     logs: dict[str, list[KeptOut]] = {}
     for one in kept_out:
         logs.setdefault(one.why, []).append(one)
     return tuple(
-        f"not archived by now: {count_text(sum(one.segments for one in found), 'segment')} of "
+        f"not archived for now: {count_text(sum(one.segments for one in found), 'segment')} of "
         f"{named_in_short([one.log for one in found])}: {why}"
         for why, found in logs.items()
     )
 
 
 def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: Sequence[Segment]) -> None:
-    """Make sure that logs are still those of which the lakes have receipts.
+    """Make sure that each log is still the log of which the lakes have receipts.
 
-    :param asked: with all receipts of the logs, where these can be told apart.
-    :raises LakeConflictError: one has the name of a log that is archived, and is another.
+    :param asked: the lakes' proofs with all receipts of each log. They are used only where the broker can
+        tell logs of one name apart.
+    :raises LakeConflictError: another log has the name of an archived one.
     """
     identities = context.broker.identities
     if identities is None:
@@ -215,20 +219,20 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
         why = identities.contradiction(log, rows)
         if why:
             raise LakeConflictError(
-                f"{context.store.root}: log {log}: expected the log that is archived, found another: "
-                f"{why}. {NOTHING} Find out what became of it; then ",
+                f"{context.store.root}: log {log}: expected the log that is archived, found another: {why}. "
+                f"{NOTHING} Find out what happened to the archived log; then ",
                 Command("adopt", f"STORE --log {log} --reason WHY"),
-                " opens a new lineage of it, and what is archived stays under the old one.",
+                " opens a new lineage of it, and the archived segments stay under the old one.",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class MissingRange:
-    """Offsets [start_offset, end_offset) of a log that are in no place.
+    """Offsets [start_offset, end_offset) of a log that no known place has.
 
-    :param log_id: of the log, as receipts have it; "": it can't be told.
-    :param facts: of a file of the log, as a run saw it.
-    :param is_earlier: it went before the run's first look.
+    :param log_id: identity of the log, as receipts have it; "": unknown.
+    :param facts: facts of one of the log's files, as a run saw it.
+    :param is_earlier: the range was deleted before the run's first look.
     """
 
     log: str
@@ -241,12 +245,12 @@ class MissingRange:
 
 @dataclass(frozen=True, slots=True)
 class _SeenPart:
-    """The part of a log that the looks of a run have seen.
+    """The part of a log that a run has seen in its looks.
 
-    :param start_offset: where the log began at the first look that had it.
-    :param end_offset: where it begins at the last look; of a log that is no more, where its sealed segments
-        ended.
-    :param is_archivable: its broker keeps not all of it out of the lake.
+    :param start_offset: lowest offset at which a look found the log's begin.
+    :param end_offset: begin of the log at the last look. If the log no longer exists: the end of its sealed
+        segments.
+    :param is_archivable: its broker doesn't keep the whole log out of the lake.
     """
 
     log: str
@@ -261,7 +265,8 @@ class _SeenPart:
 class LogLooks:
     """A store's logs as a run has seen them, look by look. Pure.
 
-    :param seen: by name and identity: a topic that is made again takes the same name.
+    :param seen: parts by the log's name and identity: a topic that is deleted and made again takes the same
+        name.
     """
 
     seen: dict[tuple[str, str], _SeenPart] = field(default_factory=dict)
@@ -269,7 +274,7 @@ class LogLooks:
     def add(self, listed: Listed, log_ids: Mapping[str, str]) -> None:
         """Add a look.
 
-        :param log_ids: identities of its logs, by name.
+        :param log_ids: identities of the logs in this look, by name.
         """
         archivable, kept_out = {one.log for one in listed.archivable.segments}, listed.archivable.kept_out
         for log in listed.snapshot.logs:
@@ -287,10 +292,10 @@ class LogLooks:
                 )
 
     def parts(self, last: Listed, log_ids: Mapping[str, str]) -> Iterator[_SeenPart]:
-        """Yield the ranges that earlier looks saw below the begin of the last look.
+        """Yield for each log the range that earlier looks saw and that is now below the log's begin.
 
-        :param last: the last look, which was added.
-        :param log_ids: identities of its logs, by name.
+        :param last: the last look, which was already added.
+        :param log_ids: identities of the logs in the last look, by name.
         """
         begins = {
             (log.name, log_ids.get(log.name, "")): log.min_offset
@@ -303,7 +308,7 @@ class LogLooks:
 
 
 Covered = ReceiptSpan | ArchivedSpan | ReleasedSpan
-"""Offsets of a log, in one lineage of it, that a lake, the shield or the journal has."""
+"""Offsets of a log in one lineage that a lake, the shield or the journal has."""
 
 
 def missing_ranges(
@@ -313,10 +318,10 @@ def missing_ranges(
     lineages: Lineages,
     in_part: Iterable[ReceiptSpan | ArchivedSpan] = (),
 ) -> Iterator[MissingRange]:
-    """Yield the ranges missing between the lowest known offset of each log and its end. Pure.
+    """Yield the ranges that are missing between the lowest known offset and the end of each log. Pure.
 
-    :param known: where logs were at earlier looks.
-    :param in_part: segments that lakes have without some topics, which is known, and not covered.
+    :param known: the logs as earlier looks saw them.
+    :param in_part: segments that lakes have without some topics. They are known, but don't count as covered.
     """
     partial_spans = [one for one in in_part if one.lineage == lineages.of(one.log)]
     places: dict[str, list[Covered]] = defaultdict(list)
@@ -342,7 +347,7 @@ def missing_ranges(
 
 
 def _cut(hole: Interval, at: int) -> tuple[Interval, ...]:
-    """Return an interval, in two where an offset lies inside."""
+    """Cut an interval in two at an offset inside of it, or return it whole."""
     start, end = hole
     return ((start, at), (at, end)) if start < at < end else (hole,)
 
@@ -350,16 +355,17 @@ def _cut(hole: Interval, at: int) -> tuple[Interval, ...]:
 def find_missing_ranges(
     context: Context, looks: LogLooks, last: Listed, log_ids: Mapping[str, str], known: Sequence[SeenLog]
 ) -> tuple[MissingRange, ...]:
-    """Return the ranges missing from the logs of a run's looks that are in no lake, in no shield and not on
-    record.
+    """Return the ranges that are missing from a run's logs and are in no lake, no shield and no record.
 
-    What a lake has without some topics, by archive rules, is among it: whether they let it go is asked next.
+    Segments that lakes have without some topics, by archive rules, are included. The caller then asks whether
+    the rules permit that.
 
-    While a lake isn't asked that has receipts of the store, nobody can tell what went before this run.
+    If a lake with receipts of the store isn't asked, ranges that were deleted before this run are left out:
+    nobody can tell whether they are lost.
 
-    :param last: the last look, which was added.
-    :param log_ids: identities of its logs, by name.
-    :param known: where logs were at the last look before this run.
+    :param last: the last look, which was already added.
+    :param log_ids: identities of the logs in the last look, by name.
+    :param known: the logs as the last look before this run saw them.
     :raises LakeUnavailableError: no lake can be read.
     """
     journal, record = context.journal, context.record
@@ -397,7 +403,10 @@ def find_missing_ranges(
 
 
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return ranges for which lakes had receipts at the monitor's last look; None: it doesn't tell."""
+    """Return the ranges for which lakes had receipts at the monitor's last look.
+
+    None: none are remembered, or a lake's receipts contradict them.
+    """
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
     known = kept_ranges(context.store.journal_url, store_id)
@@ -409,7 +418,7 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
 
 
 def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
-    """Yield segments that runs meant to delete, without a result: such a run may be active, or was killed."""
+    """Yield segments whose deletion a run intended, without a result: the run may be active or was killed."""
     for releases in open_releases(journal, record.store_id).values():
         yield from (release.span for release in releases.values())
 
@@ -417,7 +426,7 @@ def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan
 def _of_replicas(
     lake: Lake, journal: Journal, record: StoreRecord, missing: Sequence[MissingRange]
 ) -> Iterator[ReleasedSpan]:
-    """Yield the ranges of logs that other replicas have archived."""
+    """Yield the missing ranges that other replicas have archived."""
     named = {log_label(one.log, one.log_id): one for one in missing if one.log_id}
     names = LogNames(ids={label: one.log_id for label, one in named.items()})
     wanted = [replace(one, log=log_label(one.log, one.log_id)) for one in missing if one.log_id]

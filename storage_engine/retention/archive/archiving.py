@@ -1,8 +1,10 @@
-"""Choice of the segments to archive, and of the lake for each. Copying, proving and committing is the lake's,
-wherever it runs.
+"""Choice of the segments to archive, and of the lake for each.
 
-The second lake, where there is one, takes what can't be archived into the first. That the first may have
-it all the same, as after a commit whose outcome is unknown, does no harm: a receipt in either lake counts.
+The lake's package copies, proves and commits, wherever that runs.
+
+If the store has a second lake, it takes segments that can't be archived into the first. The first lake may
+have such a segment as well, as after a commit with an unknown outcome. That does no harm: a receipt in either
+lake counts.
 """
 
 from __future__ import annotations
@@ -79,13 +81,13 @@ from storage_engine.retention.store.stamp import read_stamp
 from storage_engine.same_bytes.trusted_times import settle
 
 _BATCH = 50
-"""Segments in a transaction."""
+"""Number of segments in one transaction."""
 
 
 def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt]) -> str:
     """Replace the recorded bytes by topic and day of these segments.
 
-    :return: why that could not be done; "" where it was.
+    :return: why they could not be recorded; "" if they were.
     """
     try:
         messages = lake.messages()
@@ -98,16 +100,16 @@ def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt])
             context.journal.save_topic_days(context.record.store_id, found)
     except Exception as error:
         # The segments are proven and recorded: whatever goes wrong here takes nothing of that back.
-        return Text("bytes by topic and day were not recorded of what was archived: ", error)
+        return Text("bytes by topic and day could not be recorded for the archived segments: ", error)
     return ""
 
 
 TOOK = "took_ms"
-"""Field of the event that records the first of some segments: how long all of them took."""
+"""Field of the event of the first segment: how long it took to archive all segments of the batch."""
 HASHED_AGAIN = "hashed_again"
-"""Field of the event that records a segment that the lake had already, whose bytes were found unchanged."""
+"""Field of a segment's event: the lake already had it, and its bytes were found unchanged."""
 _FAULT = "replaced_fault"
-"""Field of the event that records a segment that was archived again: what was wrong with it in a lake."""
+"""Field of a segment's event: it was archived again; the value says what was wrong with it in a lake."""
 
 
 def record_proven(
@@ -121,13 +123,13 @@ def record_proven(
     known: Collection[str],
     ran: str,
 ) -> tuple[str, ...]:
-    """Record the lake in which each file was found proven, for times when that lake can't be asked.
+    """Record in which lake each file was proven. The record counts while that lake can't be asked.
 
-    :param took_ms: to copy and prove all of them.
-    :param faults: faults that a lake's earlier copies of some of them had, by subject.
+    :param took_ms: duration of copying and proving all of them.
+    :param faults: by segment's subject, the fault of an earlier copy in a lake.
     :param known: hashes of the valid receipts that lakes had before.
-    :param ran: where all of them were archived.
-    :return: values that could not be recorded beside it, and why.
+    :param ran: the place where all of them were archived.
+    :return: side values that could not be recorded, and why.
     """
     lake = open_lake(jobs[0].lake)
     # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
@@ -156,24 +158,24 @@ def record_proven(
     last = max(receipts, key=lambda receipt: receipt.sequence)
     replaced = replaced_notices(context.store.real_root)
     missing = stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
-    said = f"{missing}: only the journal tells what the lake has of it" if missing else ""
+    said = f"{missing}: only the journal knows what the lake has of it" if missing else ""
     return tuple(filter(None, (said, *replaced, record_topic_days(context, lake, receipts))))
 
 
 def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
-    """Yield segments that were archived again because a lake has lost or damaged them, by the reason.
+    """Yield a notice for each reason why segments were archived again: a lake has lost or damaged them.
 
-    :param faults: by the segment's subject.
+    :param faults: the reason by the segment's subject.
     """
     by_reason: dict[str, list[str]] = {}
     for subject, reason in faults.items():
         by_reason.setdefault(reason, []).append(subject)
     for reason, subjects in by_reason.items():
-        yield f"archived again: {named_in_short(subjects)}, as what a lake had isn't sound: {reason}"
+        yield f"archived again: {named_in_short(subjects)}, because a lake's copy isn't sound: {reason}"
 
 
 def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
-    """Return the earlier faults in a lake of the segments that a run archived again, by subject."""
+    """Return, by subject, the earlier fault in a lake of each segment that a run archived again."""
     return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
 
 
@@ -182,18 +184,18 @@ def _replaced(faults: Mapping[str, str], subject: str) -> dict[str, object]:
 
 
 def _beyond(job: SegmentJob) -> dict[str, object]:
-    """Return notes on a segment that aren't about its own file; empty where there are none."""
+    """Return notes on a segment that concern more than its own file. Empty: there are none."""
     said = {"end_offset": job.end_offset, "companions": to_jsonable(job.companions)}
     return {key: value for key, value in said.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Planned segments that may be archived now, and what became of the others.
+    """Planned segments that may be archived now, and the state of the others.
 
-    :param segments: planned ones that are still there, as they are now.
-    :param gone: the state of the others.
-    :param waiting: which of them stay for a later plan, and why, as sentences.
+    :param segments: planned segments that are still on disk, as they are now.
+    :param gone: the results for planned segments that are gone.
+    :param waiting: sentences that name the segments which wait for a later plan, and why.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -202,12 +204,12 @@ class Planned:
 
 
 def planned_segments(context: Context, run: Run) -> Planned:
-    """Return the planned segments as they are now, and what became of those that are gone.
+    """Return the planned segments as they are now, and the results for those that are gone.
 
-    One that lies elsewhere by now is as good as where it was planned; what has other files or other bounds
-    than the plan knew waits for a later plan.
+    A segment that was moved counts as if it were in its planned place. A segment whose files or bounds differ
+    from the plan waits for a later plan.
 
-    :raises StorageEngineError: each log lost segments that should have stayed.
+    :raises StorageEngineError: every log of the plan lost segments that should have stayed, or has a hole.
     """
     if not context.store.archives:
         return Planned()
@@ -243,7 +245,10 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 
 def look_at_archivable(context: Context) -> Listed | None:
-    """Return segments that may be archived by now; None: all sealed ones, as the broker keeps none out."""
+    """Return the segments that may be archived by now.
+
+    None: all sealed ones, because the broker keeps none out.
+    """
     listed = list_segments(context)
     return None if listed.archivable.is_all else listed
 
@@ -251,13 +256,14 @@ def look_at_archivable(context: Context) -> Listed | None:
 def to_archive(
     context: Context, run: Run, listed: Listed | None, segments: Sequence[Segment], proofs: Proofs
 ) -> Sequence[Segment]:
-    """Return planned segments that have to be archived, and may be.
+    """Return the planned segments that have to be archived and may be archived.
 
-    What another replica has archived isn't archived again, as in an archive run ahead: the release compares
-    it once more. Its files are read here, so that what the release would refuse is archived.
+    Segments that another replica has archived are left out, as when segments are archived ahead. The release
+    compares them once more. Their files are read here: a segment that the release would refuse is archived.
 
-    :raises StoreLayoutError: something is wrong with a log, or not known of it.
-    :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
+    :raises StoreLayoutError: a log has a fault, or something about it is unknown.
+    :raises LakeConflictError: another replica archived other bytes of a log, or the same bytes with other
+        leaders.
     """
     unproven = proofs.unproven(segments)
     if listed is None:
@@ -273,7 +279,7 @@ def to_archive(
 def planned_kept_out(
     context: Context, listed: Listed | None, segments: Sequence[Segment]
 ) -> tuple[KeptOut, ...]:
-    """Return the ranges of planned segments' logs that stay out of the lake."""
+    """Return the segments that stay out of the lake in the logs of planned segments."""
     if listed is None:
         return ()
     logs = {segment.log for segment in segments}
@@ -281,9 +287,11 @@ def planned_kept_out(
 
 
 def _in_place(segment: Segment) -> Segment | None:
-    """Return a segment with those of its files that are where they were; None: its own isn't, or was touched.
+    """Return a segment with those of its files that are still in place.
 
-    A new file of another log may have the path and the inode of one that went.
+    None: its own file was moved or touched.
+
+    Path and inode aren't enough: a new file of another log may have both of a deleted file.
     """
     found: list[FileFacts] = []
     for file in segment.files:
@@ -297,7 +305,7 @@ def _in_place(segment: Segment) -> Segment | None:
 def _settle(
     planned: Segment, now: Segment, to_archive: dict[SegmentId, Segment], waiting: dict[SegmentId, str]
 ) -> None:
-    """Put a planned segment among those to archive as they are now, or among those that wait, and why."""
+    """Add a planned segment to those to archive, as it is now, or to those that wait, with the reason."""
     why = lacking_companions(planned, now)
     if (now.id, now.end_offset, now.state) != (planned.id, planned.end_offset, planned.state):
         why = (
@@ -312,29 +320,33 @@ def _settle(
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 WhereArchived = Callable[[Sequence[SegmentJob]], str]
-"""Says for a person where it archives."""
+"""Returns, as text for a person, where it archives."""
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
-"""The reason why a segment can't be archived, though it contradicts no archived one."""
+"""Errors that a waiver can stand in for: the segment can't be archived, but contradicts no archived one."""
 LISTINGS = 10
-"""Times that a store is listed again while its files vanish: each broker deletes some every few minutes."""
+"""Number of times that a store is listed again while its files vanish: each broker deletes some every few
+minutes.
+"""
 FAILED_LOGS = 20
-"""Of more logs than these that can't be archived, it isn't found out which: each costs an attempt or two."""
+"""If more logs than these can't be archived, the search for them ends: each costs an attempt or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """:param receipts: of segments archived and proven now.
-    :param hashed_again: segments that the lake had already, and whose bytes were found unchanged.
+    """:param receipts: receipts of the segments that were archived and proven now.
+    :param hashed_again: receipts of segments that the lake already had, and whose bytes were found unchanged.
     :param waiver: the waiver by which the plan may be released; None when all required segments are in the
         lake.
-    :param error: why it is not, where a waiver does instead.
-    :param lake: where it was archived; "" when there was nothing to archive.
-    :param notices: lakes that could not be used, and a witness that is missing.
-    :param refused: logs that could not be archived, or of which a file is missing, while others were.
-    :param kept_out: sealed segments that stay out for now, or for good, by the broker's rules.
+    :param error: why segments are not in the lake, if a waiver stands in.
+    :param lake: the lake that took the segments; "" if there was nothing to archive.
+    :param notices: lakes that could not be used, and a missing witness.
+    :param refused: logs that could not be archived, or of which a file is missing, while other logs were
+        archived.
+    :param kept_out: sealed segments that the broker's rules keep out, for now or for good.
     :param wrong_lakes: why lakes of the store aren't what they should be, each with what to do.
-    :param ran: where it was archived, such as in Spark at a master; "" where there was nothing to archive.
+    :param ran: where the segments were archived, such as in Spark at a master; "" if there was nothing to
+        archive.
     """
 
     receipts: tuple[Receipt, ...]
@@ -350,20 +362,19 @@ class ArchiveResult:
 
 
 def where_here(jobs: Sequence[SegmentJob]) -> str:
-    """Say that this process archives, and with how many threads."""
+    """Return the text that this process archives, and with how many threads."""
     return in_process(threads_for(jobs))
 
 
 def archive_jobs(
     store: AnyStore, run_key: str, *, all_sealed: bool = False, accept_damage: bool = False
 ) -> tuple[SegmentJob, ...]:
-    """Return the segments that the run has to archive before its plan may be released: planned, without a
-    valid receipt.
+    """Return the planned segments without a valid receipt. The run has to archive them before its release.
 
-    :param all_sealed: every sealed segment instead, planned or not; such a run needs no plan.
-    :param accept_damage: archive bytes that don't decode as they are.
+    :param all_sealed: return every sealed segment instead, planned or not. Such a run needs no plan.
+    :param accept_damage: archive bytes that don't decode, exactly as they are.
     :return: jobs for the first lake that can be reached.
-    :raises GateRefusedError: of each log a planned segment is gone, and we did not delete it.
+    :raises GateRefusedError: in every log of the plan a segment is gone, and none of our runs deleted it.
     :raises LakeUnavailableError: the archived receipts can't be read from any lake.
     """
     context = open_context(store)
@@ -393,19 +404,18 @@ def archive_planned(
     accept_damage: bool = False,
     where: WhereArchived = where_here,
 ) -> ArchiveResult:
-    """Archive the segments that the run's plan deletes; where that can't be done, a waiver of the plan stands
-    in.
+    """Archive the segments that the run's plan deletes. If that fails, a waiver of the plan can stand in.
 
-    Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called; nor is
-    it where every planned segment has a valid receipt already. What can't be archived of one log, or is
-    missing there, keeps no other log out of the lake: it is a notice, and the release judges that log.
-    What its broker keeps out by now isn't archived.
+    ``archive_with`` is not called under the policy archive: off. It isn't called either if every planned
+    segment already has a valid receipt. If segments of one log can't be archived or are missing, the other
+    logs are archived all the same. A notice names that log, and the release judges it. Segments that the
+    broker keeps out for now aren't archived.
 
-    :param archive_with: copies, proves and commits, in this process or wherever else.
-    :param accept_damage: archive bytes that don't decode as they are.
-    :param where: ``archive_with`` does its work, for the record.
-    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver stands in; an
-        error of one log only where every log of the plan fails or lacks a file.
+    :param archive_with: copies, proves and commits, in this process or elsewhere.
+    :param accept_damage: archive bytes that don't decode, exactly as they are.
+    :param where: returns where ``archive_with`` works, for the record.
+    :raises StorageEngineError: the same errors as of :func:`archive_jobs` and ``archive_with``, unless a
+        waiver stands in. An error of one log is raised only if every log of the plan fails or lacks a file.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -484,7 +494,7 @@ def _check_failed(
 def _went(
     segments: Sequence[Segment], listed: Listed | None, failed: Mapping[str, StorageEngineError]
 ) -> bool:
-    """Return whether files of planned segments vanished while these were archived."""
+    """Return whether files of planned segments vanished while the segments were archived."""
     kept_out = {} if listed is None else listed.archivable.kept_out
     return any(isinstance(why, FileGoneError) for why in failed.values()) or any(
         kept_out.get(log) == WENT for log in by_log(segments)
@@ -492,7 +502,7 @@ def _went(
 
 
 def record_refused(context: Context, run: Run, step: Step, refused: Sequence[RefusedLog]) -> None:
-    """Record why logs were not archived, for the report."""
+    """Record for the report why logs were not archived."""
     said = [(one.log, {"type": one.error, "message": one.why, REFUSED: to_recorded(one)}) for one in refused]
     context.journal.record(run, step, Phase.ERROR, said)
 
@@ -500,12 +510,12 @@ def record_refused(context: Context, run: Run, step: Step, refused: Sequence[Ref
 def archive_each_log(
     segments: Sequence[Segment], archive: Callable[[Sequence[Segment]], ArchiveResult]
 ) -> tuple[ArchiveResult, dict[str, StorageEngineError]]:
-    """Archive segments together; where those of a log can't be, those of the others without them.
+    """Archive segments together. If some logs can't be archived, archive the other logs without them.
 
-    The logs are halved until those that fail are found.
+    The set of logs is halved until the failing logs are found.
 
-    :param archive: archives all segments that it is given, or none.
-    :return: the archived segments, and by log why it failed.
+    :param archive: archives all given segments or none.
+    :return: the archived segments, and the error of each failed log by its name.
     :raises StorageEngineError: more than ``FAILED_LOGS`` logs fail.
     """
     failed: dict[str, StorageEngineError] = {}
@@ -527,7 +537,7 @@ def archive_each_log(
 
 
 def joined_results(done: Sequence[ArchiveResult]) -> ArchiveResult:
-    """Return the results of several turns of archiving as one."""
+    """Join the results of several rounds of archiving into one."""
     return ArchiveResult(
         tuple(receipt for one in done for receipt in one.receipts),
         hashed_again=tuple(receipt for one in done for receipt in one.hashed_again),
@@ -550,13 +560,13 @@ def archive_somewhere(
     read_files: bool = False,
     where: WhereArchived = where_here,
 ) -> ArchiveResult:
-    """Archive into the first of the store's lakes that takes it, and record what was proven where.
+    """Archive into the first of the store's lakes that takes the segments, and record which lake proved them.
 
-    :param choose: chooses among the candidates, by the lakes' proofs.
+    :param choose: returns the segments to archive among the candidates, by the lakes' proofs.
     :param read_files: read the data files of archived segments: a damaged one is replaced.
-    :param where: ``archive_with`` does its work, for the record.
-    :raises LakeUnavailableError: none of the lakes can be used; has every reason.
-    :raises CommitStateUnknownError: likewise, where there is one lake only.
+    :param where: returns where ``archive_with`` works, for the record.
+    :raises LakeUnavailableError: none of the lakes can be used; the error has the reason of each.
+    :raises CommitStateUnknownError: the same, if there is only one lake.
     """
     if not candidates:
         return ArchiveResult(())
@@ -613,7 +623,7 @@ def archive_somewhere(
 
 
 def _put_p99_ms(context: Context) -> float | None:
-    """Return how long a running broker's puts take; None: it doesn't say, or can't be asked."""
+    """Return how long a running broker's puts take. None: it doesn't say, or can't be asked."""
     with suppress(StorageEngineError, OSError):
         progress = process_of(context.broker).progress(clock_ms())
         return None if progress is None else progress.put_p99_ms
@@ -621,7 +631,7 @@ def _put_p99_ms(context: Context) -> float | None:
 
 
 def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
-    """Return, of segments that a lake has lost or damaged, what is wrong there, by their subject."""
+    """Return, by subject, the fault of each segment that a lake has lost or damaged."""
     found = {}
     for segment in segments:
         faults = (one.faults.get(row.identity) for one in proofs.asked for row in one.of(segment.id))
@@ -631,7 +641,7 @@ def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
 
 
 def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> Iterator[str]:
-    """Yield segments that were archived with bytes that can't be read, and why they can't."""
+    """Yield a notice for each segment that was archived with unreadable bytes, and why they can't be read."""
     by_segment = {(job.log, job.base_offset): job for job in jobs}
     for row in receipts:
         if row.damaged_bytes:
@@ -643,14 +653,14 @@ def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> 
                 else ""
             )
             consent = (
-                "as that damage was accepted"
+                "because that damage was accepted"
                 if job.accept_damage
-                else "as their checksum is right, so that no replica has better ones"
+                else "because their checksum is right: no replica has better bytes"
             )
             yield (
                 f"log {row.log}, segment {row.base_offset:020d}: "
-                f"{count_text(row.damaged_bytes, 'damaged byte')}{why} archived as found, {consent}; "
-                "what was stored in them is in no row"
+                f"{count_text(row.damaged_bytes, 'damaged byte')}{why} archived as found, {consent}. No row "
+                "has the data that was stored in them"
             )
 
 
@@ -659,7 +669,7 @@ def archive(
 ) -> tuple[Receipt, ...]:
     """Archive with proof in this process, without Spark.
 
-    :param progress: called with the number of segment bytes done since the last call.
+    :param progress: called with the number of segment bytes that were done since its last call.
     """
     if not jobs:
         return ()
@@ -669,12 +679,12 @@ def archive(
 
 
 def begin_background_run(context: Context, run_key: str) -> Run:
-    """The run, which needs no plan."""
+    """Begin or return the run, which needs no plan."""
     return context.journal.run_without_plan(context.record.store_id, run_key)
 
 
 def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Segment]) -> None:
-    """Record, once a run, which segments have to be in the lake."""
+    """Record, once in a run, which segments the run means to have in the lake."""
     known = {event.subject for event in context.journal.events(run, step, Phase.INTENT)}
     subjects = {
         segment_subject(s.log, s.base_offset): {"log": s.log, "base_offset": s.base_offset} for s in segments
@@ -730,9 +740,9 @@ def _jobs(
 def _with_contexts(
     context: Context, segments: Sequence[Segment]
 ) -> tuple[list[Segment], dict[SegmentId, SegmentContext]]:
-    """Return segments with what their broker knows of them beside their files, without those that went.
+    """Return the segments that are still there, and their broker's knowledge of each beside its files.
 
-    :raises FileGoneError: another file of a log went.
+    :raises FileGoneError: a file is gone, but not the own file of any of these segments.
     """
     there: list[Segment] = []
     contexts: dict[SegmentId, SegmentContext] = {}
@@ -748,9 +758,10 @@ def _with_contexts(
 
 
 def _settled(segment: Segment) -> Segment:
-    """Return the segment with facts that each later write to its files changes.
+    """Flush a segment's files, and return it with facts that each later write to them changes.
 
-    Where another file lies there, or it can't be flushed here, whoever archives it says so.
+    If a path now has another file, or a file can't be flushed here, the known facts are kept. Then the
+    archiving step reports it.
     """
     own, *companions = map(_settled_file, segment.files)
     return replace(segment, facts=own, companions=tuple(companions))

@@ -1,4 +1,7 @@
-"""Segments that went while a run was at work, by none of our runs: whether a lake proves them, on record."""
+"""Segments that were deleted during a run, but by none of our runs.
+
+Each is recorded, with whether a lake proves it.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ from storage_engine.retention.store.stamp import missing_stamps
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An approved segment that went before it was deleted, by none of our runs.
+    """An approved segment that was gone before our run deleted it; none of our runs did it.
 
-    :param is_proven: a lake proves it; otherwise it was its broker's to delete.
+    :param is_proven: a lake proves it. Otherwise its broker was free to delete it.
     """
 
     log: str
@@ -43,7 +46,7 @@ class Gone:
 
 
 _BROKERS = f"{UNPROVEN}: its broker may delete by its own rules"
-_NOBODYS = f"{UNPROVEN}: nothing of it should be deleted"
+_NOBODYS = f"{UNPROVEN}: none of its segments should be deleted"
 _PROVEN = "a lake proves them"
 _REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that is lost.")
 
@@ -52,8 +55,9 @@ _REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that 
 class GoneResult:
     """Results for segments that are gone although none of our runs deleted them.
 
-    :param segments: that keep no log from going on: proven ones, and those that were the broker's to delete.
-    :param refusals: of logs that lost segments which should have stayed, or that have a hole.
+    :param segments: segments that don't stop their log: a lake proves them, or the broker was free to delete
+        them.
+    :param refusals: refusals of logs that lost segments which should have stayed, or that have a hole.
     """
 
     segments: tuple[Gone, ...] = ()
@@ -64,12 +68,13 @@ class GoneResult:
 def find_moved(
     context: Context, snapshot: StoreSnapshot, moved: Sequence[Segment]
 ) -> dict[SegmentId, Segment]:
-    """Return the segments that have these segments' records now, wherever they lie, by their former ids.
+    """Return, by former id, the segment that now has the records of a moved segment.
 
-    A broker may have moved their log to another directory, or its cleaner merged them into another segment.
-    Nothing is found of a log whose name another one has by now, or where nothing has the records.
+    A broker may have moved their log to another directory, or its cleaner merged them into another segment. A
+    log is left out if another log has its name by now, and a segment is left out if no segment has its
+    records.
 
-    :raises StorageEngineError: the broker can't tell its logs.
+    :raises StorageEngineError: the broker can't tell its logs apart.
     :raises OSError: a file can't be read.
     """
     if not moved:
@@ -88,7 +93,7 @@ def find_moved(
 
 
 def _remembered_log_ids(context: Context) -> dict[str, set[str]]:
-    """Return the identities that the logs of a store's open lineages had at earlier looks, by name."""
+    """Return, by name, the identities of a store's logs at earlier looks, in their open lineages."""
     found: dict[str, set[str]] = {}
     for one in kept_logs(context.store.journal_url, context.record.store_id) or ():
         if one.lineage == context.record.lineage_of(one.log):
@@ -106,14 +111,14 @@ def settle_gone(
 ) -> GoneResult:
     """Record planned segments that were deleted by none of our runs, and name the logs concerned.
 
-    A log goes on where its oldest segments went, as brokers delete from the beginning. A lake has to prove
-    them, whose files are read for it, or they were its broker's to delete. What a lake has that can't be
-    asked, or of which lakes disagree, refuses its log. In front of what went nothing may be left: that would
-    be a hole.
+    The run continues with a log that lost its oldest segments, because brokers delete from the beginning. But
+    a lake has to prove these segments, and its files are read for that; or the broker was free to delete
+    them. The log is refused if only a lake that can't be asked has such a segment, or if lakes disagree about
+    it. It is also refused if an older segment is left before a deleted one: that is a hole.
 
-    :param is_left: tells whether a planned segment is there.
-    :param is_ours: tells of one that isn't whether one of our runs meant to delete it.
-    :param nothing: sentence on what wasn't changed.
+    :param is_left: returns whether a planned segment is on disk.
+    :param is_ours: returns whether one of our runs meant to delete a missing segment.
+    :param nothing: a sentence that says what wasn't changed.
     """
     # Then no lake proves anything, and nothing is lost that shouldn't have gone.
     is_off = not context.store.archives
@@ -159,8 +164,9 @@ def _missing(
 
 
 def _may_be_away(context: Context, facts: FileFacts) -> bool:
-    """Return whether a file's disk may be missing: its directory lacks the stamp that others have, or is on
-    another disk by now.
+    """Return whether a file's disk may be missing.
+
+    Then its directory lacks the store's stamp, or is now on another disk.
     """
     path = Path(facts.path)
     lacking = missing_stamps(context.store.real_root)
@@ -168,7 +174,7 @@ def _may_be_away(context: Context, facts: FileFacts) -> bool:
 
 
 def is_away(directory: Path, device: int) -> bool:
-    """Return whether a directory is on another device than its segments were, as an empty mount point is."""
+    """Return whether a directory is on another device than its segments were. An empty mount point is."""
     try:
         return directory.stat().st_dev != device
     except FileNotFoundError:
@@ -176,15 +182,15 @@ def is_away(directory: Path, device: int) -> bool:
 
 
 def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: str) -> GoneResult:
-    """Record ranges that were deleted without a proof, and say which of them should have stayed.
+    """Record ranges that were deleted without a proof, and refuse logs whose segments should have stayed.
 
-    Nothing should go of a store that is held, that we delete from, or that no broker has. A broker that is
-    left to its own rules may delete what is in no lake, and isn't held.
+    In a store that is held, that we delete from, or that no broker uses, every segment should have stayed. A
+    broker that deletes by its own rules is free to delete segments that aren't held, even unproven ones.
 
-    What a rule permits to go without a copy may go, whoever deletes it.
+    If a rule permits the deletion of a log's segments without a copy, anybody may delete them.
 
     :param gone: segments that aren't on disk any more.
-    :param nothing: sentence on what wasn't changed.
+    :param nothing: a sentence that says what wasn't changed.
     """
     away = [one for one in gone.segments if _may_be_away(context, one.facts)]
     gone = replace(gone, segments=tuple(one for one in gone.segments if one not in away))
@@ -217,10 +223,9 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
 
 
 def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) -> GoneResult:
-    """Record ranges that a run's looks find missing and no lake has, and say which of them should have
-    stayed.
+    """Record ranges that are missing and in no lake, and refuse logs whose segments should have stayed.
 
-    :param missing: by :func:`find_missing_ranges`.
+    :param missing: the ranges that :func:`find_missing_ranges` returns.
     """
     lacking = missing_stamps(context.store.real_root) if missing else ()
     permits = read_store_permits(context.store, context.journal, context.record) if missing else NO_PERMITS
@@ -264,7 +269,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
 
 
 def _left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
-    """Return, by log, the ranges that lakes have without the topics that archive rules leave out now.
+    """Return, by log, the ranges whose receipts lack only topics that archive rules leave out now.
 
     :raises LakeUnavailableError: a lake can't be read.
     """
@@ -279,7 +284,7 @@ def _left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[In
 
 
 def _drift(log: str, first: int, end: int, why: str, log_id: str = "", unarchived: str = "") -> Drift:
-    """Return a range of a log that went as it is recorded."""
+    """Return a deleted range of a log in the form in which it is recorded."""
     return Drift(
         DriftKind.SEGMENT_GONE,
         f"log {log}: records of offsets [{first}, {end}) were deleted meanwhile, by none of our runs, and "
@@ -318,9 +323,9 @@ def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
 
 
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
-    """Return whether a running broker deletes from a log by its own rules; unknown counts as no.
+    """Return whether a running broker deletes from a log by its own rules. Unknown counts as no.
 
-    :param is_over: ask about a broker that may have run until the run began.
+    :param is_over: ask about a broker that may have run before this run began, and has stopped since.
     """
     store, broker = context.store, context.broker
     if store.live is not None and store.live.deletes == WE_DELETE:
@@ -337,7 +342,7 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
 
 
 def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:
-    """Yield the offsets of segments by log; those that touch are one range."""
+    """Yield the offsets of segments by log. Adjoining segments are one range."""
     for log, of_log in by_log(segments).items():
         for first, end in merge_intervals((one.base_offset, one.end_offset) for one in of_log):
             yield log, first, end

@@ -1,4 +1,4 @@
-"""Archive sealed segments ahead of their deletion, and measure how far the lakes are behind."""
+"""Archiving of sealed segments ahead of their deletion, and measurement of the archive lag."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def read_faulty_files(journal_url: str, proofs: Proofs) -> Proofs:
-    """Read the data files that ``verify`` found a fault in, and take those that have it still for what they
-    are: to read every file at each archiving would cost as much as verifying.
+    """Read the data files in which ``verify`` found a fault, and mark as broken those that still have it.
+
+    Only these are read: reading every file at each archiving would cost as much as verifying.
 
     :raises LakeUnavailableError: a file can't be read.
     """
@@ -86,18 +87,20 @@ def archive_sealed(
     accept_damage: bool = False,
     where: WhereArchived = where_here,
 ) -> ArchiveResult:
-    """Archive sealed segments that no lake proves yet, oldest first; what expires later needs no archiving.
+    """Archive sealed segments that no lake proves yet, oldest first.
 
-    Takes neither the store's lock nor its lease, so it never keeps a deletion waiting. Of what goes meanwhile
-    the rest is listed again. What goes unproven is recorded: a notice where its broker may delete it, else a
-    log in ``refused``.
+    Their later deletion then waits for no lake. This takes neither the store's lock nor its lease, so it
+    never delays a deletion. If segments are deleted meanwhile, the store is listed again. A segment that was
+    deleted without a proof is recorded: as a notice if its broker was free to delete it, otherwise as a log
+    in ``refused``.
 
-    :param archive_with: copies, proves and commits, in this process or wherever else.
-    :param budget_bytes: at most so much, but at least one segment; None: everything.
-    :param accept_damage: archive bytes that don't decode as they are.
-    :param where: ``archive_with`` does its work, for the record.
-    :return: an error of one log keeps no other out of the lake: such logs are in ``refused``.
-    :raises StorageEngineError: as ``archive_with`` does; an error of one log only where every log fails.
+    :param archive_with: copies, proves and commits, in this process or elsewhere.
+    :param budget_bytes: most bytes to archive; at least one segment is archived. None: no limit.
+    :param accept_damage: archive bytes that don't decode, exactly as they are.
+    :param where: returns where ``archive_with`` works, for the record.
+    :return: the result. An error of one log doesn't stop the others: such logs are in ``refused``.
+    :raises StorageEngineError: the same errors as of ``archive_with``. An error of one log is raised only if
+        every log fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)
@@ -151,7 +154,7 @@ def _left_of(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | N
 
 
 def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]:
-    """List a store's segments, as one more look of a run.
+    """List a store's segments, and add the listing to a run's looks.
 
     :return: the listing, and the identities of its logs by name.
     """
@@ -162,7 +165,7 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
 
 
 def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]) -> bool:
-    """Return whether files of segments that may be archived, and weren't yet, vanished meanwhile."""
+    """Return whether files of segments vanished that may be archived and weren't yet."""
     archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
     return (
         WENT in listed.archivable.kept_out.values()
@@ -172,7 +175,10 @@ def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, St
 
 
 def _is_in_place(segment: Segment) -> bool:
-    """Return whether a segment's file is under its path, unchanged: a new file may have its inode."""
+    """Return whether a segment's file is unchanged under its path.
+
+    The inode isn't enough: a new file may have it.
+    """
     try:
         return FileFacts.of(segment.facts.path) == segment.facts
     except OSError:
@@ -200,7 +206,7 @@ def _archive(
 
 @dataclass(slots=True)
 class _Listing:
-    """Sealed segments at one moment, and those of them chosen to be archived, by id."""
+    """Sealed segments at one moment, and by id the ones that were chosen to be archived."""
 
     context: Context
     run: Run
@@ -209,7 +215,7 @@ class _Listing:
     chosen: dict[SegmentId, Segment] = field(default_factory=dict)
 
     def choose(self, segments: Sequence[Segment], proofs: Proofs) -> Sequence[Segment]:
-        """Return the segments to archive, within the budget that others leave."""
+        """Return the segments to archive, within the budget that earlier choices have left."""
         proofs = read_faulty_files(self.context.store.journal_url, proofs)
         unproven, by_replicas = unproven_and_credited(
             self.context.journal, self.context.record, proofs, segments
@@ -256,11 +262,11 @@ def sample_archive_lag(context: Context) -> ArchiveLag:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLag:
-    """The archive lag, and what it was measured by.
+    """The archive lag, and the facts from which it was measured.
 
     :param archivable: segments that may be archived by now.
-    :param unproven: those of them that no lake proves as they are, as far as is known.
-    :param touched: those of ``unproven`` that a lake has, but whose files were touched since.
+    :param unproven: archivable segments that no lake proves in their present state, as far as is known.
+    :param touched: segments in ``unproven`` that a lake has, but whose files were touched since.
     """
 
     lag: ArchiveLag
@@ -272,12 +278,12 @@ class MeasuredLag:
 
     @property
     def archived(self) -> frozenset[SegmentId]:
-        """Return those that a lake has, though their files may have been touched since."""
+        """Return the archivable segments that a lake has, even if their files were touched since."""
         return self.archivable - (self.unproven - self.touched)
 
 
 def measure_lag(context: Context) -> MeasuredLag:
-    """Measure the archive lag, and return it with what the lakes prove, for who goes on with that.
+    """Measure the archive lag, and return it with the lakes' proofs for the caller's next steps.
 
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -301,7 +307,7 @@ def archive_lag_of_store(context: Context) -> ArchiveLag:
 
 
 def archive_lag(store: ManagedStore) -> ArchiveLag:
-    """Measure the archive lag without recording it, or giving the store an identity if it has none.
+    """Measure the archive lag without recording it. A store without an identity gets none.
 
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -323,7 +329,10 @@ def recorded_archive_lag(context: Context, run: Run) -> ArchiveLag | None:
 
 
 def within_budget(segments: Sequence[Segment], budget_bytes: int | None) -> list[Segment]:
-    """The first segments that fit; one of them always does, or nothing would ever get on."""
+    """Return the first segments that fit the budget.
+
+    At least one is returned: otherwise archiving would never proceed.
+    """
     if budget_bytes is None:
         return list(segments)
     sizes = accumulate(segment.facts.size_bytes for segment in segments)

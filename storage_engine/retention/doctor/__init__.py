@@ -1,1 +1,1 @@
-"""Diagnosis of a store: facts first, then pure judgements of what is wrong and what to do."""
+"""Diagnosis of a store: first the facts, then pure judgements on faults and what to do about them."""

@@ -1,4 +1,4 @@
-"""A store looked at as a whole: what it is, what is wrong with it, what to do next. Changes nothing."""
+"""Diagnosis of a whole store: its state, its faults, and the next step. Changes nothing."""
 
 from __future__ import annotations
 
@@ -74,22 +74,22 @@ if TYPE_CHECKING:
     from storage_engine.retention.doctor.lake_check import CheckedLake
 
 _READINGS = 500
-"""Of the clock: more than a day has."""
+"""Number of clock readings to look at: they cover more than a day."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """Findings of a look at a store, its lakes and its journal.
 
-    :param said: the broker package's findings.
+    :param said: the findings of the broker's package.
     :param figures: None: the store can't be opened, and a finding says why.
-    :param lakes: those that were named.
+    :param lakes: the named lakes.
     :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.
     :param touched: sealed segments that a lake has, but whose files were touched since.
-    :param due: how many segments a cleanup asked for by a person would delete now.
-    :param pipeline: of a store that an Airflow connection names.
-    :param runs: where its tasks archive and measure consumer lag; "": it isn't Airflow's.
-    :param left_out: how many sealed segments no lake proves, as a rule leaves them out.
+    :param due: number of segments that a cleanup would delete now, if a person asked for it.
+    :param pipeline: Airflow's facts, for a store that an Airflow connection names.
+    :param runs: where Airflow's tasks archive and measure consumer lag; "": the store isn't Airflow's.
+    :param left_out: number of sealed segments that no lake proves because an archive rule leaves them out.
     """
 
     store: ManagedStore
@@ -113,7 +113,7 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class _Known:
-    """Lakes' and journal's knowledge of the store, gathered step by step."""
+    """What the lakes and the journal know of the store, gathered step by step."""
 
     journal: Journal | None = None
     record: StoreRecord | None = None
@@ -150,12 +150,12 @@ def diagnose(
 ) -> Diagnosis:
     """Look at a store, and at its lakes and journal where they were named.
 
-    :param has_lake: they were.
+    :param has_lake: lakes were named.
     :param pipeline: Airflow's facts about the store's DAGs; None: it isn't Airflow's.
-    :param retention_dag: the DAG that cleans the store; "" likewise.
-    :param runs: where its tasks archive and measure consumer lag; "" likewise.
+    :param retention_dag: the DAG that cleans the store; "": the store isn't Airflow's.
+    :param runs: where its tasks archive and measure consumer lag; "": the store isn't Airflow's.
     :raises StoreNotFoundError: there is no such store.
-    :raises BadInputError: settings given beside the broker's own are wrong.
+    :raises BadInputError: settings were given beside the broker's own, and they are wrong.
     """
     check_answers(store.root)
     known = _ask_journal(store, now_ms) if has_lake else _Known()
@@ -250,7 +250,9 @@ def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
 
 
 def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
-    """Return the lake that the store was archived into, where the named ones have none of it; and say so."""
+    """Return the lake that the store was archived into, if the named lakes have none of it, and add a
+    finding.
+    """
     from storage_engine.retention.doctor.lake_check import misplaced, misplaced_findings
 
     store_id = stamp.store_id if stamp is not None else None
@@ -263,17 +265,17 @@ def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
 
 
 def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
-    """Return whether Airflow is known to have a DAG; where it can't be asked, it may have it."""
+    """Return whether Airflow is known to have a DAG. If Airflow can't be asked, it may have the DAG."""
     return pipeline is None or all(dag.known for dag in pipeline.dags if dag.dag_id == dag_id)
 
 
 def findings_of(
     store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
 ) -> tuple[Finding, ...]:
-    """Return the findings about a store that its journal knows, without its lakes; for frequent callers.
+    """Return findings about a store that its journal knows, without asking its lakes; for frequent callers.
 
-    :param opened: the store, which is not opened again while its broker answers.
-    :raises StorageEngineError: the store isn't there, or its settings can't be used.
+    :param opened: the open store, so that it isn't opened again while its broker answers.
+    :raises StorageEngineError: the store is missing, or its settings can't be used.
     """
     known = _Known(journal=journal, record=record)
     _read_samples(known, now_ms)
@@ -286,15 +288,15 @@ def findings_of(
 
 
 def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
-    """Ask the broker's package; of a running broker that doesn't answer, the files tell what they can.
+    """Ask the broker's package. If a running broker doesn't answer, the store's files have to be enough.
 
-    :return: the store for looking at, and the broker's answers.
+    :return: the store as it is to be opened, and the broker's answers.
     """
     if (inspection := find_broker(store.broker).inspection) is None:
         return store, BrokerDiagnosis()
     diagnose = partial(inspection.diagnose, settings_of(store), known.memory, now_ms)
     try:
-        return store, ask(store.broker, "say what is wrong with its store", diagnose)
+        return store, ask(store.broker, "diagnose its store", diagnose)
     except (BrokerError, NotOnBrokerError) as error:
         if not store.is_live:
             raise
@@ -307,7 +309,7 @@ def _open(
 ) -> tuple[Figures | None, Stamp | None, int]:
     """Open the store and look at it; a failure becomes a finding.
 
-    :return: also how many segments could be deleted now.
+    :return: the figures, the stamp, and the number of segments that could be deleted now.
     """
     looked = _look(store, None, said, known, now_ms)
     if looked is None:
@@ -328,7 +330,10 @@ def _open(
 
 
 def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *, has_lake: bool) -> str:
-    """Return segments that may be deleted unproven after a hold's end; "": none, or that is far off."""
+    """Return the text on segments that may be deleted unproven after a hold's end.
+
+    "": none, or the end is far off.
+    """
     if looked.unheld is None:
         return ""
     from storage_engine.retention.hold.holding import UnprovenSegments, unproven_of
@@ -343,11 +348,11 @@ def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *,
 class _Looked:
     """Facts about a store, seen while it was open.
 
-    :param data_paths: where its broker writes.
-    :param due: how many segments could be deleted now; 0 where it was not asked for.
-    :param missing: the journal's memory of logs that should be here; empty where it was not asked for.
-    :param unheld: segments that may be deleted within a day of a hold's end; None: that is far off, or it was
-        not asked for.
+    :param data_paths: the directories that its broker writes to.
+    :param due: number of segments that could be deleted now; 0 if nobody asked.
+    :param missing: logs that should exist, by the journal's memory; empty if nobody asked.
+    :param unheld: segments that may be deleted within a day of a hold's end; None: the end is far off, or
+        nobody asked.
     """
 
     figures: Figures
@@ -361,10 +366,10 @@ class _Looked:
 def _look(
     store: ManagedStore, at: BrokerStore | None, said: BrokerDiagnosis, known: _Known, now_ms: int
 ) -> _Looked | None:
-    """Look at a store; what is wrong is a finding.
+    """Look at a store. Faults become findings.
 
-    :param at: the store where it is open, of which nothing is planned; None: it is opened.
-    :return: None: it can't be looked at.
+    :param at: the open store; then nothing is planned for it. None: the store is opened here.
+    :return: the facts; None: the store can't be looked at.
     """
     found, due, missing, unheld = known.findings, 0, tuple[Missing, ...](), None
     try:
@@ -419,7 +424,7 @@ def _known_quarantines(known: _Known) -> frozenset[str] | None:
 
 
 def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
-    """Read the journal's record of the store; no journal is made."""
+    """Read the journal's record of the store. A missing journal isn't made."""
     # The database's libraries, which a look without a lake needs for nothing.
     from storage_engine.journal.journal import Journal
     from storage_engine.journal.tables.database import missing_sqlite_file
@@ -443,7 +448,7 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
 
 
 def _read_samples(known: _Known, now_ms: int) -> None:
-    """Read how far the log was in the last day, where the journal knows the store.
+    """Read the log's offsets of the last day, if the journal knows the store.
 
     :raises StorageEngineError: the journal can't be read.
     """
@@ -458,7 +463,7 @@ def _read_samples(known: _Known, now_ms: int) -> None:
 
 
 def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
-    """Read the lakes' proofs of sealed segments and missing logs; unreadable ones are a finding."""
+    """Read the lakes' proofs of sealed segments and missing logs. An unreadable lake becomes a finding."""
     from storage_engine.retention.doctor.lake_check import (
         has_segments_of,
         look_at_lakes,
@@ -481,7 +486,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         mend = refused_by_last_archive(known.journal, known.record, known.unproven)
     except StorageEngineError as error:
         known.findings.append(
-            Finding.warning("proof-unknown", Text("what the lake proves isn't known: ", error))
+            Finding.warning("proof-unknown", Text("it is unknown which segments the lake proves: ", error))
         )
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
@@ -499,7 +504,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
 
 
 SLACK_MS = 60_000
-"""Between the clocks of two machines that are well."""
+"""Most that the clocks of two healthy machines may differ by, in milliseconds."""
 
 
 def clock_findings(
@@ -509,12 +514,12 @@ def clock_findings(
     now_ms: int,
     jumped_ms: int = 0,
 ) -> Iterator[Finding]:
-    """Yield times that are later than now, and a jump of the clock: reasons not to believe in ages.
+    """Yield findings on times later than now, and on a jump of the clock: then ages can't be trusted.
 
-    :param segments: with the times that they had before a hold.
+    :param segments: segments with the times that they had before a hold.
     :param newest_message_ms: when the newest message was stored.
     :param last_sample_ms: when the journal's last sample was taken.
-    :param jumped_ms: by how much this machine's clock was set forward within a day.
+    :param jumped_ms: how far this machine's clock was set forward within a day, in milliseconds.
     """
     latest = now_ms + SLACK_MS
     future = [one for one in segments if one.mtime_ns // 1_000_000 > latest]
@@ -523,7 +528,7 @@ def clock_findings(
         yield Finding.warning(
             "clock",
             f"this machine's clock was set forward by {duration_text(jumped_ms)} in the last day: segments "
-            "look older than they are, and no run deletes by age before a day is over",
+            "look older than they are. For a day no run deletes by age",
             advice,
         )
     if future:
@@ -531,7 +536,7 @@ def clock_findings(
         yield Finding.warning(
             "clock",
             f"{count_text(len(future), 'segment')} written in the future, the latest {future[-1].name} at "
-            f"{time_text(last_ms)}: nothing of them or behind them expires before",
+            f"{time_text(last_ms)}: neither they nor later segments expire before",
             advice,
         )
     for at_ms, what in (
@@ -541,8 +546,8 @@ def clock_findings(
         if at_ms is not None and at_ms > latest:
             yield Finding.warning(
                 "clock",
-                f"the {what} {time_text(at_ms)}, which is {duration_text(at_ms - now_ms)} after now: this "
-                "clock or that one is off, and ages can't be believed",
+                f"the {what} {time_text(at_ms)}, which is {duration_text(at_ms - now_ms)} after now: one of "
+                "the two clocks is wrong, and ages can't be trusted",
                 advice,
             )
 
@@ -551,11 +556,11 @@ def clock_findings(
 class AccessRights:
     """The rights of this process's account on a store's directories.
 
-    :param user: who runs this process.
-    :param owner: of the store's root.
-    :param unwritable: directories in which it may delete no file.
-    :param unreadable: directories that it may not list.
-    :param open_to_all: our directories and files that everybody may write.
+    :param user: the account of this process.
+    :param owner: the account that owns the store's root.
+    :param unwritable: directories in which the account can't delete files.
+    :param unreadable: directories that the account can't list.
+    :param open_to_all: our directories and files that every account can write.
     """
 
     user: str
@@ -566,7 +571,7 @@ class AccessRights:
 
 
 def look_at_access(root: str, directories: Sequence[Path]) -> AccessRights:
-    """Look at the directories that segments and what points to them lie in, as far as they are there."""
+    """Look at the directories of the segments and of their dependents, if they exist."""
     there = [path for path in dict.fromkeys((Path(root), *directories)) if path.is_dir()]
     return AccessRights(
         user=user_name(os.geteuid()),
@@ -590,7 +595,7 @@ def _may_delete(path: Path) -> bool:
 
 
 def access_findings(found: AccessRights) -> Iterator[Finding]:
-    """Judge it. Pure."""
+    """Judge the access rights. Pure."""
     advice = f"run as {found.owner}: sudo -u {found.owner} storage-engine …"
     if found.unreadable:
         yield Finding.warning(
@@ -601,27 +606,29 @@ def access_findings(found: AccessRights) -> Iterator[Finding]:
     elif found.unwritable:
         yield Finding.warning(
             "access",
-            f"{found.user} may read this store, and neither lock it nor delete in "
+            f"{found.user} may read this store, but can't lock it or delete files in "
             f"{named_in_short(found.unwritable)}",
             advice,
         )
     if found.open_to_all:
         yield Finding.warning(
             "open-to-all",
-            f"everybody may write {named_in_short(found.open_to_all)}, and so hinder a run or end a hold",
-            f"run a command that records something as {found.owner}, such as archive, which takes that away",
+            f"every account may write {named_in_short(found.open_to_all)}, and could disturb a run or end a "
+            "hold",
+            f"run a command that writes to the store, such as archive, as {found.owner}: it takes these "
+            "rights away",
         )
 
 
 _LEAST_FILES = 2
-"""Times without a fraction of a second in so many files are no chance any more."""
+"""Number of files from which on times without a fraction of a second are no coincidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A directory of a store, and its mount.
 
-    :param trusted: whether times there tell of each write, as was tried before; None: it wasn't.
+    :param trusted: whether file times there change with each write, by an earlier trial; None: never tried.
     """
 
     path: Path
@@ -630,7 +637,7 @@ class Place:
 
 
 def look_at_mounts(data_paths: Sequence[Path], root: str) -> tuple[Place, ...]:
-    """Return a directory of each mount that a store lies on, the root's first."""
+    """Return one directory for each mount that a store is on, the root's first."""
     found: dict[str, Place] = {}
     for path in (Path(root), *data_paths):
         mount = mount_of(path)
@@ -644,8 +651,8 @@ def mount_findings(
 ) -> Iterator[Finding]:
     """Judge the mounts of a store's directories. Pure.
 
-    :param places: the first one has the store's root.
-    :param needs_shield: a broker runs, and a shield beside it keeps unproven segments.
+    :param places: one directory for each mount; the first has the store's root.
+    :param needs_shield: a broker runs, and a shield has to keep unproven segments beside it.
     """
     for place in places:
         yield from _of_mount(place)
@@ -653,22 +660,22 @@ def mount_findings(
     if len(segments) >= _LEAST_FILES and len(coarse) == len(segments):
         yield Finding.note(
             "coarse-times",
-            f"{Path(segments[0].facts.path).parent}: file times have no fraction of a second, as with inodes "
-            "of 128 bytes: a write in the same second isn't seen, and looking takes 2 s a segment",
+            f"{Path(segments[0].facts.path).parent}: file times have no fraction of a second, as with "
+            "inodes of 128 bytes: a second write in the same second isn't seen, and each look takes 2 s for "
+            "each segment",
             "make the file system again with larger inodes: mkfs.ext4 -I 256",
         )
     apart = [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]
     if apart:
         yield Finding.note(
             "no-shield",
-            f"no second name can be given to segments on another mount than the store's root: "
-            f"{named_in_short(apart)}",
-            "archive ahead of deletion (archive_when: seal), so that none is needed",
+            f"the shield can't link segments on another mount than the store's root: {named_in_short(apart)}",
+            "archive ahead of deletion (archive_when: seal): then no shield is needed",
         )
 
 
 def _of_mount(place: Place) -> Iterator[Finding]:
-    mount, where = place.mount, f"{place.path} lies on {place.mount.kind}"
+    mount, where = place.mount, f"{place.path} is on {place.mount.kind}"
     if mount.is_read_only:
         yield Finding.warning(
             "read-only",
@@ -678,25 +685,25 @@ def _of_mount(place: Place) -> Iterator[Finding]:
     if mount.is_memory:
         yield Finding.warning(
             "file-system",
-            f"{where}, in memory: a restart of the machine takes it",
+            f"{where}, in memory: the store is lost when the machine restarts",
             "keep the store on a disk",
         )
     elif mount.is_volatile:
         yield Finding.warning(
             "file-system",
-            f"{where} with the option volatile: nothing is durable, and times don't tell of writes",
+            f"{where} with the option volatile: nothing is durable, and file times don't show each write",
             "mount it without volatile, or keep the store in a volume",
         )
     elif mount.is_network:
         yield Finding.warning(
             "file-system",
-            f"{where}: writers on other machines aren't seen, and its locks may not reach them",
+            f"{where}: we can't see writers on other machines, and locks may not stop them",
             "manage the store on the host that its broker runs on",
         )
     elif place.trusted is False or (place.trusted is None and mount.is_fuse):
         known = "don't" if place.trusted is False else "may not"
         yield Finding.note(
             "file-system",
-            f"{where}: its times {known} tell of writes, so each segment is read once more before its "
+            f"{where}: its file times {known} show each write, so each segment is read once more before its "
             "deletion",
         )

@@ -1,4 +1,4 @@
-"""A store's lakes: whether each opens, whose it is, what it proves, and what it lies on."""
+"""A look at a store's lakes: whether each opens, whose it is, which segments it proves, and its disk."""
 
 from __future__ import annotations
 
@@ -39,24 +39,26 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class CheckedLake:
-    """A lake of a store, as a look at it found it.
+    """Facts that a look found out about one lake of a store.
 
-    :param title: lake or second lake.
-    :param refused: why no command works with it; "" where they do.
-    :param copy_of: UUID of the lake that it is a read-only copy of; None: it is none.
-    :param broker: whose segments it has; "": those of the first store; None: it can't be read.
-    :param stores: names, or ids, of the stores that it has segments of.
-    :param segments: that it has of this store.
-    :param disk: that it lies on; None: it isn't on this machine.
+    :param title: "lake" or "second lake".
+    :param refused: why no command can use the lake; "": commands can.
+    :param copy_of: UUID of the original if this lake is a read-only copy; None: it is no copy.
+    :param broker: kind of broker whose segments it has; "": the lake is empty and takes the kind of its first
+        store; None: it can't be read.
+    :param stores: names or ids of the stores whose segments it has.
+    :param segments: number of this store's segments in it.
+    :param disk: its disk; None: the lake isn't on this machine.
     :param verified_at_ms: when a check of it was last remembered; None: never.
-    :param faults: that the last checks found.
+    :param faults: number of faults that the last checks found.
     :param lake_id: its UUID; None: an older version made it, or it can't be read.
-    :param store_ids: of the stores that it has segments of.
-    :param roots: where these stores lay.
-    :param ignored: properties of its tables and its catalog that aren't followed: whose they are, and the
+    :param store_ids: ids of the stores whose segments it has.
+    :param roots: directories of these stores.
+    :param ignored: properties of its tables and its catalog that nothing here follows: the owner and the
         names.
-    :param acts_fault: why people's decisions on its keeping are unknown; "": they are known.
-    :param unrecorded_rules: by which messages wouldn't be archived, had the store's journal recorded them.
+    :param acts_fault: why people's decisions on what the lake keeps are unknown; "": they are known.
+    :param unrecorded_rules: rules that would keep messages out of the archive if the store's journal had
+        recorded them.
     """
 
     title: str
@@ -82,7 +84,7 @@ def look_at_lakes(
 ) -> tuple[CheckedLake, ...]:
     """Look at each of a store's lakes. Nothing is made or changed.
 
-    :param record: of the store in its journal; None: there is none yet.
+    :param record: the store's record in its journal; None: there is none yet.
     """
     return tuple(
         _look(title, store, number, record, has_journal)
@@ -119,7 +121,7 @@ def _look(
 
 
 def _unrecorded(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tuple[ArchiveRule, ...]:
-    """Return archive rules for a store that its lake has and its journal lacks."""
+    """Return the archive rules for a store that its lake has and its journal lacks."""
     names = (record.store_id, store_called(record.name, record.broker, record.real_path))
     rules = [it for it in info.archive_rules if any(matches(it.scope.store, name) for name in names)]
     try:
@@ -143,10 +145,11 @@ def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int
 def unproven_segments(
     store: ManagedStore, journal: Journal | None, record: StoreRecord | None, segments: Sequence[Segment]
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...], tuple[str, ...], int]:
-    """Return the sealed segments that no lake proves, those that one has but whose files were touched since,
-    lakes that couldn't be asked, and how many no lake proves as a rule leaves them out.
+    """Return four facts about sealed segments: those that no lake proves; those that a lake has but whose
+    files were touched since; lakes that couldn't be asked; and the number of unproven ones that a rule
+    leaves out.
 
-    :param record: None: neither journal nor lake knows the store yet, so that nothing of it is proven.
+    :param record: None: neither journal nor lake knows the store yet, so none of its segments is proven.
     :raises StorageEngineError: journal or lake can't be read.
     """
     if journal is None or record is None:
@@ -160,7 +163,7 @@ def unproven_segments(
 
 
 def lake_text(found: CheckedLake, now_ms: int) -> str:
-    """Say in a line what a lake is."""
+    """Describe a lake in one line."""
     if found.refused:
         return f"{found.location}: can't be used"
     verified = (
@@ -173,9 +176,9 @@ def lake_text(found: CheckedLake, now_ms: int) -> str:
 
 
 def has_segments_of(lakes: Sequence[CheckedLake], stamp: Stamp | None, root: str) -> bool:
-    """Return whether a lake has segments of a store that no journal knows: by its stamp, else by its place.
+    """Return whether a lake has segments of a store that no journal knows. Pure.
 
-    Pure.
+    The store is found by its stamp, or without a stamp by its place.
     """
     if stamp is None:
         return any(root in one.roots for one in lakes)
@@ -185,11 +188,11 @@ def has_segments_of(lakes: Sequence[CheckedLake], stamp: Stamp | None, root: str
 def misplaced(
     store_id: str | None, heads: Sequence[LakeHead], lakes: Sequence[CheckedLake]
 ) -> LakeHead | None:
-    """Return the lake that a store was archived into, where none of the named ones has any of it. Pure.
+    """Return the lake that a store was archived into, if none of the named lakes has any of it. Pure.
 
-    None also where a named lake can't be read: nobody knows what it has.
+    None is also returned if a named lake can't be read: its segments are unknown.
 
-    :param store_id: by the journal, else by the stamp; None: neither knows the store.
+    :param store_id: id of the store by the journal, else by the stamp; None: neither knows the store.
     :param heads: the last known receipts of the store's lakes.
     """
     if store_id is None or not lakes or any(one.refused or one.broker is None for one in lakes):
@@ -204,9 +207,9 @@ def misplaced(
 
 
 def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> Iterator[Finding]:
-    """Yield a finding if the named lakes aren't the store's. Pure.
+    """Yield a finding if the store was archived into another lake than the named ones. Pure.
 
-    :param head: of the lake that the store was archived into; None: nothing is wrong.
+    :param head: the store's last receipt in the lake that it was archived into; None: nothing is wrong.
     """
     if head is None:
         return
@@ -215,18 +218,19 @@ def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> I
     yield Finding.urgent(
         "other-lake",
         f"this store was archived into lake {lake_named(head)}, as its stamp or its journal says; {kind}, "
-        f"{named}, {verb} none of it, and what is archived here splits the history over two lakes",
-        f"name that lake: {how_to_name(head)}; to go on in this one beside it, name it as --second-lake",
+        f"{named}, {verb} none of it. Archiving here would split the store's history over two lakes",
+        f"name that lake: {how_to_name(head)}; to go on with this lake as well, name that one as "
+        "--second-lake",
     )
 
 
 def lake_findings(
     lakes: Sequence[CheckedLake], broker: str, unproven_bytes: int | None, now_ms: int
 ) -> Iterator[Finding]:
-    """Judge lakes. Pure.
+    """Judge the store's lakes. Pure.
 
     :param broker: the store's kind.
-    :param unproven_bytes: that still have to go into a lake; None: not known.
+    :param unproven_bytes: size of the segments that still have to be archived; None: unknown.
     """
     for lake in lakes:
         yield from _of_lake(lake, broker, unproven_bytes, now_ms)
@@ -239,8 +243,9 @@ def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
         yield Finding.warning(
             "lake-properties",
             f"{f'table {owner}' if owner else 'the catalog'} of the {lake.title} {lake.location} says "
-            f"{', '.join(names[:_NAMED])}{more}, which another program follows and nothing here does",
-            "remove that from the catalog server's configuration; needed settings belong into the lake's own"
+            f"{', '.join(names[:_NAMED])}{more}, which this package ignores; other programs may follow it",
+            "remove that from the catalog server's configuration. Needed settings belong in the lake's own "
+            "configuration"
             if not owner
             else Text("bring the table back to its place: ", Command("lake relocate"))
             if names == ("location",)
@@ -265,7 +270,7 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
         yield Finding.warning(
             "archive-rule",
             f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, by which {rule.scope.text} is not "
-            "archived, isn't in this store's journal: all of it is archived",
+            "archived, isn't in this store's journal: its messages are archived all the same",
             Text(
                 "record it there: ",
                 Command("lake keep", f"--lake {shlex.join([lake.location, *words])} --archive no"),
@@ -275,8 +280,8 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
     if lake.copy_of is not None:
         yield Finding.warning(
             "lake-copy",
-            f"the {lake.title} {lake.location} is a copy of lake {lake.copy_of}, and proves nothing",
-            Text("name that lake; if it is gone for good: ", Command("lake promote")),
+            f"the {lake.title} {lake.location} is a copy of lake {lake.copy_of}: a copy proves no segments",
+            Text("name the original lake. If it is gone for good: ", Command("lake promote")),
         )
     if lake.broker and lake.broker != broker:
         yield Finding.urgent(
@@ -317,13 +322,15 @@ def _of_disk(lake: CheckedLake, unproven_bytes: int | None) -> Iterator[Finding]
 
 
 def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[Finding]:
-    """Yield lakes inside a store or another lake, and what is kept on a disk that the broker writes to."""
+    """Yield findings on lakes inside a store or another lake, and on our files on a disk that the broker
+    writes to.
+    """
     for lake in store.lakes:
         if around := place_around(lake, Path(store.real_root)):
             yield Finding.warning(
                 "lake-nested",
-                f"the lake {lake.location} lies inside {around}: nothing is archived into it, and nothing is "
-                "released on its proof",
+                f"the lake {lake.location} lies inside {around}: no segment is archived into it or deleted "
+                "by its proof",
                 Text("move its directory to another disk, and run ", Command("lake relocate")),
             )
     shared = shared_disks(store, data_paths)
@@ -332,8 +339,8 @@ def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[
     kinds = dict.fromkeys(what.removesuffix(" warehouse").removesuffix(" catalog") for what, _ in shared)
     what = f"on a disk that the broker writes to: {', '.join(kinds)} (such as {shared[0][1]})"
     if store.may_share_disks:
-        said, advice = "archiving would fill the disk that it is to free", "put them on another disk"
+        said, advice = "archiving would fill the very disk that needs space", "put them on another disk"
     else:
-        said = "every other command refuses that beside a running broker"
+        said = "every other command refuses this while the broker runs"
         advice = "put them on another disk, or allow it: --allow-same-disk"
     yield Finding.warning("same-disk", f"{what}; {said}", advice)

@@ -1,7 +1,7 @@
 """Findings on files that runs have left in a store, and findings from the store's journal.
 
-Those from the journal are from the last retention report, and on logs that the last archive refused. To
-archive such a log again is no advice before somebody mends it.
+The journal has the last retention report, and the logs that the last archive refused. Archiving such a log
+again helps only after somebody has mended the log.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Iterator[Finding]:
     """Judge a shield. Pure.
 
-    :param found: None: there is none.
-    :param running: a broker runs on the store.
+    :param found: the shield's content; None: there is no shield.
+    :param running: a broker runs on the store; None: unknown.
     """
     if found is None:
         return
     if found.gone:
         yield Finding.warning(
             "shield",
-            f"{count_text(len(found.gone), 'segment')} gone from the log, the first from offset "
-            f"{found.gone[0]} on, lie in the shield; this command didn't ask whether a lake has them",
-            Text("archive those that no lake has, and drop the others: ", Command("shield")),
+            f"{count_text(len(found.gone), 'segment')} deleted from the log, the first at offset "
+            f"{found.gone[0]}, are still in the shield. This command didn't ask whether a lake has them",
+            Text("archive the segments that no lake has, and drop the others: ", Command("shield")),
         )
     elif found.links and not running:
         yield Finding.note(
             "shield",
-            f"a shield was left behind: {count_text(found.links, 'segment')} have a second name "
-            f"({bytes_text(found.kept_bytes)}), and deleting them frees no space",
+            f"a shield was left behind: {count_text(found.links, 'segment')} are still linked there "
+            f"({bytes_text(found.kept_bytes)}), so deleting them frees no space",
             Text("remove it once they are archived: ", Command("shield")),
         )
     elif found.notices:
@@ -75,7 +75,7 @@ def quarantine_findings(
 ) -> Iterator[Finding]:
     """Judge quarantines. Pure.
 
-    :param known: directories of those that the journal knows to be there; None: it wasn't asked.
+    :param known: directories of the quarantines that the journal knows; None: the journal wasn't asked.
     """
     unknown = () if known is None else unknown_quarantines(found, known)
     for one in unknown:
@@ -86,15 +86,15 @@ def quarantine_findings(
     if over:
         yield Finding.note(
             "quarantine",
-            f"{size} lie in quarantines, the first of which was to be emptied {time_text(over[0].until_ms)}",
-            "the next cleanup empties it, if a lake still proves its files",
+            f"{size} are in quarantines. The first should have been emptied {time_text(over[0].until_ms)}",
+            "the next cleanup empties it if a lake still proves its files",
         )
     elif found:
-        yield Finding.note("quarantine", f"{size} that runs deleted lie in quarantines and take their space")
+        yield Finding.note("quarantine", f"deleted files in quarantines still take {size} of space")
 
 
 def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
-    """Judge the stamp in a store's root; None: there is none."""
+    """Judge the stamp in a store's root. None: the root has no stamp."""
     if stamp is None or (stamp.root == real_root and is_this_host(stamp.machine)):
         return
     there = f"{stamp.root} on machine {stamp.machine}"
@@ -102,13 +102,13 @@ def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
         there = f"machine {stamp.machine}"
     yield Finding.note(
         "moved",
-        f"its stamp was written on {there}: this store was moved, or is a copy",
-        Text("if it was moved, and nobody manages the other one: ", Command("move NAME")),
+        f"its stamp was written on {there}: this store was moved, or it is a copy",
+        Text("if it was moved, and nobody manages the original: ", Command("move NAME")),
     )
 
 
 def replaced_findings(missing: Sequence[Path]) -> Iterator[Finding]:
-    """Judge the directories that lack a store's stamp, while others have it. Pure."""
+    """Judge directories without the store's stamp, if other directories have it. Pure."""
     for path in missing:
         yield Finding.warning(
             "directory-without-stamp",
@@ -125,9 +125,9 @@ def look_at_remains(
     running: bool | None,
     quarantines: Iterable[str] | None = None,
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
-    """Look at all that runs have left, and return the stamp as well; None: none can be read.
+    """Look at all that runs have left, and return findings and the stamp. None: no stamp can be read.
 
-    :param quarantines: as ``known`` of :func:`quarantine_findings`.
+    :param quarantines: directories of the quarantines that the journal knows; None: the journal wasn't asked.
     """
     found = [*shield_findings(shield_summary(store.real_root), running=running)]
     with suppress(OSError):
@@ -145,7 +145,7 @@ def look_at_remains(
 def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
     """Judge the hold on a running broker's store. Pure.
 
-    :param hold: None: no broker was named.
+    :param hold: the hold's status; None: no broker was named.
     """
     if hold is None:
         return
@@ -171,7 +171,8 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
 def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
     """Judge when a hold runs out by itself. Pure.
 
-    :param unproven: segments that may be deleted unproven within a day then; "": all are proven.
+    :param unproven: text on the segments that may be deleted unproven within a day after that; "": all are
+        proven.
     """
     if hold is None or not hold.is_half_over(now_ms):
         return
@@ -181,13 +182,13 @@ def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> It
 
 
 def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
-    """Return the directories of the lakes that a stamp names and that are there, as far as can be told."""
+    """Return the directories of the lakes that a stamp names, if they exist as far as can be told."""
     places = [] if stamp is None else [directory_of(head) for head in stamp.lakes]
     return tuple(dict.fromkeys(one for one in places if one and _may_be_there(Path(one) / CATALOG_FILE)))
 
 
 def _may_be_there(path: Path) -> bool:
-    """Return whether a file is there; one that this user may not look up may be."""
+    """Return whether a file exists. If this user may not look it up, it may exist."""
     try:
         return path.is_file()
     except PermissionError:
@@ -200,9 +201,10 @@ _WHY_WIDTH = 600
 def refused_by_last_archive(
     journal: Journal | None, record: StoreRecord | None, unproven: Sequence[Segment]
 ) -> tuple[RefusedLog, ...]:
-    """Return the logs with unproven segments that the last archive refused, by name.
+    """Return the logs that the last archive refused and that have unproven segments, by name.
 
-    :param journal: None: there is none yet, so that nothing was archived; likewise the store's record.
+    :param journal: None: there is no journal yet, so nothing was archived. The store's record may be None as
+        well.
     :raises StorageEngineError: the journal can't be read.
     """
     if journal is None or record is None or not unproven:
@@ -218,7 +220,10 @@ def refused_by_last_archive(
 
 
 def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
-    """Yield each log with why it was refused, and what to do; of many the first."""
+    """Yield a finding for each refused log: why it was refused, and what to do.
+
+    Of many logs only the first are named.
+    """
     for one in refused[:LOGS_SHOWN]:
         why = shortened(one.why, _WHY_WIDTH).rstrip(".")
         what = f"log {one.log} was refused by the last archive: {why}"
@@ -247,7 +252,7 @@ def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
 def usage_findings(
     kind: str, broker: BrokerStore, journal: Journal, record: StoreRecord
 ) -> Iterator[Finding]:
-    """Yield the last retention report's findings on the hours of deletion, as these are set now.
+    """Yield the last retention report's findings on the hours of deletion, judged by the present setting.
 
     :raises StorageEngineError: the journal can't be read.
     """

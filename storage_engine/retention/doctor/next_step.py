@@ -1,4 +1,4 @@
-"""The one command to type next, by the state that a store and its lakes are in. Pure."""
+"""The one command to type next, chosen by the state of a store and its lakes. Pure."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from storage_engine.core.wording import count_text, time_text
 from storage_engine.model.report.diagnosis import Finding
 
 _IN_DAG = (Command("archive"), Command("clean --manual"), Command("clean"))
-"""The task of the DAG in Airflow."""
+"""Commands that the DAG of a store in Airflow runs."""
 LOOK_FIRST = "--broker-conf FILE --dry-run"
 """Options of a cleanup that shows what is deleted by the broker's own settings."""
 
 
 class UnknownProof(StrEnum):
-    """The reason why lakes' proofs of a store are unknown, though the lakes can be read."""
+    """Why it is unknown which segments lakes prove, though the lakes can be read."""
 
     JOURNAL = "the journal can't be read"
     STORE = "no journal knows this store, and a lake has segments of it"
 
 
 def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
-    """Return the finding that proof is unknown, which is not the same as a lack of proof."""
+    """Return the finding that the proof of segments is unknown. Unknown isn't the same as unproven."""
     advice = {
         UnknownProof.JOURNAL: "put the journal right first, or bring it back from a backup",
         UnknownProof.STORE: Text(
             "bring the journal back, or make the store known again: ", Command("archive")
         ),
     }
-    what = f"which of {count_text(sealed_count, 'sealed segment')} a lake proves isn't known: {why.value}"
+    what = f"it is unknown which of {count_text(sealed_count, 'sealed segment')} a lake proves: {why.value}"
     return Finding.warning("proof-unknown", what, advice[why])
 
 
@@ -39,9 +39,9 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
 class NextStep:
     """The next command, and the reason for it.
 
-    :param command: of this shell, or another as it is typed; "" where there is none to type now.
-    :param why: its effect, or what to wait for.
-    :param options: as typed, which follow those of the store.
+    :param command: a command of this package, or another as it is typed; "": there is none to type now.
+    :param why: what the command does, or what to wait for.
+    :param options: options to type after those of the store.
     """
 
     command: Command | str
@@ -53,26 +53,29 @@ class NextStep:
 class State:
     """Facts that decide the next step for a store.
 
-    :param refused: no command works with the store before something is put right.
-    :param cleans_up: a cleanup may delete from it as it is now, so that it isn't archived alone.
+    :param refused: no command works with the store before a fault is mended.
+    :param cleans_up: a cleanup may delete from the store in its present state; otherwise it is only archived.
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
-    :param stamped_lakes: where the store was archived before, by its own stamp.
-    :param other_lake: where it was archived, while the named lakes have none of it; "" otherwise.
-    :param unproven: sealed segments that no lake proves and no archive refuses; None: not known.
-    :param refused_logs: how many logs no archive takes as they are, or refused at last.
-    :param unknown_proof: why that isn't known; None: it is, or a lake is the reason.
-    :param due: segments that a cleanup asked for by a person would delete now.
-    :param due_by_rules: those that go without being asked for.
-    :param replicas_elsewhere: those that would go if a person said that all other nodes are stopped.
+    :param stamped_lakes: lakes that the store was archived into, by its own stamp.
+    :param other_lake: the lake that the store was archived into, if the named lakes have none of it; ""
+        otherwise.
+    :param unproven: number of sealed segments that no lake proves and no archive refuses; None: unknown.
+    :param refused_logs: number of logs that can't be archived in their present state, or that the last
+        archive refused.
+    :param unknown_proof: why ``unproven`` is unknown; None: it is known, or a lake is the reason.
+    :param due: number of segments that a cleanup would delete now, if a person asked for it.
+    :param due_by_rules: number of segments that are deleted without being asked for.
+    :param replicas_elsewhere: number of segments that would be deleted if a person said that all other nodes
+        are stopped.
     :param assumes_defaults: no setting says how long the broker keeps its segments.
-    :param running: a broker runs on the store; None: that can't be told.
+    :param running: a broker runs on the store; None: unknown.
     :param is_live: the broker was named.
     :param crashed: its broker didn't stop cleanly.
-    :param retention_dag: in Airflow, that does all of it; "": the store isn't Airflow's.
+    :param retention_dag: Airflow's DAG that archives, proves and deletes; "": the store isn't Airflow's.
     :param dag_known: Airflow has parsed that DAG, so that it can be triggered.
-    :param by_hand: as of its broker's words.
-    :param kind_option: by which a lake for the store's kind is made.
+    :param by_hand: the broker package's sentence on a cleanup that a person asks for.
+    :param kind_option: the option with which a lake for this kind of store is made.
     """
 
     refused: bool = False
@@ -100,13 +103,13 @@ class State:
 
 
 def next_step(state: State) -> NextStep:
-    """Choose the command that fits."""
+    """Choose the next command by the state of a store."""
     if state.refused:
-        return NextStep(Command("doctor"), "again, once the first finding is put right")
+        return NextStep(Command("doctor"), "run it again after the first finding is mended")
     if not state.has_lake and state.stamped_lakes:
         return NextStep(
             Command("doctor", f"STORE --lake {shlex.quote(state.stamped_lakes[0])}"),
-            "looks at what is archived, too",
+            "looks at the archived segments, too",
         )
     if not state.has_lake:
         return NextStep(
@@ -116,9 +119,9 @@ def next_step(state: State) -> NextStep:
     if state.other_lake:
         return _in_other_lake(state)
     if state.unknown_proof is UnknownProof.JOURNAL and not state.lake_refused:
-        return NextStep(Command("doctor"), "again, once the journal can be read")
+        return NextStep(Command("doctor"), "run it again when the journal can be read")
     if state.unknown_proof is UnknownProof.STORE and not state.retention_dag:
-        return NextStep(Command("archive"), "makes the store known again, with what is proven of it")
+        return NextStep(Command("archive"), "makes the store known again, with its proven segments")
     if state.lake_refused or (state.unproven is None and state.unknown_proof is None):
         return NextStep(Command("lake info"), "says what is wrong with the lake")
     if state.retention_dag:
@@ -149,22 +152,21 @@ def next_step(state: State) -> NextStep:
 
 def _in_other_lake(state: State) -> NextStep:
     if state.retention_dag:
-        return NextStep(
-            "", f"let the connection name the lake that has this store's history: {state.other_lake}"
-        )
+        return NextStep("", f"name the lake with this store's history in the connection: {state.other_lake}")
     if state.other_lake in state.stamped_lakes:
         return NextStep(
             Command("doctor", f"STORE --lake {shlex.quote(state.other_lake)}"),
-            "looks at the lake that has this store's history",
+            "looks at the lake with this store's history",
         )
-    return NextStep("", f"find the lake that has this store's history, and name it: {state.other_lake}")
+    return NextStep("", f"find the lake with this store's history, and name it: {state.other_lake}")
 
 
 def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
-    """Return a finding whose advice names the DAG in place of the commands that a store of Airflow has in it.
+    """Return a finding whose advice names a store's DAG in Airflow, in place of the commands that this DAG
+    runs.
 
-    :param dag_id: of the DAG that archives, proves and deletes.
-    :param known: Airflow has it.
+    :param dag_id: id of the DAG that archives, proves and deletes.
+    :param known: Airflow knows the DAG.
     """
     way = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
     advice = Text(finding.advice)
@@ -193,7 +195,7 @@ def _clean(state: State) -> NextStep:
     if state.assumes_defaults:
         return NextStep(
             Command("clean"),
-            f"shows what may go: by the broker's defaults, which were assumed, {told}",
+            f"shows what would be deleted by the broker's assumed defaults: {told}",
             LOOK_FIRST,
         )
     if state.due_by_rules:

@@ -1,6 +1,6 @@
-"""Overview of all stores: each with its ranges on disk and in lakes, its last run, and its open decisions.
+"""Overview of all stores: their ranges on disk and in lakes, the last run, and the open decisions of each.
 
-It only looks: at the journal, at receipts, and at a store's files where they are on this host.
+It only reads: the journal, receipts, and a store's files if they are on this host.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 @dataclass(frozen=True, slots=True)
 class DiskRange:
-    """Bytes [start_offset, end_offset) of a log that are in files, one behind another."""
+    """Bytes [start_offset, end_offset) of a log in files without a gap between them."""
 
     log: str
     start_offset: int
@@ -43,9 +43,9 @@ class DiskRange:
 class ArchivedPart:
     """A lake's part of a store.
 
-    :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
-    :param expired: the same of expired segments.
-    :param in_part: likewise of segments of which archive rules left topics out.
+    :param ranges: contiguous ranges of each log and lineage, as (log, lineage, start, end).
+    :param expired: the same for expired segments.
+    :param in_part: the same for segments of which archive rules left topics out.
     """
 
     lake: str
@@ -60,10 +60,10 @@ class ArchivedPart:
 class ManagedOverview:
     """A store that a journal or a lake knows.
 
-    :param on_disk: None: the files can't be seen from here, and ``not_seen`` says why.
-    :param last_run: None: none has begun.
+    :param on_disk: ranges on disk; None: the files can't be seen from here, and ``not_seen`` says why.
+    :param last_run: None: no run has begun.
     :param standing: None: only a lake knows the store.
-    :param filled: which segments that are there were restored with filler.
+    :param filled: notes on segments on disk that were restored with filler.
     """
 
     store_id: str
@@ -83,7 +83,7 @@ class ManagedOverview:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """:param journal: its place; ``journal_missing`` says why nothing is known by it."""
+    """:param journal: the journal's place. If it can't be read, ``journal_missing`` says why."""
 
     journal: str
     journal_missing: str
@@ -92,14 +92,14 @@ class Overview:
 
     @property
     def is_known(self) -> bool:
-        """Return whether every lake could be asked."""
+        """Return whether all lakes could be asked."""
         return not any(lake.refused for lake in self.lakes)
 
 
 def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Overview:
     """Look at all stores of a journal and of lakes.
 
-    :param base: a store whose journal is asked; the files at its path are read with its settings.
+    :param base: a store whose journal is asked. Its settings are used for the files at its path.
     """
     infos = tuple(describe(lake) for lake in lakes)
     known: tuple[StoreRecord, ...] = ()
@@ -117,7 +117,10 @@ def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Ov
 
 
 def same_place(base: ManagedStore, row: StoreRecord) -> ManagedStore:
-    """Return a store of the journal: with the settings of ``base`` where that is the same, else with none."""
+    """Return a managed store for a record of the journal.
+
+    It has the settings of ``base`` if its path is the same, otherwise none.
+    """
     if row.real_path == base.real_root:
         return base
     return ManagedStore(
@@ -162,7 +165,7 @@ def _by_lakes(store_id: str, infos: Sequence[LakeInfo], missing: str) -> Managed
         info.broker,
         None,
         None,
-        "no journal tells where it lies" if missing else "the journal doesn't know where it lies",
+        "no journal could be asked for its path" if missing else "the journal doesn't know its path",
         _archived(store_id, infos),
         None,
         None,
@@ -187,7 +190,7 @@ def _on_disk(
 
 
 def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:
-    """Yield the log's runs of segments; where one doesn't begin at the end of the last, bytes are missing."""
+    """Yield the log's contiguous runs of segments. Between two runs, bytes are missing."""
     for run in in_runs(log.segments, lambda one, other: one.end_offset == other.base_offset):
         yield DiskRange(
             log.name,

@@ -1,4 +1,4 @@
-"""A store's DAGs in Airflow: what was read of them, and what is wrong. Pure."""
+"""A store's DAGs in Airflow: the facts that were read, and what is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from storage_engine.core.wording import duration_text, time_text
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
 SILENT_MS = 5 * 60_000
-"""A component whose heartbeat is older isn't alive; Airflow itself waits less."""
+"""Age of a heartbeat, in milliseconds, above which a component counts as dead. Airflow itself waits less."""
 _LONG_WAIT_MS = DAY_MS
 _LONG_QUEUED_MS = HOUR_MS
 _LONG_RUN_MS = 6 * HOUR_MS
 _LONG_QUESTION_MS = 18 * HOUR_MS
 _TAKES_TASKS = ("starting", "running", "idle", "maintenance exit")
-"""States of an edge worker; one in maintenance, or on its way out, fetches none."""
+"""States of an edge worker in which it fetches tasks.
+
+In maintenance, or while it shuts down, it fetches none.
+"""
 _APPROVE = "approve"
-"""Task that asks a second person."""
+"""The task that asks a second person for approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,12 @@ class DagRunFacts:
 class DagFacts:
     """A DAG of a store, as Airflow's database has it.
 
-    :param needed: without it nothing is archived or deleted by itself.
-    :param known: Airflow has parsed it, and its file is still there.
-    :param last: None: it never ran.
-    :param waits: task ids that wait, each with the moment since which it does, or None.
-    :param active: runs that are queued or running, the oldest first; a queued one began when it was queued.
+    :param needed: without this DAG nothing is archived or deleted by itself.
+    :param known: Airflow has parsed the DAG, and its file still exists.
+    :param last: its last run; None: it never ran.
+    :param waits: ids of waiting tasks, each with the moment since which it waits; None: unknown.
+    :param active: runs that are queued or running, the oldest first. A queued run counts from when it was
+        queued.
     """
 
     dag_id: str
@@ -56,8 +60,8 @@ class DagFacts:
 class ComponentFacts:
     """A component of Airflow, such as the scheduler or an edge worker.
 
-    :param heartbeat_ms: the newest of its kind; None: none ever ran.
-    :param state: of an edge worker, in Airflow's word, such as ``idle``.
+    :param heartbeat_ms: newest heartbeat of this kind of component; None: no such component ever ran.
+    :param state: state of an edge worker, in Airflow's word, such as ``idle``.
     """
 
     name: str
@@ -69,8 +73,9 @@ class ComponentFacts:
 class QueueFacts:
     """The queue of the workers that see a store's disk.
 
-    :param workers: edge workers that take it; None: unknown, as other workers are in no table of Airflow's.
-    :param seen_by: host of the last task there that succeeded, and so saw the store; "": none did.
+    :param workers: edge workers that take tasks from it; None: unknown, because Airflow has no table of other
+        workers.
+    :param seen_by: host of the last task there that succeeded, and so saw the store; "": no task did.
     """
 
     name: str
@@ -83,11 +88,12 @@ class QueueFacts:
 class PipelineFacts:
     """Airflow's records of a store's DAGs and of the processes that run them.
 
-    :param import_errors: by file, the first line of why it can't be parsed.
-    :param error: why Airflow's database couldn't be read; "" where it could.
-    :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or need not.
+    :param import_errors: by file that can't be parsed, the first line of the error.
+    :param error: why Airflow's database couldn't be read; "" if it could.
+    :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or nobody has
+        to.
     :param unknown_approvers: ids of approvers whom Airflow doesn't know.
-    :param queue: of the store's tasks; None: they are on Airflow's default one.
+    :param queue: the queue of the store's tasks; None: they are on Airflow's default queue.
     """
 
     dags: tuple[DagFacts, ...] = ()
@@ -99,7 +105,7 @@ class PipelineFacts:
     unknown_approvers: tuple[str, ...] = ()
 
     def lines(self, now_ms: int) -> Iterator[tuple[str, str]]:
-        """Yield the parts of it that are among a store's facts, each with its name."""
+        """Yield lines of text on a store's DAGs and queue, each with its title."""
         for dag in self.dags:
             yield "DAG", f"{dag.dag_id}: {dag_text(dag, now_ms)}"
         if self.queue is not None:
@@ -107,7 +113,7 @@ class PipelineFacts:
 
 
 def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
-    """Judge a pipeline."""
+    """Judge the DAGs of a store and the processes that run them."""
     if found.error:
         yield Finding.warning(
             "airflow-unreachable",
@@ -121,7 +127,7 @@ def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
         yield Finding.urgent(
             "dag-import",
             f"Airflow can't parse {file}: {error}",
-            "see it whole: airflow dags list-import-errors",
+            "see the whole error: airflow dags list-import-errors",
         )
     if found.approval:
         yield Finding.urgent(
@@ -133,9 +139,12 @@ def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
     elif found.unknown_approvers:
         yield Finding.warning(
             "approver",
-            "whom the store names as approvers, and simple_auth_manager_users doesn't have, can't approve: "
-            f"{', '.join(found.unknown_approvers)}",
-            "give each an account of Airflow, or leave them out of the store's entry of the option stores",
+            "these approvers of the store can't approve, because simple_auth_manager_users doesn't have "
+            f"them: {', '.join(found.unknown_approvers)}",
+            (
+                "give each of them an account of Airflow, or remove them from the store's entry of the "
+                "option stores"
+            ),
         )
     yield from _of_queue(found.queue, now_ms)
     yield from _missing_and_paused(found.dags)
@@ -149,7 +158,7 @@ def _of_queue(queue: QueueFacts | None, now_ms: int) -> Iterator[Finding]:
     known = "; ".join(_worker_text(one, now_ms) for one in queue.workers) or "none is known"
     yield Finding.urgent(
         "edge-worker",
-        f"no edge worker takes the queue {queue.name}, so that no task of the store runs: {known}",
+        f"no edge worker takes the queue {queue.name}, so no task of the store runs: {known}",
         f"on the host that has the store's disk: airflow edge worker --queues {queue.name}",
     )
 
@@ -165,13 +174,16 @@ def _worker_text(worker: ComponentFacts, now_ms: int) -> str:
 
 
 def _queue_text(queue: QueueFacts, now_ms: int) -> str:
-    """Say in a line which workers take a store's tasks, and which host has seen the store."""
+    """Describe in one line which workers take a store's tasks, and which host has seen the store."""
     if queue.workers is None:
         workers = "unknown which workers take it"
     else:
         workers = "; ".join(_worker_text(one, now_ms) for one in queue.workers) or "no edge worker takes it"
     if queue.seen_at_ms is None:
-        return f"{queue.name}: {workers}; unknown who sees the store, as no task there has succeeded"
+        return (
+            f"{queue.name}: {workers}; it is unknown which host sees the store, because no task there "
+            "has succeeded"
+        )
     ago = duration_text(max(0, now_ms - queue.seen_at_ms))
     return f"{queue.name}: {workers}; {queue.seen_by or 'an unknown host'} saw the store {ago} ago"
 
@@ -194,7 +206,7 @@ def _missing_and_paused(dags: Sequence[DagFacts]) -> Iterator[Finding]:
         yield Finding(
             _severity([dag for dag in dags if dag.known and dag.paused]),
             "dag-paused",
-            f"paused, so that nothing of it runs: {named_in_short(paused)}",
+            f"paused, so that none of their tasks run: {named_in_short(paused)}",
             f"airflow dags unpause {paused[0]}" + (", and likewise the others" if len(paused) > 1 else ""),
         )
 
@@ -210,7 +222,7 @@ def _of_component(component: ComponentFacts, now_ms: int) -> Iterator[Finding]:
     when = "never ran" if at_ms is None else f"was last alive {time_text(at_ms)}"
     yield Finding.urgent(
         "airflow-component",
-        f"Airflow's {component.name} {when}: no DAG gets on without it",
+        f"Airflow's {component.name} {when}: no DAG proceeds without it",
         f"start it: airflow {component.name}",
     )
 
@@ -236,9 +248,9 @@ def _of_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
 
 
 def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
-    """Yield the runs that don't get on: while there is one, no other is begun.
+    """Yield findings on runs that don't proceed: such a run keeps the next one from beginning.
 
-    One that runs may wait for a person, who has half a day to answer.
+    A running one may wait for a person, who has half a day to answer.
     """
     is_asked = any(task_id == _APPROVE for task_id, _ in dag.waits)
     longest_ms = _LONG_QUESTION_MS if is_asked else _LONG_RUN_MS
@@ -255,13 +267,14 @@ def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
                 _severity([dag]),
                 "run-stuck",
                 told,
-                f"see where it is: airflow tasks states-for-dag-run {dag.dag_id} {run.run_id}; if nothing "
-                "does it any more, mark it failed in Airflow's grid: the next one goes on from there",
+                f"see which task is running: airflow tasks states-for-dag-run {dag.dag_id} {run.run_id}; if "
+                "no process works on the run any more, mark it failed in Airflow's grid: the next run "
+                "continues from there",
             )
 
 
 def dag_text(dag: DagFacts, now_ms: int) -> str:
-    """Say in a line how a DAG is."""
+    """Describe the state of a DAG in one line."""
     if not dag.known:
         return "not there"
     paused = "paused; " if dag.paused else ""

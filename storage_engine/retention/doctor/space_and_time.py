@@ -1,6 +1,6 @@
-"""Findings on disks, growth and the broker's rules: what they delete when, and which disk fills when.
+"""Findings on disks, growth and the broker's rules: when segments are deleted, and when a disk is full.
 
-The figures are taken through the broker's contract. No segment is read as a whole.
+The figures come through the broker's contract. No segment is read as a whole.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ from storage_engine.retention.plan.deciding import pending_by, with_disk_levels
 from storage_engine.retention.store.broker_answers import propose, take_archivable, take_glance, take_triggers
 
 LEAST_SPAN_MS = HOUR_MS
-"""Samples of a shorter time say too little."""
+"""Least time that samples have to cover, in milliseconds: a shorter time says too little."""
 LEAST_SPREAD_MS = 6 * HOUR_MS
-"""Between the oldest and the newest sealed segment: those of one burst say too little of a day."""
+"""Least time between the oldest and the newest sealed segment, in milliseconds.
+
+Segments that were written in one burst say too little about a day.
+"""
 
 
 class GrowthFrom(StrEnum):
@@ -49,8 +52,8 @@ class GrowthFrom(StrEnum):
 class Growth:
     """How fast the logs grow.
 
-    :param bytes_per_day: that the logs grew lately.
-    :param source: the data that tells it.
+    :param bytes_per_day: recent growth of the logs.
+    :param source: the data that it was computed from.
     """
 
     bytes_per_day: int
@@ -58,7 +61,7 @@ class Growth:
 
 
 def growth_of(samples: Sequence[tuple[int, int]], logs: Sequence[LogSnapshot], now_ms: int) -> Growth | None:
-    """Return how fast the logs grew in the last day; None: nothing tells it.
+    """Return how fast the logs grew in the last day. None: no data tells.
 
     :param samples: (moment, sum of the logs' max offsets), oldest first.
     """
@@ -77,9 +80,11 @@ def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return the bytes behind the segment that was sealed a day ago, or behind the oldest one.
+    """Return a log's growth in bytes a day, by the segments after the one that was sealed a day ago.
 
-    :return: None where the sealed segments are of too short a time.
+    If all are younger, the oldest is taken.
+
+    :return: None: the sealed segments cover too short a time.
     """
     known = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
     if not known or (known[-1].mtime_ns - known[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
@@ -98,11 +103,12 @@ def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Whole percent of a disk, each the lowest at which something begins; None: at none.
+    """Whole percentages of a disk's use: the lowest level at which each kind of deletion begins; None: at no
+    level.
 
-    :param cleans_percent: above it the broker deletes expired segments, at any hour.
-    :param forces_percent: it deletes the oldest, whatever their age.
-    :param urges_percent: it would delete whatever the age, if it were allowed to.
+    :param cleans_percent: from it on the broker deletes expired segments, at any hour.
+    :param forces_percent: from it on the broker deletes the oldest segments, whatever their age.
+    :param urges_percent: from it on the broker would delete segments of any age, if its settings allowed it.
     """
 
     cleans_percent: int | None = None
@@ -111,7 +117,7 @@ class Levels:
 
 
 def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Levels:
-    """Ask a broker's rules at each level of all its disks."""
+    """Return the levels, by asking a broker's rules with every percentage on all of its disks."""
     paths = [disk.path for disk in snapshot.disks]
     found: dict[str, int] = {}
     for percent in range(101):
@@ -128,25 +134,29 @@ def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Leve
 
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
-"""Spans of time; consumers' losses are shown for the first one in which any segment is deleted."""
+"""Spans of time, in milliseconds.
+
+Consumers' losses are shown for the first span in which a segment is deleted.
+"""
 
 
 _FAR_MS = 365 * DAY_MS
-"""No growth of a day tells what becomes of a disk after a year."""
+"""Longest forecast, in milliseconds: the growth of one day says nothing about a disk after a year."""
 
 
 @dataclass(frozen=True)
 class Figures:
     """Figures that a look at an open store measured.
 
-    :param full_percent: level above which the broker takes no message; None: none.
-    :param deletes_at_ms: by sealed segment, when the broker's rules may delete it for its age; None: never.
+    :param full_percent: level above which the broker refuses messages; None: there is none.
+    :param deletes_at_ms: by sealed segment, when the broker's rules may delete it by age; None: never.
     :param going: segments that the broker's rules delete at this moment.
-    :param replicas_elsewhere: how many expired ones stay since other nodes have replicas of their log.
-    :param leaving: segments that go within ``leaves_in_ms``.
-    :param unread: consumers' losses by those.
+    :param replicas_elsewhere: number of expired segments that stay because other nodes have replicas of their
+        log.
+    :param leaving: segments that are deleted within ``leaves_in_ms``.
+    :param unread: consumers' losses by the deletion of ``leaving``.
     :param archivable: segments that may be archived by now.
-    :param hold: of a running broker's store that was asked for; None: no broker was named.
+    :param hold: status of the hold on a running broker's store; None: no broker was named.
     """
 
     now_ms: int
@@ -171,7 +181,7 @@ class Figures:
 
     @property
     def log_bytes(self) -> int:
-        """Return the bytes of the logs' files."""
+        """Return the size of the logs' files."""
         return sum(segment.disk_bytes for log in self.snapshot.logs for segment in log.segments)
 
     @cached_property
@@ -196,7 +206,7 @@ class Figures:
 
     @property
     def next_deletion_ms(self) -> int | None:
-        """Return when the broker's rules delete next, by age or by level; None: never, or not known."""
+        """Return when the broker's rules delete next, by age or by level. None: never, or unknown."""
         if self.going:
             return self.now_ms
         by_age = [at_ms for at_ms in self.deletes_at_ms.values() if at_ms is not None]
@@ -212,11 +222,11 @@ def take_figures(
     samples: Sequence[tuple[int, int]],
     full_percent: int | None,
 ) -> Figures:
-    """Look at an open store.
+    """Return the figures of an open store.
 
     :param kind: the broker's name.
-    :param samples: as of :func:`growth_of`.
-    :raises StorageEngineError: it can't be read, or is no sound store.
+    :param samples: (moment, sum of the logs' max offsets), oldest first.
+    :raises StorageEngineError: the store can't be read, or isn't sound.
     :raises OSError: a file can't be read.
     """
     snapshot = take_glance(broker, now_ms, kind)
@@ -251,7 +261,7 @@ def _leaving(
     going: Sequence[Segment],
     now_ms: int,
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return the segments deleted within the first span in which any is, and that span."""
+    """Return the first span in which segments are deleted, and these segments."""
     now = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
         found = tuple(
@@ -288,9 +298,9 @@ _FROM = {
 
 
 def growth_text(growth: Growth | None) -> str:
-    """Say how fast a store grows and what tells it."""
+    """Return the sentence on how fast a store grows, and by which data."""
     if growth is None:
-        return "its growth isn't known: no samples of an hour, and no segments sealed 6 h apart"
+        return "its growth is unknown: there are no samples over an hour, and no segments sealed 6 h apart"
     if growth.bytes_per_day == 0:
         return f"it didn't grow in the last day, {_FROM[growth.source]}"
     return f"it grows {bytes_text(growth.bytes_per_day)} a day, {_FROM[growth.source]}"
@@ -303,8 +313,9 @@ def space_findings(found: Figures) -> Iterator[Finding]:
         if disk.used_percent is None:
             yield Finding.warning(
                 "disk-unknown",
-                f"the level of a disk isn't known: {disk.error}",
-                "check that it is mounted; a broker takes it for empty, and deletes because of that",
+                f"the level of a disk is unknown: {disk.error}",
+                "check that it is mounted; for a broker an unknown disk is empty, and it deletes segments "
+                "because of that",
             )
     fullest = max(disks, key=lambda disk: disk.used_percent or -1, default=None)
     used = None if fullest is None else fullest.used_percent
@@ -322,7 +333,8 @@ def space_findings(found: Figures) -> Iterator[Finding]:
     elif levels.urges_percent is not None and used >= levels.urges_percent and not found.going:
         yield Finding.urgent(
             "disk-forces",
-            f"{what}, the broker may not delete what hasn't expired, and nothing has: it fills on",
+            f"{what}: no segment has expired, and the broker may not delete others, so the disk goes on "
+            "filling",
             "allow it (cleanFileForciblyEnable=true), or add space",
         )
     else:
@@ -348,8 +360,8 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
         yield Finding(
             Severity.URGENT if in_ms < DAY_MS else Severity.WARNING,
             "disk-fills",
-            f"{what} and above {percent} % in {duration_text(in_ms)}, as {growth_text(found.growth)}: "
-            f"then {text}",
+            f"{what}. It will be above {percent} % in {duration_text(in_ms)}, because "
+            f"{growth_text(found.growth)}: then {text}",
             _room(found),
         )
     elif levels.cleans_percent is not None and _used(found) >= levels.cleans_percent:
@@ -363,8 +375,7 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
 def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
     """Yield a finding if the disk, at its present growth, has no room for the broker's retention.
 
-    :param age_setting: the broker's setting that says how long segments stay, as ``KEY=VALUE``; "": none
-        does.
+    :param age_setting: the broker's setting of how long segments stay, as ``KEY=VALUE``; "": there is none.
     """
     kept_ms = _kept_ms(found)
     level = found.levels.forces_percent or found.full_percent
@@ -377,14 +388,14 @@ def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
     fits_ms = (found.log_bytes + room) * DAY_MS // found.growth.bytes_per_day
     yield Finding.warning(
         "retention-unreachable",
-        f"{age_setting} can't be reached: {growth_text(found.growth)}, and up to {level} % there is room for "
-        f"{duration_text(fits_ms)}; the broker deletes younger segments then",
+        f"{age_setting} can't be reached: {growth_text(found.growth)}, and the disk has room for "
+        f"{duration_text(fits_ms)} up to {level} %. Then the broker deletes younger segments",
         f"lower {age_setting.partition('=')[0]}, or add {bytes_text(needed - found.log_bytes - room)}",
     )
 
 
 def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Finding]:
-    """Yield a minimum retention of the store's policy that the disk has no room for."""
+    """Yield a finding if the disk has no room for the minimum retention of the store's policy."""
     if minimum_hours is None or found.growth is None or found.growth.bytes_per_day <= 0:
         return
     room = room_of_disks(found.snapshot.log_disks, found.full_percent or 100)
@@ -393,14 +404,14 @@ def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Find
         yield Finding.warning(
             "minimum-retention",
             f"minimum_retention_hours {minimum_hours} needs {bytes_text(needed)}, as "
-            f"{growth_text(found.growth)}; the disk has room for {bytes_text(found.log_bytes + room)}, "
-            "and fills before anything may go",
+            f"{growth_text(found.growth)}; the disk has room for {bytes_text(found.log_bytes + room)}, and "
+            "is full before a segment may be deleted",
             f"lower minimum_retention_hours, or add {bytes_text(needed - found.log_bytes - room)}",
         )
 
 
 def _kept_ms(found: Figures) -> int | None:
-    """Return the shortest retention of sealed segments with a known time of deletion; None: unknown."""
+    """Return the shortest time for which a sealed segment is kept, by its time of deletion; None: unknown."""
     ages = [
         at_ms - segment.mtime_ns // 1_000_000
         for segment in found.sealed
@@ -410,10 +421,10 @@ def _kept_ms(found: Figures) -> int | None:
 
 
 def deletion_text(found: Figures) -> str:
-    """Say when the broker's rules delete next."""
+    """Return the text on when the broker's rules delete next."""
     at_ms = found.next_deletion_ms
     if found.going:
-        return f"now: {count_text(len(found.going), 'segment')} may go by the broker's rules"
+        return f"now: {count_text(len(found.going), 'segment')} may be deleted by the broker's rules"
     if at_ms is None:
         return "nothing, as far as is known" if found.sealed else "nothing: no segment is sealed"
     by_space = found.forces_in_ms is not None and at_ms == found.now_ms + found.forces_in_ms
@@ -435,7 +446,7 @@ _NAME_WIDTH = 30
 
 
 def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
-    """Yield the groups that are about to lose messages.
+    """Yield findings on the groups that are about to lose messages.
 
     :param unit: parts of a topic that have its messages, such as queues.
     """
@@ -460,15 +471,19 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
             f"{count_text(len(groups), 'group')} {'loses' if len(groups) == 1 else 'lose'} "
             f"{count_text(sum(count for _, count in groups), 'unread message')} {_when(found)}: "
             f"{listed}{more}",
-            Text("let them catch up, or archive first, which keeps them readable; details: ", Command("lag")),
+            Text(
+                "let the groups catch up, or archive first: then the messages stay readable. Details: ",
+                Command("lag"),
+            ),
         )
     unknown = sorted({row.group for row in unread.rows if row.messages is None})
     if unknown:
         yield Finding.warning(
             "consumers-unknown",
             f"in some {unit}s {count_text(len(unknown), 'group')} never committed an offset, and may need "
-            f"what goes {_when(found)}: {named_in_short([shortened(one, _NAME_WIDTH) for one in unknown])}",
-            Text("find out whether they are in use: ", Command("lag")),
+            f"messages that are deleted {_when(found)}: "
+            f"{named_in_short([shortened(one, _NAME_WIDTH) for one in unknown])}",
+            Text("find out whether these groups are in use: ", Command("lag")),
         )
 
 
@@ -495,14 +510,14 @@ def _first_ms(segments: Sequence[Segment], found: Figures) -> int:
 
 
 def pending_findings(found: Figures) -> Iterator[Finding]:
-    """Yield messages that the broker still has to deliver or to decide."""
+    """Yield findings on messages that the broker still has to deliver or to decide."""
     unknown = [item for item in found.pending if item.count is None]
     if unknown:
         kinds = " and ".join(item.kind.value for item in unknown)
         yield Finding.warning(
             "pending-unknown",
-            f"whether {kinds} messages wait isn't known, and they are deleted with their segments: "
-            f"{reason_of(unknown[0].error)}",
+            f"it is unknown whether {kinds} messages wait. If they do, they are deleted with their "
+            f"segments: {reason_of(unknown[0].error)}",
             "give cleanups --pending-policy block, which keeps all segments",
         )
     there = [item for item in found.pending if item.count and item.first_offset is not None]
@@ -511,7 +526,7 @@ def pending_findings(found: Figures) -> Iterator[Finding]:
         yield Finding(
             Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING,
             "pending-lose",
-            f"{_listed(leaving)} in segments that go {_when(found)}{_consequences(leaving)}",
+            f"{_listed(leaving)} in segments that are deleted {_when(found)}{_consequences(leaving)}",
             "give cleanups --pending-policy block, which keeps those segments",
         )
     if staying := [item for item in there if item not in leaving]:
@@ -557,14 +572,14 @@ def unproven_findings(
     refused: Collection[str] = (),
     kind_option: str = "",
 ) -> Iterator[Finding]:
-    """Yield the sealed segments that nothing proves, and when they go.
+    """Yield findings on sealed segments that no lake proves, and when they are deleted.
 
-    :param unproven: that no lake proves; None: no lake was named, so that it counts as none.
-    :param stamped_lakes: where the store's own stamp says that it was archived.
-    :param running: a broker runs, which deletes by itself; None: that can't be told.
-    :param some_unasked: one of two lakes couldn't be asked, and may prove some.
-    :param refused: logs that no archive takes as they are.
-    :param kind_option: by which a lake for the store's kind is made.
+    :param unproven: segments that no lake proves; None: no lake was named, so all count as unproven.
+    :param stamped_lakes: lakes that the store was archived into, by its own stamp.
+    :param running: a broker runs, which deletes by itself; None: unknown.
+    :param some_unasked: one of two lakes couldn't be asked. It may prove some of them.
+    :param refused: logs that can't be archived in their present state.
+    :param kind_option: the option with which a lake for this kind of store is made.
     """
     there = found.archivable.segments if unproven is None else tuple(unproven)
     if kept := [segment for segment in there if segment.log in refused]:
@@ -572,9 +587,9 @@ def unproven_findings(
         yield Finding(
             _urgency(kept, found, running),
             "unproven-refused",
-            f"{count_text(len(kept), 'sealed segment')} of logs that no archive takes as they are, "
+            f"{count_text(len(kept), 'sealed segment')} of logs that can't be archived as they are, "
             f"{named_in_short(logs)}: {_plural(_span(kept, found, running), len(kept))}",
-            "mend what is wrong with them, as said here; then archive them",
+            "mend these logs by the other findings here, then archive them",
         )
     segments = [segment for segment in there if segment.log not in refused]
     if not segments:
@@ -604,7 +619,7 @@ def touched_findings(count: int) -> Iterator[Finding]:
         yield Finding.note(
             "touched",
             touched_text(count),
-            Text("a cleanup does it before it deletes them; to do it now: ", Command("archive")),
+            Text("a cleanup hashes them again before it deletes them. To do it now: ", Command("archive")),
         )
 
 
@@ -626,9 +641,7 @@ def _span(segments: Sequence[Segment], found: Figures, running: bool | None) -> 
     who = "its broker, once it runs, deletes them" if running is False else "its broker deletes them"
     if not known:
         never = all(one.id in found.deletes_at_ms for one in segments)
-        return (
-            "its broker never deletes them for their age" if never else f"{who} at an hour that isn't known"
-        )
+        return "its broker never deletes them for their age" if never else f"{who} at an unknown hour"
     first, last = (max(at_ms, found.now_ms) for at_ms in (known[0], known[-1]))
     if last <= found.now_ms:
         return f"{who} at any moment"

@@ -1,4 +1,4 @@
-"""A running broker and a hold in words, and alarms when the broker's own work is behind."""
+"""Text on a running broker and its hold, and alarms when the broker's own work is behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_ALARMS: Final = 20
 
 
 def broker_text(broker: RunningBroker) -> str:
-    """Return a broker's description of itself, in one line."""
+    """Describe a broker in one line."""
     if broker.described:
         return broker.described
     return (
@@ -28,7 +28,7 @@ def broker_text(broker: RunningBroker) -> str:
 
 
 def hold_text(status: HoldStatus) -> str:
-    """A hold in one line: until when it stands, and what comes then without a renewal."""
+    """Return a hold in one line: until when it lasts, and what happens then without a renewal."""
     if status.left_to_broker:
         until = f", until {time_text(status.ends_at_ms)} unless it is renewed" if status.ends_at_ms else ""
         return f"left to its broker, which deletes by its own rules; {status.described}{until}"
@@ -48,36 +48,38 @@ def hold_text(status: HoldStatus) -> str:
         return text
     return (
         f"{text}; without a renewal the broker deletes from {time_text(status.deletes_from_ms)} on, "
-        "fileReservedTime later; a disk that fills before takes no message, where it may not delete by force"
+        "fileReservedTime later. If a disk is full before that, and the broker may not delete by force, it "
+        "takes no message"
     )
 
 
 def _watch_text(watch: WatchLook | None) -> str:
-    """Return the last look of a watch, as a clause; "" where no watch looks, which a notice says."""
+    """Return the last look of a watch, as a clause. "": no watch looks; a notice says so."""
     if watch is None:
         return ""
     return (
-        f"; its watch looked {time_text(watch.looked_at_ms)} and saw {count_text(watch.fenced, 'segment')} "
-        f"fenced, {watch.mended} mended since it began"
+        f"; its watch last looked {time_text(watch.looked_at_ms)} and saw "
+        f"{count_text(watch.fenced, 'segment')} fenced, {watch.mended} mended since it began"
     )
 
 
 def watching_text(look: WatchLook) -> str:
-    """Return the text for a watch that nothing keeps from looking."""
+    """Return the text on a watch that nothing hinders."""
     if not look.runs_out_at_ms:
         return "watching"
     return Text(
-        "watching; the hold was not renewed in time and ends by itself "
-        f"{time_text(look.runs_out_at_ms)}: {count_text(look.fenced, 'fenced segment')} and all younger "
-        "ones are the broker's to delete then. Renew it: ",
+        f"watching; the hold was not renewed in time and ends by itself {time_text(look.runs_out_at_ms)}: "
+        f"{count_text(look.fenced, 'fenced segment')} and all younger segments may then be deleted by the "
+        "broker. Renew it: ",
         Command("hold"),
     )
 
 
 def hold_end_text(status: HoldStatus, unproven: str) -> str:
-    """Return when a hold runs out that nobody renews, and what may go unproven within a day of that.
+    """Return when a hold that nobody renews ends, and which unproven segments may be deleted within a day
+    after that.
 
-    :param unproven: "": nothing.
+    :param unproven: text on these segments; "": there are none.
     """
     ends_ms = status.ends_at_ms or 0
     from_ms = status.deletes_from_ms or ends_ms
@@ -93,7 +95,7 @@ def hold_end_text(status: HoldStatus, unproven: str) -> str:
 
 
 def due_text(due: DueRange, now_ms: int) -> str:
-    """Return the segments that are about to be deleted unproven, in one line."""
+    """Return a range that is about to be deleted unproven, in one line."""
     when = "now" if due.at_ms <= now_ms else f"from {time_text(due.at_ms)} on"
     return (
         f"log {due.log}: records of offsets [{due.start_offset}, {due.end_offset}), "
@@ -103,7 +105,7 @@ def due_text(due: DueRange, now_ms: int) -> str:
 
 
 def drift_text(drift: Drift) -> str:
-    """Return others' changes in one line."""
+    """Return a change that others made to a hold, in one line."""
     place = ""
     if drift.start_offset >= 0:
         place = f" {drift.log} [{drift.start_offset}, {drift.end_offset})"
@@ -111,9 +113,8 @@ def drift_text(drift: Drift) -> str:
 
 
 def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
-    """Yield segments that are about to be deleted unproven, log by log, and other alarms.
-
-    What goes first comes first.
+    """Yield the ranges that are about to be deleted unproven, in the order of their deletion, and other
+    alarms.
     """
     ordered = sorted(status.due, key=lambda one: one.at_ms)
     yield from (due_text(one, now_ms) for one in ordered[:_MOST_ALARMS])
@@ -129,7 +130,7 @@ _INDEX = "index_msg"
 
 
 def progress_alarms(progress: BrokerProgress | None, policy: Policy) -> tuple[str, ...]:
-    """The policy's limits that are exceeded, each as a sentence. What isn't known exceeds none."""
+    """Return each exceeded limit of the policy as a sentence. An unknown value exceeds no limit."""
     if progress is None:
         return ()
     found = []
@@ -154,7 +155,7 @@ def progress_alarms(progress: BrokerProgress | None, policy: Policy) -> tuple[st
 
 
 def progress_text(progress: BrokerProgress) -> str:
-    """Return how far the broker is, in one line."""
+    """Return the broker's progress in one line."""
     parts = [f"log [{progress.min_offset}, {progress.max_offset})"]
     for behind, what in (
         (progress.flush_behind_bytes, "flush"),
@@ -169,7 +170,7 @@ def progress_text(progress: BrokerProgress) -> str:
 
 
 def positions_text(positions: StorePositions) -> str:
-    """Return the five positions of a store as one line."""
+    """Return the five positions of a store in one line."""
     flushed = "unknown" if positions.flushed is None else positions.flushed
     checkpoint = ", ".join(f"{name} {value}" for name, value in positions.checkpoint.items())
     return (

@@ -1,9 +1,11 @@
-"""Keep a running broker from deleting what isn't archived, and leave its store as it was found.
+"""A hold keeps a running broker from deleting segments that aren't archived.
 
-Where the broker is stopped nothing has to be held between runs, and all of this does nothing.
+At its end the store is left as it was found.
 
-Unproven segments that the broker's own rules would delete within a day after the hold ends. Whoever ends a
-hold by a command is refused for that, or accepts it by number: what can't be told counts.
+If the broker is stopped, nothing has to be held between runs, and all functions here do nothing.
+
+After the hold ends, the broker's own rules may delete unproven segments within a day. Then a command that
+ends the hold is refused, unless a person accepts their number. Ranges that are unknown count as well.
 """
 
 from __future__ import annotations
@@ -72,9 +74,10 @@ from storage_engine.shield.links import drop_links, log_has_bytes
 
 
 def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:
-    """Name the segments that will be deleted within the policy's margin and are proven in no lake.
+    """Return an alarm if segments that no lake proves will be deleted within the policy's margin.
 
-    What may not be archived by now counts, too, as for an open transaction: it goes all the same.
+    Segments that may not be archived by now count, too, as with an open transaction: they are deleted all the
+    same.
 
     :raises OSError: a file can't be read.
     """
@@ -102,15 +105,15 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
 
 
 UNMANAGE_RUN: Final = "unmanage"
-"""Run of a store under which it is recorded what was left unproven."""
+"""Key of the run under which a store's unproven segments are recorded when its hold ends."""
 _NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A person's word that a store is left to its broker though some of it is unproven.
+    """A person's decision to leave a store to its broker though some segments are unproven.
 
-    :param at_most: number of segments; what is unknown counts as one each.
+    :param at_most: greatest number of such segments; each unknown range counts as one.
     """
 
     at_most: int
@@ -120,10 +123,10 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class UnprovenSegments:
-    """Segments that are deleted within a span though no lake proves them.
+    """Segments that are deleted within a span of time though no lake proves them.
 
-    :param unknown: other ranges that may be deleted, and are unknown, a clause each.
-    :param unasked: why lakes couldn't be asked, of which nothing counts as proven.
+    :param unknown: clauses on other ranges that may be deleted; their number is unknown.
+    :param unasked: why lakes couldn't be asked. None of their segments counts as proven.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -132,12 +135,12 @@ class UnprovenSegments:
 
     @property
     def count(self) -> int:
-        """Return how many segments there are at least."""
+        """Return the least number of segments."""
         return len(self.segments) + len(self.unknown)
 
     @property
     def text(self) -> str:
-        """Return the segments to be deleted unproven, as a finding's text."""
+        """Return the text on the segments for a finding."""
         said = []
         if self.segments:
             first = ", ".join(f"{one.log} {one.name}" for one in self.segments[:_NAMED])
@@ -148,26 +151,29 @@ class UnprovenSegments:
             )
         active = sum(one.state is SegmentState.ACTIVE for one in self.segments)
         if active:
-            said.append(f"{active} of them active, which no lake can have before the broker closes them")
+            said.append(f"{active} of them active, which can't be archived before the broker closes them")
         if self.unknown:
-            said.append(f"what can't be counted: {'; '.join(self.unknown)}")
+            said.append(f"ranges that can't be counted: {'; '.join(self.unknown)}")
         if self.unasked:
-            said.append(f"and no answer of a lake: {'; '.join(self.unasked)}")
+            said.append(f"and a lake didn't answer: {'; '.join(self.unasked)}")
         return ", ".join(said)
 
 
 def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
-    """Ask a store's broker which segments it deletes by a moment if the hold ends now."""
+    """Return the segments that a store's broker deletes by a moment if the hold ends now."""
     try:
         return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
-        return UnheldSegments((), (f"what its broker deletes ({_clause(error)})",))
+        return UnheldSegments((), (f"all segments that its broker deletes ({_clause(error)})",))
 
 
 def unproven_of(
     store: ManagedStore, journal: Journal, record: StoreRecord, unheld: UnheldSegments
 ) -> UnprovenSegments:
-    """Leave out what the lakes prove; a lake that can't be asked proves nothing, wherever it lies."""
+    """Return the segments that the lakes don't prove.
+
+    A lake that can't be asked proves none, wherever it is.
+    """
     if not store.archives:
         return UnprovenSegments()
     segments: tuple[Segment, ...] = unheld.segments
@@ -194,16 +200,16 @@ def _unproven_by(context: Context, now_ms: int, until_ms: int) -> UnprovenSegmen
 
 
 def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
-    """Return why a hold may not be ended, without its store; "": it may. Pure."""
+    """Return why a hold may not end, without the store's name. "": it may end. Pure."""
     if left.count <= (0 if acceptance is None else acceptance.at_most):
         return ""
     expected = "no segment" if acceptance is None else f"at most {acceptance.at_most}"
     remedy = Text("Archive them: ", Command("archive")) if left.segments else "Mend the cause"
     return Text(
-        f"expected {expected} that its broker deletes within a day and no lake proves once it isn't "
-        f"held, found {left.text}. Nothing was changed. ",
+        f"expected {expected} that no lake proves and that its broker deletes within a day after the hold, "
+        f"found {left.text}. Nothing was changed. ",
         remedy,
-        f". To leave it to the broker all the same: --leave-unproven {left.count} --reason TEXT.",
+        f". To end the hold all the same: --leave-unproven {left.count} --reason TEXT.",
     )
 
 
@@ -223,11 +229,11 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
 def check_hold_of_other_journal(
     store: ManagedStore, journal: Journal, record: StoreRecord, acceptance: Acceptance | None, now_ms: int
 ) -> None:
-    """Make sure that a store may be moved in a journal: nobody renews a hold that this one doesn't know.
+    """Make sure that a store may be moved in a journal: it wouldn't renew a hold that another journal began.
 
-    :param record: of the store, as that journal knows it or is to know it.
-    :raises GateRefusedError: such a hold stands; without it segments that no lake proves would be deleted
-        within a day, and no person has accepted that many.
+    :param record: the store's record in the journal, or the record that it is to have.
+    :raises GateRefusedError: another journal holds the store. Without that hold the broker deletes unproven
+        segments within a day, more than a person has accepted.
     """
     if hold_memory(journal, record.store_id).load() is not None:
         return
@@ -239,15 +245,17 @@ def check_hold_of_other_journal(
         left = unproven_of(store, journal, record, unheld)
     if why := refusal(left, acceptance):
         raise GateRefusedError(
-            f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and "
-            "this one renews no such hold: ",
+            f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and this "
+            "journal doesn't renew that hold: ",
             why,
-            " Or unmanage it by that journal first.",
+            "  Or unmanage the store with that journal first.",
         )
 
 
 def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tuple[str, ...]:
-    """Say from half of its time on when a hold runs out by itself, and what of it may go then unproven."""
+    """Return an alarm after half of a hold's time: when it ends, and which unproven segments may then be
+    deleted.
+    """
     if status is None or status.ends_at_ms is None or not status.is_half_over(now_ms):
         return ()
     until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS
@@ -256,9 +264,10 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
 
 
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
-    """Record durably what is about to be left to the broker unproven, and by whose word.
+    """Record durably which unproven segments are about to be left to the broker, and who decided it.
 
-    :param left: None: nothing is protected any more, so that an intent is that of a call which was killed.
+    :param left: these segments. None: nothing is protected any more, so an open intent belongs to a call that
+        was killed.
     """
     if left is None or not (left.count or _open_intent(context)):
         return
@@ -274,7 +283,7 @@ def record_intent(context: Context, left: UnprovenSegments | None, acceptance: A
 
 
 def record_result(context: Context) -> None:
-    """Record that what was meant to be left to the broker is."""
+    """Record that the segments of the open intent are now left to the broker."""
     if (intent := _open_intent(context)) is not None:
         _record(context, Phase.RESULT, intent.payload)
 
@@ -290,11 +299,11 @@ def _record(context: Context, phase: Phase, said: Mapping[str, Any]) -> None:
 
 
 Spans = list[tuple[int, int]]
-"""Of offsets, each [first, end)."""
+"""Ranges of offsets, each as (first, end)."""
 
 
 def with_unproven(record: StoreRecord, store: ManagedStore, found: Iterable[Drift]) -> tuple[Drift, ...]:
-    """Return drift whose detail says what of a log that is no more no lake has, or that it is unknown."""
+    """Return drift with more detail: which ranges of a deleted log no lake has, or that this is unknown."""
     return tuple(
         replace(one, detail=f"{one.detail} {_unproven_text(record, store, one)}", log_id="")
         if one.kind is DriftKind.TOPIC_REPLACED and one.log_id
@@ -326,11 +335,12 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
 
 
 def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offsets: tuple[int, int]) -> Spans:
-    """Return the segments of a log that this store and others with a replica of it have archived, soundly.
+    """Return the ranges of a log that a lake has with a sound receipt, from this store or from another
+    replica.
 
-    Of several lineages of the log the last one counts: an earlier one had other bytes.
+    If the log has several lineages, the last one counts: an earlier one had other bytes.
 
-    :param offsets: of the log: the first and that behind the last that are asked for.
+    :param offsets: the first and the end offset of the wanted range.
     :raises LakeUnavailableError: the lake can't be read.
     """
     rows = [row for row in receipts(lake, record.store_id, log=log) if row.log_id == log_id]
@@ -344,7 +354,7 @@ def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offset
 
 
 def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = None) -> None:
-    """Record drift that is new; None: under :data:`WATCH_RUN`."""
+    """Record new drift of a hold, under the given run. None: under :data:`WATCH_RUN`."""
     if status.disturbances:
         status = with_rules_word(context, status)
         run = run or begin_background_run(context, WATCH_RUN)
@@ -352,7 +362,7 @@ def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = No
 
 
 def with_rules_word(context: Context, status: HoldStatus) -> HoldStatus:
-    """Return a look at a hold that says which ranges that went nobody had to archive, by rule."""
+    """Return a hold's status with a note on each range whose deletion a rule permits without a copy."""
     if not any(one.kind in GONE and one.log for one in status.disturbances):
         return status
     permits = read_store_permits(context.store, context.journal, context.record)
@@ -364,23 +374,24 @@ def with_rules_word(context: Context, status: HoldStatus) -> HoldStatus:
 
 
 def with_lakes_word(context: Context, status: HoldStatus) -> HoldStatus:
-    """Return a look at a hold that says what no lake has of logs that are no more."""
+    """Return a hold's status with the ranges of deleted logs that no lake has."""
     return replace(status, disturbances=with_unproven(context.record, context.store, status.disturbances))
 
 
 def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
-    """Return each drift as a sentence; a range that is gone with whether it is ARCHIVED or LOST."""
+    """Return each drift as a sentence. For a deleted range it says whether it is ARCHIVED or LOST."""
     found = with_lakes_word(context, with_rules_word(context, status)).disturbances
     return drift_alarms(found, gone_ranges(context.journal, context.record, context.store, found))
 
 
 def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) -> tuple[str, ...]:
-    """Remove a shield, whatever the store's policy says of one.
+    """Remove a shield, even if the store's policy wants one.
 
-    :param acceptance: a person's consent that some segments are deleted unproven then; None: there is none.
+    :param acceptance: a person's consent that some segments are deleted unproven afterwards; None: there is
+        none.
     :return: notices about the rest for a person.
-    :raises GateRefusedError: it has the only copy of some bytes, or nothing else protects segments that the
-        running broker deletes within a day; nothing was deleted.
+    :raises GateRefusedError: the shield has the only copy of some bytes. Or only the shield protects segments
+        that the running broker deletes within a day. Nothing was deleted.
     """
     with opened(store) as context:
         make_removable(context)
@@ -396,8 +407,8 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
 def make_removable(context: Context) -> None:
     """Archive segments that only the shield has.
 
-    :raises GateRefusedError: it has bytes that are then neither in the log nor provably in a lake, or that
-        the log had before it was written to.
+    :raises GateRefusedError: afterwards the shield still has bytes that are neither in the log nor proven in
+        a lake. Or it has bytes that the log had before it was written to.
     """
     store, said = context.store, ""
     if _alone(store) and store.archives:
@@ -410,7 +421,7 @@ def make_removable(context: Context) -> None:
             f"lake, found {count_text(len(left), 'segment')} that only the shield has, "
             f"{_at_offset(left)}. Nothing was deleted. ",
             said,
-            " Have the lake take them, or accept what is lost of them (",
+            "  Mend what keeps them out of the lake, or accept their loss (",
             Command("accept-loss"),
             f"), or move their files out of {shield_path(store.real_root)}, and run this again.",
         )
@@ -419,14 +430,15 @@ def make_removable(context: Context) -> None:
 def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
     """Refuse to remove a shield whose segments in the log were written to since they were linked.
 
-    :raises GateRefusedError: there are such segments, of which the shield has clones; nothing was deleted.
+    :raises GateRefusedError: there are such segments, and the shield has clones of their former bytes.
+        Nothing was deleted.
     """
     if written:
         raise GateRefusedError(
-            f"{root}: expected segments in the log as they were when they were linked, found "
+            f"{root}: expected unchanged segments in the log since they were linked, found "
             f"{count_text(len(written), 'segment')} written to since, {_at_offset(written)}. Nothing was "
-            "deleted: the shield alone has the bytes that they had before. Move their files out of "
-            f"{shield_path(root)}, such as {written[0].facts.path}, and run this again."
+            f"deleted: only the shield has their former bytes. Move their files out of {shield_path(root)}, "
+            f"such as {written[0].facts.path}, and run this again."
         )
 
 
@@ -436,9 +448,9 @@ def _at_offset(links: Sequence[SeenLink]) -> str:
 
 
 def remove_all(context: Context) -> tuple[str, ...]:
-    """Remove a shield once it is removable; what is gone from the log since stays.
+    """Remove a removable shield. Links of segments that were deleted from the log since then stay.
 
-    :return: notices about the rest for a person.
+    :return: notices on the remaining links for a person.
     """
     root, record = context.store.real_root, context.record
     alone = _alone(context.store)
@@ -452,7 +464,10 @@ def remove_all(context: Context) -> tuple[str, ...]:
 
 
 def _alone(store: ManagedStore) -> list[SeenLink]:
-    """Return the links that may have what the log has no more; what was only touched is told by its bytes."""
+    """Return the links that may have bytes which the log no longer has.
+
+    The bytes of touched segments are compared.
+    """
     root = store.real_root
     links, acts = look_at_shield(root).links, read_own_acts(root)
     spend = pace_at(archive_limit(store.policy, beside=store.is_live, emergency=False)).spend
@@ -478,11 +493,11 @@ _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 
 
 def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
-    """Hold segments that would be deleted unproven within the policy's margin; undo the hold of those
-    archived by now.
+    """Hold segments that the broker would delete unproven within the policy's margin, and end the hold of
+    those archived by now.
 
-    :param measured: the lakes' proofs; None: they are asked.
-    :raises GateRefusedError: nothing can be held; says why, and the remedy.
+    :param measured: the lakes' proofs; None: the lakes are asked.
+    :raises GateRefusedError: nothing can be held; the error says why, and what to do.
     :raises BrokerError: the broker can't be asked.
     """
     if not context.store.archives:
@@ -500,12 +515,12 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
 def _proven(
     context: Context, measured: MeasuredLag | None
 ) -> tuple[Mapping[SegmentId, FileFacts], tuple[str, ...]]:
-    """Return segments that lakes prove, with their files; none where that can't be told."""
+    """Return the segments that lakes prove, with their files, and notes. Empty: the proofs can't be read."""
     try:
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
         said = reason_text(error).removesuffix(".")
-        return {}, (Text("what the lakes prove isn't known, so that nothing counts as proven: ", said),)
+        return {}, (Text("the lakes' proofs are unknown, so no segment counts as proven: ", said),)
     every = (segment for log in measured.snapshot.logs for segment in log.segments)
     segments = [segment for segment in every if segment.id in measured.archivable]
     unproven, broken = measured.unproven, _broken(context, measured.proofs)
@@ -518,7 +533,10 @@ def _proven(
 
 
 def _broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
-    """Return why chains of receipts are broken, by lake: a look follows them from known rows on alone."""
+    """Return, by lake, why its chain of receipts is broken.
+
+    An ordinary look follows the chain only from known rows on.
+    """
     known, broken = known_heads(context.journal, context.record), {}
     for one in proofs.asked:
         try:
@@ -529,7 +547,9 @@ def _broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
 
 
 def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
-    """Leave out deleted ranges that were archived since the last look, or didn't have to be by a rule."""
+    """Leave out deleted ranges that were archived since the last look, or that a rule permits to delete
+    without a copy.
+    """
     rows = gone_ranges(context.journal, context.record, context.store, found)
     return tuple(
         one
@@ -540,9 +560,9 @@ def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
-    """:param beside: whether a broker runs on the store by its settings; otherwise there is nothing to hold.
-    :param renewed: the hold was begun or renewed now; otherwise another of our runs was at it, or had no
-        need to.
+    """:param beside: by its settings a broker runs on the store; otherwise there is nothing to hold.
+    :param renewed: the hold was begun or renewed now. Otherwise another of our runs was renewing it, or it
+        needed no renewal.
     """
 
     store: str
@@ -561,13 +581,14 @@ def hold(
 ) -> HoldResult:
     """Begin or renew the hold on a store whose broker runs on.
 
-    Where that broker deletes by its own rules, only what goes soon though no lake has it is held.
+    If the broker deletes by its own rules, only segments that it soon deletes and no lake has are held.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param measured: lakes' proofs, for a store that is left to its broker; None: they are asked.
-    :param run_key: the run that records the hold's status, and is begun if it isn't yet; None: only
-        drift is recorded, under a run of its own.
-    :raises GateRefusedError: the store can't be held; says why, and the remedy.
+    :param measured: the lakes' proofs, for a store whose broker deletes by its own rules; None: the lakes are
+        asked.
+    :param run_key: the run that records the hold's status; it is begun if it doesn't exist. None: only drift
+        is recorded, under a run of its own.
+    :raises GateRefusedError: the store can't be held; the error says why, and what to do.
     :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)
@@ -580,14 +601,15 @@ def hold(
 
 
 def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance | None = None) -> HoldResult:
-    """End the hold: every file's time and every setting as they were. The broker's own rules count again.
+    """End the hold: put back every file's time and every setting. Then the broker's own rules count again.
 
-    The shield goes with it. Before the first setting is put back it is settled what that leaves unproven.
+    The shield is removed as well. Before the first setting is put back, the remaining unproven segments are
+    counted.
 
     :param acceptance: a person's consent that some segments are deleted unproven; None: there is none.
-    :raises StoreBusyError: a run has the store; nothing was changed.
-    :raises GateRefusedError: more segments would be deleted unproven within a day than were accepted, or the
-        shield has the only copy of some; nothing was changed.
+    :raises StoreBusyError: another run is working on the store; nothing was changed.
+    :raises GateRefusedError: more unproven segments would be deleted within a day than were accepted, or the
+        shield has the only copy of some. Nothing was changed.
     :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)
@@ -604,13 +626,13 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
     # Behind that: a watch makes links for a held store only.
     left = remove_all(context)
     if unproven is not None and unproven.count:
-        left += (f"left to its broker, as was accepted: {unproven.text}",)
+        left += (f"left to its broker, as a person accepted: {unproven.text}",)
     status = with_lakes_word(context, status)
     return _result(context, replace(status, notices=(*status.notices, *left)), True)
 
 
 def _is_protected(context: Context) -> bool:
-    """Return whether a hold, or a shield that ends with the hold, keeps anything."""
+    """Return whether a hold exists, or a shield that ends with the hold."""
     memory = hold_memory(context.journal, context.record.store_id)
     return memory.load() is not None or shield_path(context.store.real_root).exists()
 
@@ -618,8 +640,8 @@ def _is_protected(context: Context) -> bool:
 def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     """Begin or renew the hold for a run, and record its status.
 
-    :return: notices for a person; empty where no broker runs.
-    :raises GateRefusedError: the store can't be held; says why, and the remedy.
+    :return: notices for a person; empty if no broker runs.
+    :raises GateRefusedError: the store can't be held; the error says why, and what to do.
     """
     if not context.broker.is_live:
         return ()
@@ -631,7 +653,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
 
 
 def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
-    """The run's last look at its hold, with all drift that the run has found."""
+    """Return the run's last status of its hold, with all drift that the run has found."""
     found = [
         from_jsonable(HoldStatus, event.payload["result"])
         for event in context.journal.events(run, Step.HOLD, Phase.RESULT)
@@ -655,7 +677,7 @@ def _renewed(
 def _renew(
     context: Context, run: Run | None, now_ms: int, measured: MeasuredLag | None
 ) -> tuple[HoldStatus, bool]:
-    """Return the hold's state, and whether it was renewed for it."""
+    """Return the hold's status, and whether the hold was renewed."""
     status, renewed = _try_to_renew(context, run, now_ms, measured)
     return with_lakes_word(context, status), renewed
 

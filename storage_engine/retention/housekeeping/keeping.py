@@ -1,6 +1,6 @@
-"""Contents of a lake by topic: from its receipts, and from its journal's counts where receipts don't tell.
+"""Contents of a lake by topic: by its receipts, and where they don't say by its journal's counts.
 
-No data file is read. What no journal counted is told as that.
+No data file is read. Bytes that no journal counted are reported as such.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from storage_engine.retention.store.known_heads import KnownHeads, journalled_he
 def forecast_lake(
     lake: Lake, journal_url: str | None, acts: Acts, price: float | None, decision: KeepDecision | None = None
 ) -> KeepForecast:
-    """Return what leaves a lake on which day, if its policy doesn't change.
+    """Return what will be deleted from a lake on which day if its policy doesn't change.
 
-    :param journal_url: that recorded which topics its segments have; None: there is none.
-    :param price: of 10⁹ bytes for a month; None: nothing is said of costs.
-    :param decision: as if it were recorded now; None: by the recorded ones.
+    :param journal_url: the journal that counted the topics of its segments; None: there is none.
+    :param price: price of 10⁹ bytes for a month; None: no costs are computed.
+    :param decision: a decision to add, as if it were recorded now; None: only the recorded ones count.
     :raises LakeUnavailableError: the lake can't be read.
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -59,9 +59,9 @@ def forecast_lake(
 
 
 def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStream, ...], int]:
-    """Return a lake's bytes of each topic, a segment at a time.
+    """Return a lake's bytes of each topic in each segment.
 
-    :return: also the bytes of segments of which nobody counted the topics.
+    :return: the topics' bytes, and the bytes of segments whose topics nobody counted.
     """
     reader = None if journal_url is None else JournalReader(journal_url)
     names = read_store_names(lake)
@@ -78,9 +78,10 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
 
 
 def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[tuple[str, LakeHead], ...]:
-    """Return further lakes that have segments of a journal's stores, each with a store's name.
+    """Return the lakes, other than the named ones, that have segments of a journal's stores, each with a
+    store's name.
 
-    :param named: UUIDs of the lakes that are known.
+    :param named: UUIDs of the lakes that the caller knows.
     """
     if journal_url is None:
         return ()
@@ -95,37 +96,38 @@ def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[t
 
 
 def check_archive_rule(lake: Lake, scope: Scope) -> None:
-    """Make sure that a rule by which messages don't enter a lake may leave some out.
+    """Make sure that a rule may keep messages out of a lake.
 
-    :raises BadInputError: it names a topic of the broker's own, or nothing tells topics apart.
+    :raises BadInputError: the rule names a topic of the broker's own, or the broker's rows and logs have no
+        topics.
     """
     broker = find_broker(lake.broker) if lake.broker else None
     if broker is not None and not may_leave_out(broker.name):
         raise BadInputError(
-            f"archive: expected a lake of a broker whose logs or rows are of topics, found one of "
-            f"{broker.words.title}, whose logs are archived whole. Nothing was changed. Leave the rule out."
+            "archive: expected a lake of a broker that separates topics by rows or by logs, found one of "
+            f"{broker.words.title}: its logs are archived whole. Nothing was changed. Leave the rule out."
         )
     if broker is not None and broker.topics.is_system(scope.topic):
         raise BadInputError(
-            f"archive: expected a topic that people write to, found {scope.topic!r}, which is the broker's "
-            "own and is always archived. Nothing was changed. Leave the rule out."
+            f"archive: expected a topic that people write to, found {scope.topic!r}, a topic of the "
+            "broker's own: it is always archived. Nothing was changed. Leave the rule out."
         )
 
 
 def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope: Scope) -> tuple[str, ...]:
-    """Record the rule of some patterns with each store of a journal that it is for; durable at the end.
+    """Record an archive rule in the journal, for each store that its patterns name. Durable at the end.
 
-    Killed at any instant and run again, it goes on: a rule that is recorded keeps its time.
+    It may be killed at any instant and run again: a rule that is already recorded keeps its time.
 
     :param journal_url: None: there is none.
-    :return: notes: what of the stores goes on being archived, and why.
+    :return: notes: which messages are still archived, and why.
     :raises JournalUnavailableError: the journal can't be written.
     """
     (rule,) = (rule for rule in policy_of(acts).archive_rules if rule.scope == scope)
     if rule.archives:
         return ()
     if journal_url is None:
-        return (f"{lake.location} has the rule, and no store's journal: run this again with --journal URL",)
+        return (f"{lake.location} has the rule, but no journal has it: run this again with --journal URL",)
     journal, recorded = Journal(journal_url), False
     for store in journal.all_stores():
         names = (store.store_id, store_called(store.name, store.broker, store.real_path))
@@ -135,16 +137,18 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
     if recorded:
         copies = (COPIES_ENTER,) if lake.broker and leaves_out_rows(lake.broker) else ()
         return (
-            "the stores of this journal go by the rule from 24 hours after it was recorded there first",
+            "the rule counts for the stores of this journal 24 hours after it was first recorded there",
             *copies,
         )
-    return (f"{journal.name} has no store that the rule is for: run this again once it has",)
+    return (f"{journal.name} has no store that the rule names: run this again when it has one",)
 
 
 def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[str, ...]:
-    """Record in a journal which act a lake has: one that lacks it later was put back from an older copy.
+    """Record in a journal the newest act of a lake.
 
-    :return: notes: that the lake lacks acts that were recorded before.
+    If the lake lacks that act later, it was put back from an older copy.
+
+    :return: notes: the lake lacks acts that were recorded before.
     :raises JournalUnavailableError: the journal can't be written.
     """
     lake_id = lake_id_of(lake.segments())
@@ -155,8 +159,8 @@ def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[
     journal.record_lake_act(lake_id, acts[-1].sha256)
     said = (
         f"{lake.location} lacks rules or holds that {journal.name} had recorded: it was put back from an "
-        "older copy. From now on those count that it has, which lake keep --dry-run shows. Record the others "
-        "again"
+        "older copy. From now on only the lake's present ones count: lake keep --dry-run shows them. Record "
+        "the missing ones again"
     )
     return (said,) if lacks else ()
 
@@ -197,10 +201,11 @@ def _kept_bytes(row: Receipt) -> int:
 
 
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
-    """Yield each topic of a segment, its bytes, and when its newest message was stored; None: not known.
+    """Yield each topic of a segment, its bytes, and the time of its newest message in milliseconds; None:
+    unknown.
 
-    By the receipt, where it names streams; a receipt of an older lake, or of a single stream, does not. Then
-    by the journal's counts, which it drops in time, or by a log of one topic.
+    The receipt is used if it names streams; a receipt of an older lake or of a single stream doesn't.
+    Otherwise the journal's counts are used, which it drops in time, or the topic of a log that has only one.
     """
     if row.streams is None:
         for topic in counted:

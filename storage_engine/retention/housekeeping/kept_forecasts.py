@@ -1,6 +1,6 @@
 """The last forecast of each lake of a store, kept in its journal.
 
-Airflow's API server reads it for a page: nothing here imports what reads segments or lakes.
+Airflow's API server reads it for a page: nothing here imports modules that read segments or lakes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEPT = KeptRows("storage_engine_keep_forecasts", "forecasts")
 
 @dataclass(frozen=True, slots=True)
 class KeptForecast:
-    """:param at_ms: when it was made, in milliseconds since the epoch."""
+    """:param at_ms: when the forecast was made, in milliseconds since the epoch."""
 
     at_ms: int
     forecast: KeepForecast
@@ -32,7 +32,7 @@ class _Forecasts:
 
 
 def keep_forecast(journal_url: str, forecast: KeepForecast, now_ms: int) -> None:
-    """Keep a lake's forecast for each of its stores, beside the forecasts of their other lakes.
+    """Keep a lake's forecast for each of its stores. The forecasts of the stores' other lakes stay.
 
     :raises StorageEngineError: the journal can't be read or written.
     """
@@ -48,7 +48,7 @@ def keep_forecast(journal_url: str, forecast: KeepForecast, now_ms: int) -> None
 
 
 def read_forecasts(reader: JournalReader, store_id: str) -> tuple[KeptForecast, ...]:
-    """Return the last forecast of each lake of a store. What a newer release kept counts as none.
+    """Return the last forecast of each lake of a store. A forecast that a newer release kept is left out.
 
     :raises JournalUnavailableError: the journal can't be read.
     """

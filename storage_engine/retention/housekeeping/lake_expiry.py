@@ -1,6 +1,7 @@
 """Expiry of a lake's segments by its rules: decided by receipts and the stores' journal, then carried out.
 
-A journal's last plan says what a store still has. A data file is read only where its segment is thinned.
+A journal's last plan says which segments a store still has. A data file is read only if its segment is
+thinned.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ from storage_engine.retention.store.known_heads import (
 
 @dataclass(frozen=True, slots=True)
 class LakeExpiry:
-    """Segments that left a lake, or would.
+    """Segments that were deleted from a lake, or would be.
 
-    :param act: SHA-256 of the first act by which it did; "": nothing did.
-    :param verdicts: on each segment of which the lake had rows.
-    :param removed: files of earlier acts that went for good.
-    :param acts: SHA-256 of all of them: segments that are thinned leave by acts of their own.
+    :param act: SHA-256 of the first act that deleted segments; "": there was none.
+    :param verdicts: one for each segment of which the lake had rows.
+    :param removed: files of earlier acts that were finally removed.
+    :param acts: SHA-256 of every act: each group of thinned segments has an act of its own.
     """
 
     location: str
@@ -90,7 +91,7 @@ class LakeExpiry:
 
     @property
     def text(self) -> str:
-        """Return what was done, as a sentence; "": nothing was."""
+        """Return the changes as a sentence; "": there were none."""
         parts = []
         for verb, count, noun, size_bytes in (
             ("left", len(self.leaving), "segment", sum(it.segment.size_bytes for it in self.leaving)),
@@ -104,8 +105,9 @@ class LakeExpiry:
 
 
 def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = False) -> tuple[str, ...]:
-    """Run :func:`expire_lake` as a part of a lake's maintenance, where the lake has acts; then keep the
-    forecast in the journal, for pages.
+    """Run :func:`expire_lake` as a part of a lake's maintenance, if the lake has acts.
+
+    Afterwards the forecast is kept in the journal, for pages.
 
     :return: the changes, or why there were none, as sentences.
     """
@@ -116,7 +118,7 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
         if journal_url is not None and not dry_run:
             keep_forecast(journal_url, forecast_lake(lake, journal_url, read_acts(lake), None), clock_ms())
     except StorageEngineError as error:
-        return (Text("not all expired that the lake's rules no longer keep: ", error),)
+        return (Text("not all segments expired that the lake's rules no longer keep: ", error),)
     return (done.text,) if done.text else ()
 
 
@@ -124,9 +126,10 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
 class _Look:
     """Data read from a lake and its journal.
 
-    :param rows: the receipts of the segments.
-    :param elsewhere: policies of the stores' other lakes, by lake.
-    :param kept: ids of stores of which one of these holds something, or of which not all is known.
+    :param rows: receipts by their segments.
+    :param elsewhere: the policies of the stores' other lakes.
+    :param kept: ids of stores whose files stay: a hold of another lake names the store, or not all about it
+        is known.
     """
 
     segments: tuple[ExpirySegment, ...]
@@ -160,13 +163,14 @@ def expire_lake(
 ) -> LakeExpiry:
     """Expire segments that a lake's rules no longer keep. It may be killed at any instant and run again.
 
-    :param journal_url: of the lake's stores; None: there is none, so that nobody knows what they have.
-    :param gone: names or ids of stores of which a person says that they are gone.
-    :param trash_ms: how long files stay after they left, in milliseconds.
-    :param rewrite: which segments are thinned of which some topics are past.
-    :raises BadInputError: the lake has no such store.
-    :raises ProofError: a segment that was thinned isn't as it was proven; it stays as it is.
-    :raises StorageEngineError: as :func:`finish_acts` does; or the journal can't be read.
+    :param journal_url: journal of the lake's stores; None: there is none, so the segments that the stores
+        still have are unknown.
+    :param gone: names or ids of stores that no longer exist, by a person's word.
+    :param trash_ms: how long files stay after their segments expired, in milliseconds.
+    :param rewrite: rule on which segments are thinned if only some of their topics expired.
+    :raises BadInputError: the lake doesn't have exactly one such store.
+    :raises ProofError: a segment that was thinned differs from its proof; it stays as it is.
+    :raises StorageEngineError: the journal can't be read, or :func:`finish_acts` failed.
     """
     look_again = partial(_look, lake, journal_url, gone, rewrite)
     look = look_again()
@@ -208,18 +212,20 @@ def expire_lake(
 
 
 _THINNED_TOGETHER, _THINNED_SECONDS = 64, 600
-"""Segments that leave in part by one act, or as many as are written in this time: a kill costs no more, and
-new files count long before gc would call them old."""
+"""Number of segments that one act thins, and the time that it may take; the first limit counts.
+
+A kill costs no more than this work, and new files count long before gc would call them old.
+"""
 
 
 def _thin(
     lake: Lake, look: _Look, look_again: Callable[[], _Look], verdicts: Sequence[ExpiryVerdict]
 ) -> tuple[frozenset[SegmentIdentity], list[str]]:
-    """Thin segments, an act for a few of them.
+    """Thin segments, with one act for a few of them.
 
-    :param look_again: asks for changes that may have come since: a hold, another rule, a plan that has a
-        segment.
-    :return: those that were, and the SHA-256 of each act.
+    :param look_again: looks for changes since the first look, such as a hold, another rule, or a plan with
+        the segment.
+    :return: the segments that were thinned, and the SHA-256 of each act.
     """
     latest = look
     thinned: set[SegmentIdentity] = set()
@@ -277,10 +283,11 @@ def _staying(verdicts: Iterable[ExpiryVerdict]) -> frozenset[SegmentIdentity]:
 def _with_earlier_files(
     lake: Lake, verdicts: Sequence[ExpiryVerdict]
 ) -> tuple[tuple[ExpiryVerdict, ...], tuple[StoredFile, ...]]:
-    """Return the earlier files that leave with segments, and verdicts by which those stay whose can't.
+    """Return the earlier files that are removed with their segments, and the verdicts with those segments
+    that have to stay.
 
-    What has expired is nowhere, so that a segment waits while an earlier file of it has rows that stay, or is
-    for gc to take.
+    Expired rows may be in no file. So a segment waits while an earlier file with its rows has other rows that
+    stay, or is left for gc.
     """
     leaving = {it.segment.identity: it.segment.file for it in verdicts if it.leaves}
     has_rows = {it.segment.identity for it in verdicts}
@@ -294,7 +301,7 @@ def _with_earlier_files(
     }:
         waiting |= more
         leaving = {segment: file for segment, file in leaving.items() if file not in waiting}
-    detail = Text("gc has yet to take another file that has its rows: run ", Command("gc", "--delete"))
+    detail = Text("gc still has to remove another file with its rows: run ", Command("gc", "--delete"))
     return (
         tuple(
             ExpiryVerdict(it.segment, ExpiryReason.SHARED, detail)
@@ -307,7 +314,7 @@ def _with_earlier_files(
 
 
 def _state(lake: Lake) -> tuple[str, ...]:
-    """Return the state that each commit changes."""
+    """Return the state that every commit changes."""
     return tuple(table.metadata_location for table in (lake.segments(), lake.messages()))
 
 
@@ -343,7 +350,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
                 heads = journalled_heads(journal, store_id)
                 elsewhere += (policies_of(acts) for _, acts in acts_elsewhere(heads, [lake]))
         except StorageEngineError as error:
-            stores[store_id] = StoreContent(Text("not all is known of it: ", error))
+            stores[store_id] = StoreContent(Text("not all about it is known: ", error))
             kept.add(store_id)
             continue
         stores[store_id] = content
@@ -357,7 +364,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
-    """:raises BadInputError: no store of the lake, or several, are called so."""
+    """:raises BadInputError: no store of the lake has this name or id, or several have it."""
     called = [store_id for store_id, of_store in names.items() if name in (store_id, *of_store[-1:])]
     if len(called) != 1:
         raise BadInputError(
@@ -369,14 +376,14 @@ def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
 
 
 def _fault(lake: Lake, journal: Journal | None, store_ids: Iterable[str]) -> tuple[ExpiryReason, str] | None:
-    """Return why nothing at all leaves a lake."""
+    """Return why no segment at all may be deleted from a lake; None: nothing forbids it."""
     if (original := copy_of(lake.segments())) is not None:
-        return ExpiryReason.COPY, f"the lake is a copy of {original}, from which nothing is removed"
+        return ExpiryReason.COPY, f"the lake is a copy of {original}, and nothing is removed from a copy"
     if journal is not None and KnownHeads(acts=journal.lake_acts()).lacks_acts(lake, read_acts(lake)):
         return (
             ExpiryReason.ACTS_LOST,
             "the journal recorded rules or holds that the lake lacks: it was put back from an older copy. "
-            "Record those again with lake keep",
+            "Record them again with lake keep",
         )
     readings = [it for store_id in store_ids if journal for it in journal.clock_readings(store_id)]
     if jumped_ms := jumped_forward_ms(read_clock(), readings):
@@ -389,7 +396,7 @@ def _fault(lake: Lake, journal: Journal | None, store_ids: Iterable[str]) -> tup
 
 def _content(journal_url: str | None, store_id: str) -> StoreContent:
     if journal_url is None:
-        return StoreContent("there is no journal that says what its store has")
+        return StoreContent("there is no journal that knows which segments its store has")
     journal = Journal(journal_url)
     if journal.is_leased(store_id):
         return StoreContent("a run works on its store")
@@ -467,13 +474,13 @@ def _streams(
     *,
     is_named: bool,
 ) -> tuple[SegmentStream, ...] | None:
-    """Return the streams of a segment that are in the lake still; None: unknown.
+    """Return the streams of a segment that the lake still has; None: unknown.
 
-    A receipt of a single stream doesn't name it: then the topic is the only one that the journal counted, or
-    that of its log.
+    A receipt of a single stream doesn't name its topic. It is then the only topic that the journal counted,
+    or the topic of the log.
 
-    :param is_named: the store's last plan names its log, or a person says that the store is gone. Of another
-        log a journal that has no counts knows nothing.
+    :param is_named: the store's last plan names the segment's log, or a person says that the store is gone. A
+        journal without counts knows nothing about other logs.
     """
     broker = find_broker(row.broker)
     if row.streams is not None:

@@ -1,8 +1,8 @@
-"""Remove what has expired of reports and journal, in this order: quarantines whose window is over; files of
-dead jobs; reports with their Data Docs; runs with their plans and events; samples; lists of decisions that no
-run's plan is made of.
+"""Removal of expired reports and journal records.
 
-Reports go before the events that they are made of. Each step may be killed at any instant and run again.
+This is the order: expired quarantines; files of dead jobs; reports with their Data Docs; runs with their
+plans and events; samples; lists of decisions that no run's plan uses. Reports are removed before the events
+that they are made from. Each step may be killed at any instant and run again.
 """
 
 from __future__ import annotations
@@ -68,22 +68,24 @@ EXPIRING_STEPS = frozenset(
         Step.RETENTION_REPORT,
     }
 )
-"""Steps whose events expire. Of all others, such as are added later, everything is kept but what the next two
-name."""
+"""Steps whose events expire.
+
+Events of all other steps are kept, later steps included; the next two names list exceptions.
+"""
 KEPT_BY_SEGMENT = frozenset({Step.RELEASE, Step.ARCHIVE, Step.SEALED, Step.BROKER_TASK})
-"""Steps of which what they came to as a whole expires."""
+"""Steps whose event about the whole step expires; events about single segments are kept."""
 KEPT_BY_RESULT = frozenset({Step.ARCHIVE, Step.SEALED})
-"""Steps of which intents and errors expire."""
+"""Steps whose intents and errors expire; their results are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Days that each kind of history is kept.
+    """Number of days for which each kind of history is kept.
 
     :param report_days: reports, Data Docs, and the events and plans of runs that have a report.
-    :param idle_run_days: runs that wrote no report, as nothing had changed, or that never had a plan.
+    :param idle_run_days: runs without a report, because nothing had changed, and runs that never had a plan.
     :param sample_days: every sample.
-    :param daily_sample_days: of older samples, the last one of each day.
+    :param daily_sample_days: the last sample of each day, after all others of the day expired.
     """
 
     report_days: int = 90
@@ -94,11 +96,11 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class OldRun:
-    """A run as far as its age is concerned.
+    """The facts about a run that decide whether it has expired.
 
-    :param planned: it has a plan; a run without one is never finished, and ends with its last event.
+    :param planned: the run has a plan. A run without one is never finished, and ends with its last event.
     :param reported: it wrote a report of its own.
-    :param last_ms: of its last event, its end or its beginning.
+    :param last_ms: time of its last event, its end or its beginning.
     """
 
     run_id: int
@@ -111,7 +113,7 @@ class OldRun:
 
 @dataclass(frozen=True, slots=True)
 class OldSample:
-    """A sample as far as its age is concerned."""
+    """The facts about a sample that decide whether it has expired."""
 
     sample_id: int
     at_ms: int
@@ -122,7 +124,7 @@ class OldSample:
 class OldReport:
     """A directory with a run's report.
 
-    :param finished_at_ms: None: the run was not finished when it was written.
+    :param finished_at_ms: end of the run; None: the run was not finished when the report was written.
     """
 
     path: str
@@ -134,9 +136,9 @@ class OldReport:
 def runs_to_expire(
     runs: Iterable[OldRun], protected: Collection[str], now_ms: int, expiry: Expiry
 ) -> tuple[OldRun, ...]:
-    """Return the runs whose plan and events may go, but for what is never thinned.
+    """Return the runs whose plan and events have expired. Events that are never thinned stay.
 
-    :param protected: keys of runs that something newer stands on.
+    :param protected: keys of runs that newer records still need.
     """
 
     def expired(run: OldRun) -> bool:
@@ -150,9 +152,9 @@ def runs_to_expire(
 def reports_to_expire(
     reports: Iterable[OldReport], protected: Collection[tuple[str, str]], now_ms: int, expiry: Expiry
 ) -> tuple[OldReport, ...]:
-    """Return the reports that may go.
+    """Return the reports that have expired.
 
-    :param protected: store and run key of those that something newer stands on.
+    :param protected: store id and run key of runs that newer records still need.
     """
     before_ms = now_ms - expiry.report_days * DAY_MS
     return tuple(
@@ -167,11 +169,11 @@ def reports_to_expire(
 def samples_to_expire(
     samples: Sequence[OldSample], newest: ClockReading | None, now_ms: int, expiry: Expiry
 ) -> tuple[int, ...]:
-    """Return the ids of samples that may go.
+    """Return the ids of samples that have expired.
 
-    :param samples: of one store, oldest first.
-    :param newest: the store's last clock reading; those of the day before it stay, by the time since the
-        machine was started.
+    :param samples: samples of one store, oldest first.
+    :param newest: the store's last clock reading. Samples of the day before it stay, measured by the time
+        since the machine's start.
     """
     full_ms = now_ms - expiry.sample_days * DAY_MS
     daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
@@ -195,13 +197,13 @@ def _of_the_last_day(reading: ClockReading | None, newest: ClockReading | None) 
 
 
 BATCH = 200
-"""Runs in a transaction; so short that nobody who records waits for it."""
+"""Number of runs in one transaction: so few that no process that records has to wait."""
 _SAMPLE_BATCH = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredRows:
-    """Number of rows removed, or to be removed."""
+    """Numbers of rows that were removed or would be."""
 
     runs: int = 0
     events: int = 0
@@ -215,7 +217,7 @@ class ExpiredRows:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Result of a transaction: the last run that it reached, and the runs that it removed."""
+    """Result of one transaction: the last run that it looked at, and the runs that it removed."""
 
     last_id: int = 0
     gone: ExpiredRows = ExpiredRows()
@@ -223,26 +225,29 @@ class _Batch:
 
 
 class JournalExpiry:
-    """:param url: SQLAlchemy URL of the journal; errors as :class:`JournalDatabase` raises them."""
+    """:param url: SQLAlchemy URL of the journal; the errors are those of :class:`JournalDatabase`."""
 
     def __init__(self, url: str) -> None:
         self._database = JournalDatabase(url)
 
     def store_ids(self) -> tuple[str, ...]:
-        """Every store that the journal knows."""
+        """Return the ids of every store that the journal knows."""
         query = select(stores.c.store_id).order_by(stores.c.created_at_ms)
         return tuple(self._database.read(lambda connection: connection.execute(query).scalars().all()))
 
     def protected_runs(self, store_id: str) -> frozenset[str]:
-        """Keys of runs that stay whole: the last that was planned, reported and validated, the one whose
-        report answers for it, and those with a quarantine."""
+        """Return the keys of runs that stay whole.
+
+        These are the last planned, reported and validated runs, the run whose report answers for the last
+        one, and runs with a quarantine.
+        """
         return self._database.read(lambda connection: _protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove a store's expired runs with their events, samples, bytes by topic and day, then plans that
-        no run names.
+        """Remove a store's expired runs with their events, its samples, bytes by topic and day, and unused
+        plans.
 
-        :param dry_run: only count it.
+        :param dry_run: only count them.
         """
         transaction = self._database.read if dry_run else self._database.write
         gone, thinned = ExpiredRows(), set[int]()
@@ -281,7 +286,10 @@ def _protected(connection: Connection, store_id: str) -> frozenset[str]:
 
 
 def _with_quarantine(connection: Connection, store_id: str) -> set[str]:
-    """Keys of runs whose quarantine was neither emptied nor brought back: either takes their events."""
+    """Return the keys of runs whose quarantine was neither emptied nor brought back.
+
+    Both steps still need the runs' events.
+    """
     keys = (
         select(runs.c.run_key).join(events, events.c.run_id == runs.c.id).where(runs.c.store_id == store_id)
     )
@@ -296,7 +304,7 @@ def _with_quarantine(connection: Connection, store_id: str) -> set[str]:
 def _expire_runs(
     connection: Connection, store_id: str, after: _Batch, now_ms: int, expiry: Expiry, dry_run: bool
 ) -> _Batch | None:
-    """Thin the batch of runs behind another one; None where that was the last."""
+    """Thin the next batch of runs after another one. None: there are no more runs."""
     batch = _old_runs(connection, store_id, after.last_id, now_ms, expiry)
     if not batch:
         return None
@@ -320,7 +328,7 @@ def _expire_runs(
 
 
 def _expiring(connection: Connection, store_id: str) -> ColumnElement[bool]:
-    """The events that may go: all others are never thinned."""
+    """Return the condition for events that may expire. All others are never thinned."""
     expiring = or_(
         events.c.step.in_([step.value for step in EXPIRING_STEPS]),
         and_(events.c.step.in_([step.value for step in KEPT_BY_SEGMENT]), events.c.subject == ""),
@@ -411,11 +419,13 @@ def _expire_day(connection: Connection, store_id: str, day: int, dry_run: bool) 
 def _expire_plans(
     connection: Connection, store_id: str, thinned: Collection[int], now_ms: int, dry_run: bool
 ) -> int:
-    """Remove lists of decisions that no run's plan is made of, but for the last, which the next run's may be.
+    """Remove lists of decisions that no run's plan uses.
 
-    One that was read a moment ago to be named by a run that is being recorded is no day old.
+    The last list stays, because the next run's plan may use it.
 
-    :param thinned: runs that don't count, as they have no plan any more or wouldn't have.
+    Lists younger than a day stay as well: a run that is being recorded may just have read one.
+
+    :param thinned: runs that don't count: their plan is removed, or would be.
     """
     mine = select(plans.c.id).where(plans.c.store_id == store_id)
     last = connection.execute(mine.order_by(plans.c.id.desc()).limit(1)).scalar()
@@ -433,9 +443,9 @@ def _expire_plans(
 def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:
     """Find reports that are old enough to be looked at, except the newest one of each store.
 
-    What has none of our reports in it is passed over, and so is whatever a link leads to.
+    Directories without one of our reports are passed over, and so are symbolic links.
 
-    :param stores: directories with one directory a run.
+    :param stores: directories that have one directory for each run.
     """
     before_ns = (now_ms - expiry.report_days * DAY_MS) * 10**6
     for store in stores:
@@ -456,9 +466,9 @@ def emptied_directories(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> 
 
 
 def remove_report(directory: Path) -> None:
-    """Remove files that we wrote there, then the directory if it is empty.
+    """Remove the files that we wrote to a directory, then the directory if it is empty.
 
-    The report itself goes last: where this is killed, the directory is found again by it.
+    The report itself is removed last: after a kill the directory is found by it.
     """
     data_docs = directory / DATA_DOCS_DIRECTORY
     if data_docs.is_dir() and not data_docs.is_symlink():
@@ -480,7 +490,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _read(path: Path) -> OldReport | None:
-    """A report by its own JSON; None: it isn't our report."""
+    """Read a report from its JSON. None: it isn't one of our reports."""
     try:
         found = json.loads(path.read_bytes())
         ended = found["finished_at_ms"]
@@ -498,11 +508,11 @@ def _read(path: Path) -> OldReport | None:
 class MaintainResult:
     """Files and records that were removed, or would be.
 
-    :param job_directories: of Spark jobs whose process is dead.
-    :param report_directories: of reports, each with its Data Docs.
-    :param rows: of the journal.
-    :param notices: things left alone, and why.
-    :param quarantines: those whose window is over, each with its result, as sentences.
+    :param job_directories: directories of Spark jobs whose process is dead.
+    :param report_directories: directories of reports, each with its Data Docs.
+    :param rows: numbers of the journal's rows.
+    :param notices: things that were left alone, and why.
+    :param quarantines: sentences on the expired quarantines, each with its result.
     """
 
     dry_run: bool
@@ -533,13 +543,13 @@ def maintain_store(
 def maintain_lakes(
     store: ManagedStore, now_ms: int | None = None, *, compact: bool = False
 ) -> tuple[LakeMaintenance, ...]:
-    """Expire segments and snapshots that a store's lakes no longer need or keep by their rules.
+    """Expire segments and snapshots of a store's lakes that are no longer needed or kept by a rule.
 
-    Of stores that share a lake, the first one's call does it.
+    If stores share a lake, the call for the first store does the work.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param compact: write the store's small data files again as larger ones, too.
-    :raises StorageEngineError: as ``open_lake`` and ``maintain_lake`` do.
+    :param compact: also rewrite the store's small data files into larger ones.
+    :raises StorageEngineError: the same errors as of ``open_lake`` and ``maintain_lake``.
     """
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(store.journal_url)
@@ -565,10 +575,10 @@ def maintain_directory(
     dry_run: bool = False,
     lakes: Sequence[LakeConfig] = (),
 ) -> MaintainResult:
-    """Remove expired records of all stores in a journal; without a journal there is nothing to do.
+    """Remove expired records of all stores in a journal. Without a journal there is nothing to do.
 
-    :param reports: with one directory a store.
-    :param lakes: that prove files in quarantines; a file that none of them proves stays there.
+    :param reports: directory that has one directory for each store.
+    :param lakes: lakes that may prove files in quarantines. An unproven file stays in its quarantine.
     """
     if missing_sqlite_file(journal_url):
         return MaintainResult(dry_run, (), (), ExpiredRows(), ())
@@ -634,11 +644,11 @@ def _maintain(
 
 
 def _jumped(journal_url: str, store_id: str) -> str:
-    """Return why nothing of a store expires now; "" where the clock can be believed."""
+    """Return why nothing of a store may expire now; "": the clock can be trusted."""
     ahead_ms = jumped_forward_ms(read_clock(), Journal(journal_url).clock_readings(store_id))
     if not ahead_ms:
         return ""
     return (
-        f"nothing expires, as the clock was set forward by {duration_text(ahead_ms)} within the last day. If "
-        "it is right, this goes on a day after it was set."
+        f"nothing expires, as the clock was set forward by {duration_text(ahead_ms)} within the last day. "
+        "If the clock is right, expiry continues a day after it was set."
     )

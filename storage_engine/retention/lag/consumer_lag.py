@@ -1,4 +1,4 @@
-"""Record how far consumers are, and hold back what they still have to read where the policy says so."""
+"""Recording of consumer lag, and the lag policy: it keeps messages that consumers still have to read."""
 
 from __future__ import annotations
 
@@ -37,13 +37,17 @@ if TYPE_CHECKING:
 
 
 MOST_POSITIONS = 20_000
-"""Positions of groups in queues; more are measured by a run's lag job alone, which may take Spark for it."""
+"""Number of positions of groups in queues above which only a run's lag job measures them, possibly with
+Spark.
+"""
 
 
 def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:
-    """Measure a store's groups, by name; None: its broker doesn't say who consumes, or there are too many.
+    """Measure the lag of a store's groups, by name.
 
-    :raises BadInputError: positions or queues that can't be read.
+    None: its broker doesn't say who consumes, or there are too many positions.
+
+    :raises BadInputError: positions or queues can't be read.
     :raises BrokerError: the running broker can't be asked.
     """
     broker = find_broker(store.broker)
@@ -59,7 +63,7 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
 def sum_up(table: pa.Table) -> tuple[GroupLag, ...]:
     """Sum up the groups of a table of lags, by name.
 
-    :param table: one row a :class:`~storage_engine.model.lag.QueueLag`.
+    :param table: a table with one row for each :class:`~storage_engine.model.lag.QueueLag`.
     """
     import pyarrow.compute as pc
 
@@ -87,16 +91,16 @@ _NONE = "none recorded"
 _NOTHING = "Nothing was deleted."
 
 UNREAD = "unread"
-"""Subject and key of what consumers lose by a run's deletion."""
+"""Subject and key of the event with consumers' losses by a run's deletion."""
 
 
 @dataclass(frozen=True, slots=True)
 class LagQuestion:
     """Facts that a run needs about its consumers.
 
-    :param segments: those of the plan that are still there.
-    :param decided_at_ms: the plan's moment.
-    :param answered: the lag that is on record and stands; None: it has to be taken.
+    :param segments: segments of the plan that are still on disk.
+    :param decided_at_ms: moment of the plan, in milliseconds since the epoch.
+    :param answered: recorded lag that is final; None: the lag has to be measured.
     """
 
     segments: tuple[SegmentId, ...]
@@ -105,12 +109,12 @@ class LagQuestion:
 
 
 def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
-    """Return whether the run's lag has to be computed, and for which segments.
+    """Return for which segments the run's lag has to be measured, or the recorded lag that is final.
 
-    It is taken again as long as every planned segment is there. Once one is gone, what was taken before
-    stands: what was at risk in that segment can't be found out any more.
+    The lag is measured again as long as every planned segment is on disk. After one is deleted, the recorded
+    lag is final: what was at risk in the deleted segment can't be found out any more.
 
-    :raises RunStateError: no such run, or it has no plan.
+    :raises RunStateError: there is no such run, or it has no plan.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -129,12 +133,12 @@ def record_lag(
     took_ms: int | None = None,
     ran: str = "",
 ) -> None:
-    """Record the lag that was computed for the run's plan; the latest one counts.
+    """Record the lag that was measured for the run's plan. The latest one counts.
 
-    :param rows: of every group and queue; those at risk are kept, for the gate and the report.
-    :param logs: those that were measured; None: all of the store's.
-    :param took_ms: to measure it; None: not known.
-    :param ran: where it was measured; "": not known.
+    :param rows: rows of every group and queue. Rows at risk are kept, for the gate and the report.
+    :param logs: names of the measured logs; None: all logs of the store.
+    :param took_ms: duration of the measurement; None: unknown.
+    :param ran: where it was measured; "": unknown.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -151,7 +155,7 @@ def record_lag(
 
 
 def recorded_lag(context: Context, run: Run) -> Lag | None:
-    """Return the run's latest lag."""
+    """Return the latest recorded lag of a run; None: there is none."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return None
@@ -163,14 +167,14 @@ def recorded_lag(context: Context, run: Run) -> Lag | None:
 
 
 def planned_unread(context: Context, run: Run) -> Unread:
-    """Return consumers' losses by the run's plan."""
+    """Return consumers' losses by the run's plan, as recorded."""
     events = context.journal.events(run, Step.PLAN, Phase.RESULT)
     found = events[-1].payload.get(UNREAD) if events else None
     return Unread() if found is None else from_jsonable(Unread, found)
 
 
 def released_unread(context: Context, run: Run) -> Unread | None:
-    """Return consumers' losses by the deletion, as computed right before it; None: they were not computed."""
+    """Return consumers' losses as computed right before the deletion; None: they were not computed."""
     # An intent: older releases take the last result of this step for the lag.
     events = context.journal.events(run, Step.LAG, Phase.INTENT)
     return from_jsonable(Unread, events[-1].payload) if events else None
@@ -181,11 +185,12 @@ def find_losses(
 ) -> tuple[Unread, list[Refusal]]:
     """Compute consumers' losses right before segments are deleted.
 
-    Once a segment is gone, what was found of its log before it went stands: nobody could find it again.
+    After the first deletion in a log, the losses recorded for that log are final: they can't be computed
+    again.
 
-    :param new_min_offsets: of the logs that go.
-    :return: their losses in the logs that may be released, and refusals of logs in which they lose messages
-        though the policy blocks.
+    :param new_min_offsets: by the name of a log, where it will begin.
+    :return: losses in the logs that may be released, and refusals of logs in which consumers lose messages
+        though the policy forbids that.
     """
     known = released_unread(context, run)
     if not context.journal.events(run, Step.RELEASE, Phase.INTENT):
@@ -210,9 +215,9 @@ def find_losses(
 def _losing(
     context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], found: Unread
 ) -> list[Refusal]:
-    """Refuse logs in which consumers lose messages, or may.
+    """Refuse logs in which consumers lose messages, or may lose some.
 
-    :param found: their losses in all of them.
+    :param found: consumers' losses in all of these logs.
     """
     by_log = dict.fromkeys(ends, found)
     if len(ends) > 1:
@@ -227,14 +232,17 @@ def _losing(
 def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unread) -> GateRefusedError:
     lines = "; ".join(unread_lines(context, unread, done=False))
     return GateRefusedError(
-        f"run {run.run_key!r} of {snapshot.root}: expected consumers to have read what goes, as "
-        f"lag_policy is block, found otherwise: {lines}. {_NOTHING} Positions have changed "
-        "since they were taken: run this run's lag job again."
+        f"run {run.run_key!r} of {snapshot.root}: lag_policy is block: expected that consumers have read "
+        f"the segments to delete, found otherwise: {lines}. {_NOTHING} Consumers' positions have changed "
+        "since the measurement: run this run's lag job again."
     )
 
 
 def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> None:
-    """Record consumers' losses, before the first segment is deleted; once for the same logs."""
+    """Record consumers' losses before the first segment is deleted.
+
+    Losses of the same logs are recorded once.
+    """
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
         said = [(UNREAD, to_recorded(unread))]
@@ -242,9 +250,9 @@ def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> N
 
 
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
-    """The fresh plan, cut by the store's lag policy.
+    """Return the new plan, cut by the store's lag policy.
 
-    :raises GateRefusedError: the policy blocks and no lag is known, or only one that is too old.
+    :raises GateRefusedError: the policy is block, and the lag is unknown or too old.
     """
     policy = context.store.policy.lag_policy
     if policy is not LagPolicy.BLOCK or not fresh.to_delete:
@@ -253,15 +261,16 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
     lag = recorded_lag(context, run)
     if doubt or lag is None:
         raise GateRefusedError(
-            f"run {run.run_key!r} of {fresh.store_root}: expected the consumers' lag to be known, as "
-            f"lag_policy is block, found {doubt}. Nothing was deleted. Run this run's lag job first."
+            f"run {run.run_key!r} of {fresh.store_root}: lag_policy is block: expected a present "
+            f"measurement of consumers' lag, found {doubt}. Nothing was deleted. Run this run's lag job "
+            "first."
         )
     unit = find_broker(context.store.broker).words.queue
     return apply_lag_policy(fresh, lag.at_risk, policy, lag.measured, unit)
 
 
 def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
-    """Return notices about the run's lag where the policy lets segments be deleted all the same."""
+    """Return notices on an unknown or old lag, if the policy lets segments be deleted all the same."""
     doubt = _doubt(context, run)
     if context.store.policy.lag_policy is not LagPolicy.WARN or doubt in ("", _NONE):
         return ()
@@ -269,7 +278,7 @@ def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
 
 
 def _doubt(context: Context, run: Run) -> str:
-    """Return why the recorded lag says nothing of the consumers as they are now; "" when it does."""
+    """Return why the recorded lag says nothing about consumers' present positions; "": it is valid."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return _NONE

@@ -1,4 +1,4 @@
-"""Lag policy: keeps segments that a consumer group still has to read. Pure."""
+"""The lag policy: it keeps segments that a consumer group still has to read. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def apply_lag_policy(
 ) -> Plan:
     """Cut each log of a plan before the first segment that some group still has to read.
 
-    Only under ``LagPolicy.BLOCK``; the other policies leave the plan as it is. A group whose position in a
-    queue is not known, while messages of that queue are in the plan, may need any of them: it keeps all of
-    that queue's log. So does a log that was not measured keep all of itself, and nothing of another log.
+    This is done under ``LagPolicy.BLOCK``; the other policies leave the plan as it is. If a group's position
+    in a queue is unknown, and the plan has messages of that queue, the group may need any of them. Then the
+    queue's whole log stays. A log that was not measured stays as a whole, too; other logs aren't affected.
 
-    :param lags: computed for this plan (``at_risk`` refers to it), with the row of each log that decides.
-    :param measured: the logs of which lag is known; None: all.
-    :param unit: parts of a topic that have its messages, such as queues.
+    :param lags: the lag computed for this plan, to which its ``at_risk`` refers. For each log it has the row
+        that decides.
+    :param measured: names of the logs whose lag is known; None: all.
+    :param unit: the broker's word for the parts of a topic that have its messages, such as queue.
     """
     if policy is not LagPolicy.BLOCK:
         return plan
@@ -42,10 +43,12 @@ def apply_lag_policy(
 
 
 def lag_doubt(source: LagSource, at_ms: int, now_ms: int, most_minutes: int) -> str:
-    """Return why lag says nothing of the consumers as they are now, as what was found; "" when it does.
+    """Return why a measured lag says nothing about consumers' present positions, as a clause after "found".
 
-    :param at_ms: when it was measured.
-    :param most_minutes: how old it may be.
+    "": it is valid.
+
+    :param at_ms: when the lag was measured.
+    :param most_minutes: greatest age that is allowed, in minutes.
     """
     if source.positions is PositionsFrom.NOBODY:
         return "that the broker doesn't say who consumes"
@@ -53,19 +56,22 @@ def lag_doubt(source: LagSource, at_ms: int, now_ms: int, most_minutes: int) -> 
     taken = "taken" if written_at_ms is None else "written down by the broker, which could not be asked,"
     age_ms = now_ms - (at_ms if written_at_ms is None else min(at_ms, written_at_ms))
     if age_ms < 0:
-        return f"one that was {taken} {duration_text(-age_ms)} from now: the clock went back"
+        return f"a measurement {taken} {duration_text(-age_ms)} from now: the clock went back"
     if age_ms > most_minutes * 60_000:
-        return f"one that was {taken} {duration_text(age_ms)} ago, where {most_minutes} min are allowed"
+        return f"a measurement {taken} {duration_text(age_ms)} ago: at most {most_minutes} min are allowed"
     return ""
 
 
 def _keep_all(log: LogPlan) -> Sequence[Decision]:
-    why = f"which messages of log {log.log} consumers have not read was not measured: its lag is unknown"
+    why = f"it was not measured which messages of log {log.log} consumers have not read: its lag is unknown"
     return log.kept(Reason.LAG_BLOCKED, why)
 
 
 def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) -> Sequence[Decision]:
-    """:param first: by log, the lag that keeps most of it; None: of any log."""
+    """:param first: by log, the row of lag that keeps most of it.
+
+    The key None: a row whose log is unknown, so it counts for every log.
+    """
     found = [first[name] for name in (log.log, None) if name in first]
     if not found:
         return log.decisions
@@ -81,8 +87,8 @@ def _why(lag: QueueLag, unit: str) -> str:
     queue = f"{unit} {lag.queue_id} of topic {lag.topic}"
     if lag.committed_offset is not None and lag.next_segment_base_offset is None:
         return (
-            f"group {lag.group} has read {queue} up to {lag.committed_offset}; where its next message lies "
-            "can't be told, so it may need any of its messages"
+            f"group {lag.group} has read {queue} up to {lag.committed_offset}; the place of its next "
+            "message is unknown, so the group may need any message"
         )
     if lag.committed_offset is None:
         return f"group {lag.group} has no known position in {queue}, so it may need any of its messages"

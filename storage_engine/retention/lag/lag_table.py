@@ -1,7 +1,9 @@
-"""The table of consumer lag: one row a :class:`QueueLag`, files that anyone can query. And its summary.
+"""The table of consumer lag, in files that anyone can query, and its summary.
 
-A large table is made in shares, each of whole queues. What is kept in memory of a share is a
-:class:`LagPart`, whose size doesn't depend on the number of queues.
+It has one row for each :class:`QueueLag`.
+
+A large table is made in shares, each of whole queues. Of a share only a :class:`LagPart` is kept in memory:
+its size doesn't depend on the number of queues.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ Longs = npt.NDArray[np.int64]
 
 @contextmanager
 def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A directory for the files of a table; it takes its place, on disk, when the block ends well.
+    """Yield a directory for the files of a new table.
 
-    What was there before is gone then. A run that was killed leaves the old table, or none.
+    It durably replaces the table at ``path`` if the block succeeds.
+
+    The former table is deleted then. If the run is killed, the former table is left, or none.
     """
     path = Path(path)
     staging = path.with_name(f".{path.name}.new")
@@ -56,10 +60,10 @@ def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
-    """Cut positions, which are in the order of their queues, into shares of whole queues.
+    """Cut positions into shares of whole queues. The positions are sorted by queue.
 
-    :param most_rows: a share has no more than these, and the rest of its last queue.
-    :return: first row and the row behind the last, of each share.
+    :param most_rows: greatest number of rows in a share; the rest of its last queue comes on top.
+    :return: first row and end row of each share.
     """
     starts = queue_starts(positions)
     cuts = [0]
@@ -70,7 +74,7 @@ def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
 
 
 def write_share(directory: str | os.PathLike[str], number: int, table: pa.Table) -> None:
-    """Write a share of a table into its directory, durably; the same share again is fine."""
+    """Write a share of a table durably into its directory. It may be written again."""
     with durable.replacing(Path(directory) / f"part-{number:05d}.parquet") as file:
         # names as plain strings, whatever reads them
         pq.write_table(table, file, compression="zstd", store_schema=False)
@@ -79,16 +83,16 @@ def write_share(directory: str | os.PathLike[str], number: int, table: pa.Table)
 def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
     """Read a table that a lag job wrote.
 
-    :param path: a Parquet file, or a directory of them.
+    :param path: a Parquet file, or a directory of Parquet files.
     """
     return pq.read_table(os.fspath(path), columns=[field.name for field in fields(QueueLag)])
 
 
 @dataclass(frozen=True, slots=True)
 class LagPart:
-    """A share's part of the summary.
+    """Summary of one share.
 
-    :param at_risk: the first rows that decide the plan's cost for groups; see :func:`lag_part`.
+    :param at_risk: the first rows at risk: they decide what the plan costs its groups; see :func:`lag_part`.
     :param worst: the rows that are furthest behind.
     """
 
@@ -106,12 +110,12 @@ class LagPart:
 
 
 def lag_part(table: pa.Table) -> LagPart:
-    """Sum up a share.
+    """Summarise a share.
 
-    Of the rows at risk, those of groups whose position is unknown come first, then by segment. The first row
-    of each log decides what the lag policy keeps: it is there, however many others are.
+    Rows at risk are ordered by segment, rows of groups with an unknown position first. The first row of each
+    log is always kept, because it decides what the lag policy keeps.
 
-    :param table: every row of its queues.
+    :param table: every row of the share's queues.
     """
     risk = np.asarray(table["at_risk"])
     segment = _longs(table["next_segment_base_offset"], -1)
@@ -140,12 +144,13 @@ def lag_part(table: pa.Table) -> LagPart:
 def merge(
     parts: Iterable[LagPart], source: LagSource | None = None, logs: Sequence[str] | None = None
 ) -> tuple[LagSummary, tuple[QueueLag, ...]]:
-    """Return the summary of a whole table, and its first rows at risk.
+    """Join the summaries of all shares, and return the table's summary and its first rows at risk.
 
-    :param parts: of all its shares.
-    :param source: where its positions are from; None: the files of a stopped broker's store.
-    :param logs: those that were measured; None: all of the store's.
-    :return: the rows have, of each log, the one that decides which segments the lag policy keeps.
+    :param parts: summaries of all shares.
+    :param source: where the positions are from; None: the files of a stopped broker's store.
+    :param logs: names of the measured logs; None: all logs of the store.
+    :return: summary and rows. For each log the rows have the one that decides which segments the lag policy
+        keeps.
     """
     parts = list(parts)
     risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))
@@ -191,9 +196,9 @@ def _first(
     limit: int,
     log: Longs | None = None,
 ) -> tuple[QueueLag, ...]:
-    """Return the first of the chosen rows by some keys, the last of which counts most.
+    """Return the first of the chosen rows, sorted by some keys. The last key counts most.
 
-    :param log: of each row; the first one of each log is there, too.
+    :param log: log of each row. The first row of each log is always returned.
     """
     rows = np.flatnonzero(chosen)
     first = np.empty(0, dtype=np.int64)

@@ -1,6 +1,7 @@
-"""Consumers' losses by a deletion: computed before it, computed again after it, and reported with the remedy.
+"""Consumers' losses by a deletion: computed before it, computed again right before segments are deleted, and
+reported with the remedy.
 
-So is what they have not read of segments that others have deleted and only the shield has.
+Segments that others have deleted, and that only the shield has, are examined as well.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 class ShieldedUnread:
     """Messages that consumer groups have not read in segments that only the shield has.
 
-    :param rows: most messages first.
-    :param error: why it isn't known, or not wholly; "" where it is.
+    :param rows: sorted by the number of messages, the most first.
+    :param error: why they are not known completely; "": they are.
     :param notices: notices about the groups' positions for a person.
     """
 
@@ -42,14 +43,14 @@ class ShieldedUnread:
 
 
 def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> ShieldedUnread:
-    """Find it, by the consume queues as far as these have entries still. Reads only."""
+    """Find these messages by the consume queues, as far as the queues still have entries. Reads only."""
     found: list[Unread] = []
     logs = {log.name: log for log in snapshot.logs}
     try:
         for run in shielded_runs(snapshot):
             log = run[-1].log
             before = replace(snapshot, logs=(replace(logs[log], segments=run),))
-            with package_errors(snapshot.broker, "tell what consumers have not read"):
+            with package_errors(snapshot.broker, "say which messages consumers have not read"):
                 found.append(consumers_of(broker).unread(before, {log: run[-1].end_offset}, deleted=True))
     except (StorageEngineError, OSError) as error:
         return ShieldedUnread(error=reason_text(error))
@@ -57,7 +58,7 @@ def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> Shield
 
 
 def shielded_unread(found: Iterable[Unread]) -> ShieldedUnread:
-    """Sum up what was found in each run of segments."""
+    """Sum up the unread messages of several runs of segments."""
     parts = tuple(found)
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (row for part in parts for row in part.rows):
@@ -81,9 +82,11 @@ def _together(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
 
 
 def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
-    """Return the segments below a log's beginning that only the shield has, in runs of one log without a gap.
+    """Return the segments below a log's begin that only the shield has.
 
-    :raises ShieldError: its content is unknown.
+    Each run is of one log, without a gap.
+
+    :raises ShieldError: the shield's content is unknown.
     """
     begin = {log.name: log.min_offset for log in snapshot.logs}
     runs: list[list[Segment]] = []
@@ -103,22 +106,25 @@ def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
 
 
 def shielded_text(row: UnreadMessages) -> str:
-    """Say where a group's unread messages are."""
+    """Return the text on a group's unread messages that only the shield has."""
     verb = "is" if row.messages in (None, 1) else "are"
     return f"{unread_text(row)} {verb} gone from the broker and only in the shield"
 
 
 def error_text(error: str) -> str:
-    """Say that it isn't known what consumers have not read."""
-    return f"it is not wholly known what consumers have not read of segments only in the shield: {error}"
+    """Return the text that the unread messages in the shield are not known completely."""
+    return (
+        "it is not completely known which messages consumers have not read of segments that only the "
+        f"shield has: {error}"
+    )
 
 
 def unread_text(row: UnreadMessages) -> str:
-    """Name a group's unread messages of a topic."""
+    """Describe a group's unread messages of a topic."""
     if row.messages is None:
         return (
             f"group {row.group} has no known position in {count_text(row.queues, 'queue')} of {row.topic}: "
-            "what it may need of them"
+            "any message of them that it needs"
         )
     return f"{count_text(row.messages, 'unread message')} of {row.group} in {row.topic}"
 
@@ -130,12 +136,12 @@ ROWS_SHOWN = 10
 def find_unread(
     broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], lag_policy: LagPolicy
 ) -> Unread:
-    """Compute consumers' losses where logs begin at other offsets. What can't be found is unknown.
+    """Compute consumers' losses if logs begin at other offsets. A loss that can't be computed is unknown.
 
-    And what they have lost already of which only the shield has the bytes. Nothing is read where nothing
-    goes and the shield keeps nothing alone, or where the policy ignores consumers.
+    Losses that already happened are included if only the shield has the messages. Nothing is read if the
+    policy ignores consumers, or if no message is deleted and the shield has none that the log lacks.
 
-    :param new_min_offsets: by the name of the log; the other logs stay as they are.
+    :param new_min_offsets: by the name of a log, where it will begin; the other logs stay as they are.
     """
     if lag_policy is LagPolicy.IGNORE:
         return Unread()
@@ -160,9 +166,9 @@ def find_unread(
 def find_unread_by_log(
     broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
 ) -> Mapping[str, Unread]:
-    """Find consumers' losses in each of some logs alone; a loss that can't be computed is unknown.
+    """Compute consumers' losses in each of some logs by itself. A loss that can't be computed is unknown.
 
-    :param new_min_offsets: by the name of the log.
+    :param new_min_offsets: by the name of a log, where it will begin.
     """
     try:
         return consumers_of(broker).unread_by_log(snapshot, new_min_offsets)
@@ -171,9 +177,9 @@ def find_unread_by_log(
 
 
 def joined(first: Unread, second: Unread) -> Unread:
-    """Return consumers' losses in the logs of both, which have no queue in common.
+    """Add up consumers' losses in two sets of logs, which have no queue in common.
 
-    :param second: found later.
+    :param second: the losses that were found later.
     """
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (*first.rows, *second.rows):
@@ -202,12 +208,14 @@ def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
 
 
 def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
-    """Name consumers' losses and the command that exports them, a line for each group and topic; empty where
-    there are none.
+    """Return a line for each group and topic with consumers' losses, and the command that exports the
+    messages.
 
-    :param place: the store; where it is open, its own journal is asked.
-    :param done: it is deleted.
-    :param waived: segments go without receipts.
+    Empty: there are no losses.
+
+    :param place: the store. If it is open, its own journal is asked.
+    :param done: the segments are already deleted.
+    :param waived: segments are deleted without receipts.
     """
     return tuple(_lines(place, unread, done=done, waived=waived))
 
@@ -218,7 +226,7 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
     unarchived = _unarchived_topics(place, store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
     if unread.error:
         segments = "deleted segments" if done else "segments to delete"
-        yield f"it is unknown what consumers have not read of the {segments}: {unread.error}"
+        yield f"it is unknown which messages of the {segments} consumers have not read: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
         archived = in_lake and row.topic not in unarchived
         yield f"{unread_text(row)} {_where(row, done=done, archived=archived)}" + (
@@ -226,21 +234,26 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
         )
     more = len(unread.rows[ROWS_SHOWN:]) + unread.more
     if more:
-        yield f"so it is for {count_text(more, 'more group and topic')}; report.json names {_named(unread)}"
+        yield (
+            f"the same holds for {count_text(more, 'more group and topic')}; report.json names "
+            f"{_named(unread)}"
+        )
     if unread.shielded_error:
         yield error_text(unread.shielded_error)
     for row in unread.shielded[:ROWS_SHOWN]:
         yield shielded_text(row) + (
-            f" until a lake has them; to get them then: {_command(store, row)}" if store.archives else ""
+            f"  until a lake has them. To get them then: {_command(store, row)}" if store.archives else ""
         )
     if more := len(unread.shielded[ROWS_SHOWN:]):
-        yield f"so it is for at least {count_text(more, 'more group and topic')} that report.json names"
+        yield (
+            f"the same holds for at least {count_text(more, 'more group and topic')} that report.json names"
+        )
 
 
 def _unarchived_topics(
     place: AnyStore, store: ManagedStore, rows: Sequence[UnreadMessages]
 ) -> frozenset[str]:
-    """Return the topics of which something may go without a copy, by rule."""
+    """Return the topics whose messages may be deleted without a copy, by a rule."""
     if not rows or not store.may_have_journal:
         return frozenset()
     from storage_engine.retention.proof.proofs import look_up_permits
@@ -257,7 +270,7 @@ def _where(row: UnreadMessages, *, done: bool, archived: bool) -> str:
     verb = "is" if row.messages in (None, 1) else "are"
     if archived:
         return f"{verb} only in the lake now" if done else "would be only in the lake if deleted"
-    return f"{verb if done else 'would be'} gone{'' if done else ' if deleted'}, as far as no lake has them"
+    return f"{verb if done else 'would be'} gone{'' if done else ' if deleted'}, unless a lake has them"
 
 
 def _command(store: ManagedStore, row: UnreadMessages) -> str:
@@ -268,7 +281,7 @@ def _command(store: ManagedStore, row: UnreadMessages) -> str:
 
 
 def lake_directory(lake: LakeConfig) -> str:
-    """Return a lake's value of ``--lake``; LAKE where no directory of this machine is known to be it."""
+    """Return a lake's value of ``--lake``. "LAKE": no directory of this machine is known to be the lake."""
     warehouse = urlsplit(lake.properties.get("warehouse", ""))
     root = Path(unquote(warehouse.path)).parent
     if warehouse.scheme in ("", "file") and any(
@@ -279,10 +292,10 @@ def lake_directory(lake: LakeConfig) -> str:
 
 
 def has_loss(unread: Unread) -> bool:
-    """Tell whether consumers lose something, or that is unknown."""
+    """Return whether consumers lose messages, or may lose some."""
     return bool(unread.rows or unread.error)
 
 
 def loss_count(rows: Sequence[UnreadMessages]) -> int:
-    """Count the messages whose number is known."""
+    """Return the number of lost messages, as far as it is known."""
     return sum(row.messages or 0 for row in rows)

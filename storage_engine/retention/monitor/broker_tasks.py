@@ -1,11 +1,15 @@
-"""Look after the background tasks of a store's broker: beside a running one they are watched, of a stopped
-one's store that is ended which they left unfinished.
+"""Care for the background tasks of a store's broker.
 
-What a broker was about to remove goes here only where a lake has the same bytes, or where no lake has it and
-a person's word stands for that, also where nothing is archived. Intent, the deed, directory flushed, result:
-killed at any instant and run again, it goes on. A removal that a killed run meant, and has no result of, is
-settled by what is there. That all is gone doesn't prove that we removed it: a broker that was started
-meanwhile does the same. Where the disk itself may be missing, that isn't certain, and the removal stays open.
+If the broker runs, they are watched. If it is stopped, its unfinished tasks are ended.
+
+Files that a broker was about to remove are removed here only if a lake has the same bytes. If no lake has a
+file, a person's decision permits its removal, even if nothing is archived.
+
+The order is: intent, removal, flush of the directory, result. It may be killed at any instant and run again.
+
+If a killed run left an intent without a result, the files on disk decide. Missing files don't prove that we
+removed them: a broker that ran meanwhile removes the same files. If the disk itself may be missing, the
+removal stays open.
 """
 
 from __future__ import annotations
@@ -48,17 +52,20 @@ from storage_engine.same_bytes.trusted_times import settle
 
 
 def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -> tuple[str, ...]:
-    """Make sure that words can be meant; of a run that goes on, once: what it removed is gone by now.
+    """Check the reasons why topics' files may be deleted.
 
-    :param words: by topic, why its unarchived files may be deleted.
-    :return: which of them are for nothing, as sentences.
-    :raises BadInputError: a reason is empty, or a topic is there still. Nothing was removed.
+    A run that continues isn't checked again: it has already removed files.
+
+    :param words: by topic, the reason why its unarchived files may be deleted.
+    :return: sentences on reasons that have no effect.
+    :raises BadInputError: a reason is empty, or a topic still exists. Nothing was removed.
     :raises BrokerError: the running broker can't be asked.
     """
     for topic, reason in words.items():
         if not reason.strip():
             raise BadInputError(
-                f"topic {topic}: expected a reason why it may go unproven, found none. Nothing was removed."
+                f"topic {topic}: expected a reason why it may be deleted unproven, found none. Nothing was "
+                "removed."
             )
     context = open_context(store)
     if not words or _has_begun(context, run_key):
@@ -73,11 +80,11 @@ def _has_begun(context: Context, run_key: str) -> bool:
 
 UNKNOWN = "gone, by whom is unknown"
 Notes = Mapping[str, Sequence[str]]
-"""Clauses on settled and on open removals, by task."""
+"""Clauses on settled removals and on open ones, by task."""
 
 
 def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]:
-    """Return the intents of these tasks that have no result, and of whose files none is found."""
+    """Return the intents of these tasks that have no result and whose files are all missing."""
     events = context.journal.store_events(context.record.store_id, Step.BROKER_TASK)
     ended = {(event.run_key, event.subject) for event in events if event.phase is Phase.RESULT}
     found: dict[tuple[str, str], Event] = {}
@@ -90,11 +97,12 @@ def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]
 
 
 def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: Lease) -> Notes:
-    """Record as done, durably, open removals whose files are gone; who removed them is unknown.
+    """Record the result of open removals, durably, if their files are gone. Who removed them is unknown.
 
-    The store is held meanwhile. A removal stays open where it isn't certain on disk that they are gone.
+    The caller holds the store's lock. If it isn't certain that the files are gone from the disk, the removal
+    stays open.
 
-    :param run: the run that records it. Of a removal that another run left open, a note says so.
+    :param run: the run that does this. If another run left a removal open, a note names it.
     """
     lacking = missing_stamps(context.store.real_root)
     notes: dict[str, list[str]] = {}
@@ -112,12 +120,12 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
             lease=lease,
         )
         if event.run_key != run.run_key:
-            said.append(f"{event.subject}: {UNKNOWN}: run {event.run_key} was killed while it removed it")
+            said.append(f"{event.subject}: {UNKNOWN}: run {event.run_key} was killed during its removal")
     return notes
 
 
 def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int) -> Notes:
-    """Settle where nothing else is to be removed: what keeps from it is told, and ends nothing."""
+    """Settle open removals if nothing else has to be removed. A hindrance becomes a note, not an error."""
     broker = context.broker
     if broker.is_live or process_of(broker).user():
         why = "its broker runs"
@@ -134,7 +142,7 @@ def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int
 
 
 def _stays_open(event: Event, why: str) -> str:
-    return f"{event.subject}: whether run {event.run_key} removed it stays open: {why}"
+    return f"{event.subject}: it stays unknown whether run {event.run_key} removed it: {why}"
 
 
 def _is_gone(event: Event) -> bool:
@@ -153,13 +161,13 @@ def _may_be_there(path: str) -> bool:
 
 
 def _flushed(context: Context, event: Event, lacking: Collection[Path]) -> str:
-    """Flush the directories above the files; return why their deletion may not be durable, else ""."""
+    """Flush the directories above removed files. Return why their deletion may not be durable; "": it is."""
     path = Path(event.payload["directory"] or event.payload["files"][0]).parent
     home = max((one for one in context.data_paths if path.is_relative_to(one)), key=_depth, default=None)
     if home is None:
         return f"{path} is in no directory of the store any more"
     if not is_present(context.broker, home):
-        return f"{home} isn't what it was: is its disk mounted?"
+        return f"{home} has changed: is its disk mounted?"
     if home in lacking:
         return f"{home} lacks the store's stamp: was its disk replaced?"
     try:
@@ -179,15 +187,16 @@ def _depth(path: Path) -> int:
 class TaskResult:
     """Findings and removals of one task of a broker.
 
-    :param name: the broker's of the task.
-    :param found: findings, as clauses.
+    :param name: the broker's name for the task.
+    :param found: clauses on what was found.
     :param alarms: sentences that a person has to know at once.
-    :param removed_files: that the broker had left, without directories.
-    :param gone_files: that a killed run meant to remove, and that are gone; by whom is unknown.
-    :param gone_bytes: theirs.
-    :param unproven: files deleted by a person's decision alone.
+    :param removed_files: number of files that the broker had left and that were removed, without directories.
+    :param gone_files: number of files that a killed run meant to remove and that are gone. Who removed them
+        is unknown.
+    :param gone_bytes: size of these files.
+    :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
-    :param notices: clauses on things that a person should look at: removals that stay open, a disk without
+    :param notices: clauses on things that a person should look at, such as open removals, or a disk without
         stamp.
     """
 
@@ -204,7 +213,7 @@ class TaskResult:
 
     @property
     def text(self) -> str:
-        """The result in one line."""
+        """Return the result in one line."""
         done = f"removed {count_text(self.removed_files, 'file')}, {bytes_text(self.freed_bytes)} freed"
         gone = f"{count_text(self.gone_files, 'file')}, {bytes_text(self.gone_bytes)}: {UNKNOWN}"
         counts = (*((done,) if self.removed_files else ()), *((gone,) if self.gone_files else ()))
@@ -222,12 +231,12 @@ def run_broker_tasks(
 ) -> tuple[TaskResult, ...]:
     """Look after a broker's background tasks, once a run.
 
-    :param only: one of them by name; None: all.
-    :param words: by deleted topic, why its unarchived files may be deleted, in a person's words; None: they
-        may not.
-    :raises BadInputError: such a reason is empty, or such a topic is there still.
+    :param only: name of the one task to look after; None: all.
+    :param words: by deleted topic, a person's reason why its unarchived files may be deleted; None: they may
+        not.
+    :raises BadInputError: a reason is empty, or a topic still exists.
     :raises StoreBusyError: a broker or another run has the store.
-    :raises ChangedUnderUsError: a file changes under our eyes; others may be gone.
+    :raises ChangedUnderUsError: a file changes while it is read; other files may already be removed.
     :raises BrokerError: the running broker can't be asked.
     """
     words = words or {}
@@ -306,7 +315,7 @@ def _end(
     words: Mapping[str, str],
     notices: Sequence[str],
 ) -> TaskResult:
-    """Remove the files that a task has left, as far as they are proven."""
+    """Remove the files that a task has left, if they are proven or a person permits it."""
     started_ns = time.monotonic_ns()
     paths = [one.facts.path for left in task.left for one in left.files]
     check_inside(context.store.broker, paths, context.data_paths)
@@ -321,7 +330,7 @@ def _end(
         if why := _silence(left, proofs) or no_word or _contradiction(left, proofs, reading):
             kept.append(f"{left.what} stays: {why}")
         else:
-            said = f"{left.what} went by a person's word: {left.purpose}, {word} ({unproven})"
+            said = f"{left.what} was deleted by a person's decision: {left.purpose}, {word} ({unproven})"
             going.append((left, said if unproven else ""))
     if going:
         notices = (*notices, *witness_release(context, run, proofs, known))
@@ -348,7 +357,10 @@ def _counting(left: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
 
 
 def _unproven(context: Context, left: LeftOver, proofs: Proofs) -> str:
-    """Return a clause on the files that no lake has; "" where a lake has each, even with other bytes."""
+    """Return a clause on the files that no lake has.
+
+    "": a lake has each file, if perhaps with other bytes.
+    """
     lacking = [Path(one.facts.path).name for one, _ in _counting(left) if not any(_proven(one, proofs))]
     if not lacking:
         return ""
@@ -357,9 +369,9 @@ def _unproven(context: Context, left: LeftOver, proofs: Proofs) -> str:
 
 
 def _silence(left: LeftOver, proofs: Proofs) -> str:
-    """Return why a lake may have what none proves: it doesn't answer, or its receipt isn't sound.
+    """Return why lakes may have a file that none proves: a lake doesn't answer, or a receipt isn't sound.
 
-    No word of a person is for that.
+    No person's decision permits such a removal.
     """
     for one, segment in _counting(left):
         if any(_proven(one, proofs)):
@@ -376,11 +388,14 @@ def _silence(left: LeftOver, proofs: Proofs) -> str:
 
 
 def _contradiction(left: LeftOver, proofs: Proofs, reading: Reading) -> str:
-    """Return the file whose bytes differ from the lakes'; no person's decision permits removing it."""
+    """Return a clause on a file whose bytes differ from the lakes' copy.
+
+    No person's decision permits its removal.
+    """
     for one, _ in _counting(left):
         proven = set(_proven(one, proofs))
         if proven and (settle(one.facts.path) != one.facts or digest(one.facts.path, reading) not in proven):
-            return f"{Path(one.facts.path).name} isn't what a lake has of it"
+            return f"{Path(one.facts.path).name} differs from a lake's copy"
     return ""
 
 
@@ -399,7 +414,7 @@ def _proven(one: LeftFile, proofs: Proofs) -> Iterator[str]:
 
 
 def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str, lease: Lease) -> None:
-    """Have files go together: intent, the deed, result."""
+    """Remove the files of one unfinished task together: intent, removal, result."""
     said = {
         "task": task,
         "files": [one.facts.path for one in left.files],
@@ -408,7 +423,7 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
         "unproven": unproven,
     }
     context.journal.record(run, Step.BROKER_TASK, Phase.INTENT, [(left.what, said)], lease=lease)
-    with package_errors(context.store.broker, "remove what it left", MAY_BE_DONE):
+    with package_errors(context.store.broker, "remove its unfinished files", MAY_BE_DONE):
         tasks = context.broker.tasks or BackgroundTasks()
         tasks.delete_left_over(left, lambda: context.journal.renew(lease))
     context.journal.record(
@@ -419,9 +434,11 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
 def _removed(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the removals of this run of a task, each as it was intended, also those from before a kill.
+    """Return the removals of one task by this run, as they were intended.
 
-    :return: the files that this run removed; of others that are gone the remover is unknown.
+    Those from before a kill are included.
+
+    :return: removals by this run, and removals whose remover is unknown.
     """
     events = context.journal.events(run, Step.BROKER_TASK)
     ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}

@@ -1,7 +1,7 @@
 """Care for a store between its cleanups: renewal of its hold, a sample, and the measurement of lags.
 
-That is the broker with its own work, its consumer groups, and the lake. What is lost is told. What
-pages show of a store and can't see themselves is recorded: rules, ranges, the shield.
+Lags are measured for the broker's own work, for its consumer groups, and for the lake. Lost ranges are
+reported. Facts that pages show but can't read themselves are recorded: rules, ranges, the shield.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from storage_engine.shield.index import look_at_shield, shield_path
 
 
 def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> CourseStart | None:
-    """Record the rules in effect where they changed, and return what a simulation starts from.
+    """Record the rules in effect if they changed, and return the state from which a simulation starts.
 
-    :return: None: that isn't known, or the broker can't be simulated.
-    :raises StorageEngineError: the rules can't be told, or not be recorded.
+    :return: None: the state is unknown, or the broker can't be simulated.
+    :raises StorageEngineError: the rules can't be read or recorded.
     :raises OSError: a file can't be read.
     """
     start = course_of(context.broker).start(snapshot)
@@ -59,9 +59,9 @@ def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> Cour
 def rules_of(
     context: Context, snapshot: StoreSnapshot, time_zone: str | None, now_ms: int
 ) -> Mapping[str, Any]:
-    """Return settings, levels and windows. Of the settings only those that a simulation can change.
+    """Return settings, levels and windows. Only settings that a simulation can change are included.
 
-    :param time_zone: IANA name, in which windows are meant; None: not known, and so are they.
+    :param time_zone: IANA name of the windows' time zone; None: unknown, so the windows are unknown, too.
     """
     kind = context.store.broker
     rules = find_broker(kind).rules
@@ -84,11 +84,11 @@ def rules_of(
 
 
 def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[str, Any]:
-    """Record the rules, and return what else is to be kept with the findings of this look.
+    """Record the rules, and return the other facts that pages show with this look's findings.
 
-    What can't be told is None, and ``page_errors`` says why: nothing that only pages show ends a look.
+    An unknown fact is None, and ``page_errors`` says why. A failure here never ends the look.
 
-    :param measured: the lakes' proofs; None: they were not asked, or none could be.
+    :param measured: the lakes' proofs; None: the lakes were not asked, or none could be.
     """
     errors: list[str] = []
     snapshot = _told(
@@ -123,8 +123,10 @@ def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
 
 
 def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None) -> Mapping[str, Any]:
-    """Return how many bytes a cleanup asked for by a person would delete now, and of how many no lake has a
-    copy; None: that isn't known."""
+    """Return the bytes that a cleanup would delete now if a person asked, and how many of them no lake has.
+
+    None: unknown.
+    """
     due = due_now(context.broker, snapshot, clock_ms())
     unproven = None if measured is None else [one for one in due if one.id not in measured.archived]
     return {
@@ -134,10 +136,9 @@ def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 
 
 def _lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRange] | None:
-    """Return offsets that are in no place and whose loss no person has accepted; None: unknown.
+    """Return the lost ranges whose loss no person has accepted. None: unknown.
 
-    :param unasked: why a lake can't be asked, also where no known fact about the store depends on it: ranges
-        on disk and due are told as that.
+    :param unasked: why a lake can't be asked. It counts even if every known range is on disk or due.
     """
     lost = [one for one in ranges or () if one.where is Place.LOST and one.is_missing]
     is_unknown = ranges is None or unasked or any(one.where is Place.UNKNOWN for one in ranges)
@@ -150,7 +151,7 @@ def _lost_text(lost: Sequence[OffsetRange]) -> str:
 
 
 def _shield(context: Context) -> Mapping[str, Any]:
-    """Return the segments that the shield keeps; empty for a store without a shield."""
+    """Return the numbers of segments and bytes in the shield; zeros for a store without a shield."""
     shield = look_at_shield(context.store.real_root)
     return {
         "mode": context.store.policy.shield.value,
@@ -166,10 +167,10 @@ def _shield(context: Context) -> Mapping[str, Any]:
 class MonitorResult:
     """Result of a look of the monitor.
 
-    :param hold: after it was renewed; None where no broker runs, or the hold was refused.
-    :param alarms: all that a person should know at once.
-    :param lag_error: why it isn't known how far consumer groups are behind; "" where it is.
-    :param archive_lag: sealed segments that no lake has; None where nothing is archived, or that isn't known.
+    :param hold: status of the hold after its renewal; None: no broker runs, or the hold was refused.
+    :param alarms: everything that a person should know at once.
+    :param lag_error: why the lag of consumer groups is unknown; "": it is known.
+    :param archive_lag: lag of the archive; None: nothing is archived, or the lag is unknown.
     """
 
     hold: HoldStatus | None
@@ -180,9 +181,9 @@ class MonitorResult:
 
 
 def monitor(store: AnyStore, run_key: str) -> MonitorResult:
-    """Look for drift of the hold and renew it, take a sample, and measure how far the broker is behind.
+    """Look for drift of the hold, renew the hold, take a sample, and measure how far the broker is behind.
 
-    What is found is kept in the journal for who looks later.
+    The findings are kept in the journal.
 
     :raises BrokerError: the running broker can't be asked.
     """
@@ -230,7 +231,10 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
 
 
 def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus | None) -> tuple[str, ...]:
-    """Name plans that wait for approval above the level of force, and when the broker deletes by itself."""
+    """Return alarms on plans that wait for approval while the level of force is exceeded.
+
+    Each says when the broker deletes by itself.
+    """
     now_ms = sensed.sensed_at_ms
     asked = open_questions(context.journal, context.record.store_id, now_ms)
     at_ms = None if status is None else status.deletes_from_ms or status.ends_at_ms
@@ -246,7 +250,10 @@ def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus |
 
 
 def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:
-    """Renew a hold whatever can't be told of the store, which ends otherwise, and note what is found."""
+    """Renew a hold although the store can't be read: otherwise it would end.
+
+    Add the findings to the error as notes.
+    """
     with suppress(StorageEngineError):
         status = hold(store, run_key=run_key).status
         for said in (*map(drift_text, status.disturbances), *due_alarms(status, clock_ms())):
@@ -256,10 +263,10 @@ def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:
 def _hold_due(
     context: Context, run_key: str, measured: MeasuredLag | None
 ) -> tuple[HoldStatus | None, tuple[str, ...]]:
-    """Hold segments that a broker left to its own rules would delete soon; return alarms: segments that can't
-    be held, and segments already deleted.
+    """Hold segments that a broker would soon delete by its own rules.
 
-    :return: None in place of the status where it isn't known.
+    :return: the hold's status, and alarms: segments that can't be held, and segments that are already
+        deleted. The status None: unknown.
     """
     try:
         result = hold(context, run_key=run_key, measured=measured)
@@ -276,9 +283,9 @@ def _hold_due(
 
 
 def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | None, tuple[str, ...]]:
-    """Measure how far the lakes are behind, and return what of it a person should know at once.
+    """Measure the archive lag, and return it with its alarms.
 
-    It becomes part of the sample that was taken then: a chart of months has one for each look, not two.
+    The lag is added to the sample of this look: so a chart has one sample for each look, not two.
     """
     policy = context.store.policy
     if policy.archive is ArchiveMode.OFF:
@@ -292,7 +299,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
 
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
-    """Name segments that a broker without cleanup or hold is about to delete without a proof."""
+    """Return alarms on segments that a broker without cleanup or hold is about to delete unproven."""
     if measured is None or (context.store.cleans_up and context.broker.limit is None):
         return ()
     try:
@@ -330,7 +337,7 @@ def _save(
 
 
 def _findings(context: Context) -> tuple[Finding, ...]:
-    """Return doctor's findings on the store, the most urgent first; a finding says why one can't be made."""
+    """Return doctor's findings on the store, the most urgent first. A failure to look becomes a finding."""
     try:
         return findings_of(context.store, context.broker, context.journal, context.record, clock_ms())
     except Exception as error:
@@ -341,7 +348,7 @@ def _findings(context: Context) -> tuple[Finding, ...]:
 
 
 def _shield_alarms(context: Context) -> tuple[str, ...]:
-    """Tend the shield, where no watch does, and say what it keeps that is gone from the log."""
+    """Tend the shield if no watch does, and return alarms on its segments that are gone from the log."""
     store = context.store
     if store.policy.shield is not ShieldMode.ON and not shield_path(store.real_root).exists():
         return ()

@@ -1,7 +1,7 @@
-"""Tell people of alarms by the means that they named: once when one begins, and once when it has ended.
+"""Sends alarms by the means that people named: once when an alarm begins, and once when it has ended.
 
-What each means was told is kept in the journal. What could not be told is tried again at the next look. No
-means that fails or hangs ends anything: it is a notice.
+The journal keeps which alarms each means was told. An alarm that could not be sent is sent again at the next
+look. If a means fails or hangs, that is a notice, and ends nothing.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from storage_engine.retention.proof.verification_memory import KeptRows
 from storage_engine.retention.store.managed_store import ManagedStore
 
 MOST_SECONDS: Final = 30.0
-"""Seconds that one receiver may take for all alarms of one look."""
+"""Seconds that one receiver may take for all alarms of a look."""
 _KILLED_SECONDS: Final = 1.0
 _MOST_ALARMS: Final = 20
-"""Told of one look; further ones wait for the next."""
+"""Greatest number of alarms that are sent in one look; others wait for the next."""
 _VERSION: Final = 1
 _TOLD = KeptRows("storage_engine_told_alarms", "told")
 _NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: [\d-]*\d\S*)*(?: \w+)?")
-"""A number with its unit, or a time, which is another one at each look; not the digits of a name."""
+"""A number with its unit, or a time: it changes between looks. Digits inside a name don't match."""
 
 
 class AlarmState(StrEnum):
-    """State of an alarm."""
+    """The state of an alarm."""
 
     BEGAN = "began"
     HAPPENED = "happened"
-    """Something that doesn't last, such as what a watch has mended."""
+    """An event that doesn't last, such as a mend by a watch."""
     ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something that a person should know at once, until it ends.
+    """A state that a person should know at once, until it ends.
 
-    :param since_ms: when a look found it first.
+    :param since_ms: when a look first found it.
     """
 
     what: str
@@ -68,11 +68,11 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One alarm as it is told.
+    """One alarm as it is sent.
 
     :param store: the store's name for people.
     :param advice: the remedy.
-    :param link: where to read on; "": nowhere.
+    :param link: address with more information; "": there is none.
     """
 
     store: str
@@ -82,7 +82,7 @@ class Notification:
     link: str
 
     def to_dict(self) -> dict[str, str]:
-        """Return plain values for JSON and for templates; ``text`` says all, and is what chats show."""
+        """Return plain values for JSON and templates. The value ``text`` is complete: chats show it."""
         since = datetime.fromtimestamp(self.alarm.since_ms / 1000, UTC).isoformat(timespec="seconds")
         when = f"{self.state.value}, since {since}" if self.state is AlarmState.ENDED else f"since {since}"
         ended = "ended: " if self.state is AlarmState.ENDED else ""
@@ -96,8 +96,8 @@ class Notification:
 class Means(Protocol):
     """A means by which a person is told of alarms.
 
-    :param key: tells it from others, in all processes.
-    :param name: its name in notices; has no secret in it.
+    :param key: distinguishes this means from others, in all processes.
+    :param name: its name in notices, without secrets.
     """
 
     @property
@@ -107,14 +107,14 @@ class Means(Protocol):
     def name(self) -> str: ...
 
     def send(self, told: Notification, seconds: float) -> None:
-        """Tell it, within about this time; raises whatever it fails with."""
+        """Send a notification within about this time. It raises any error."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandMeans:
-    """A program that reads one notification as JSON from its standard input. No shell is between.
+    """A program that reads one notification as JSON from its standard input. It runs without a shell.
 
-    :param words: of its command line.
+    :param words: words of its command line.
     """
 
     words: tuple[str, ...]
@@ -130,8 +130,8 @@ class CommandMeans:
     def send(self, told: Notification, seconds: float) -> None:
         """Run the command, with a notification as JSON on its standard input, within so many seconds.
 
-        :raises StorageEngineError: it ended with another code than 0, or not in time; it is killed then.
-        :raises OSError: it can't be started.
+        ::raises StorageEngineError: its exit code wasn't 0, or it didn't end in time and was killed.
+        :raises OSError: the command can't be started.
         """
         process = subprocess.Popen(
             self.words,
@@ -176,7 +176,7 @@ class WebhookMeans:
     def send(self, told: Notification, seconds: float) -> None:
         """Post a notification as JSON to the URL, within so many seconds.
 
-        :raises StorageEngineError: it answered with a failure, or not in time.
+        :raises StorageEngineError: the URL answered with a failure, or not in time.
         """
         import requests
 
@@ -196,9 +196,9 @@ class WebhookMeans:
 
 
 def means_of(text: str) -> Means:
-    """Return the means that a word of a command line stands for: a URL, or a command.
+    """Return the means that a word on a command line names: a URL or a command.
 
-    :raises BadInputError: it is neither.
+    :raises BadInputError: the word is neither a URL nor a command.
     """
     if text.startswith(("http://", "https://")):
         try:
@@ -219,11 +219,11 @@ def means_of(text: str) -> Means:
 
 
 def within(seconds: float, work: Callable[[], Any]) -> Any:
-    """Do something that may hang, and return what it returns.
+    """Call a function that may hang, and return its result.
 
-    :param seconds: how long to wait for it.
-    :raises StorageEngineError: it takes longer. It goes on in a thread of its own, which ends with the
-        process.
+    :param seconds: longest time to wait.
+    :raises StorageEngineError: the function takes longer. It continues in a thread of its own, which ends
+        with the process.
     """
     done = Future[Any]()
 
@@ -241,12 +241,12 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Subject of alarms.
+    """The subject of alarms: a store, seen by one observer.
 
     :param store: the store's name for people.
-    :param place: tells the store from others in its journal.
-    :param journal_url: of the journal that keeps the sent alarms; "": none is known.
-    :param source: who looks: alarms of one look say nothing of another's.
+    :param place: distinguishes the store from others in its journal.
+    :param journal_url: URL of the journal that keeps the sent alarms; "": unknown.
+    :param source: name of the observer: alarms of one observer say nothing about those of another.
     """
 
     store: str
@@ -258,13 +258,16 @@ class Subject:
 
     @classmethod
     def of(cls, store: ManagedStore, source: str, *, advice: str = "", link: str = "") -> Subject:
-        """Return the subject of a store's alarms from one source."""
+        """Return the subject of a store's alarms from one observer."""
         return cls(
             store.name, f"{store.host or ''} {store.real_root}", store.journal_url, source, advice, link
         )
 
     def key(self, means: Means) -> str:
-        """Return the journal's key of a receiver: its URL or command can't be read from it."""
+        """Return the journal's key of a receiver.
+
+        The receiver's URL or command can't be read from the key.
+        """
         parts = json.dumps([self.store, self.place, self.source, means.key])
         return hashlib.sha256(parts.encode()).hexdigest()[:36]
 
@@ -279,12 +282,13 @@ def tell(
     now_ms: int | None = None,
     seconds: float = MOST_SECONDS,
 ) -> tuple[str, ...]:
-    """Tell each means what began and ended since it was told last. Never raises.
+    """Tell each means which alarms began and which ended since it was last told. Never raises.
 
-    :param alarms: all that stand now.
-    :param happened: events that don't last. Each is told once; where that fails, with the next call in this
-        process.
-    :param has_failed: who looked has failed with these alarms: whether others have ended is unknown.
+    :param alarms: all present alarms.
+    :param happened: events that don't last. Each is sent once. If that fails, the next call in this process
+        tries again.
+    :param has_failed: the look itself failed with these alarms, so it is unknown whether other alarms have
+        ended.
     :return: alarms that could not be sent, as notices.
     """
     notices: list[str] = []
@@ -352,7 +356,10 @@ def _tell(
 
 
 def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
-    """Return alarms that began, and alarms that ended. One whose numbers alone changed still stands."""
+    """Return the alarms that began, and those that ended.
+
+    An alarm of which only numbers changed is the same one.
+    """
     before: dict[str, list[Alarm]] = defaultdict(list)
     new = dict.fromkeys(alarms)
     for one in known:
@@ -377,15 +384,14 @@ def _without_numbers(what: str) -> str:
 
 
 _kept_here: dict[str, tuple[Alarm, ...]] = {}
-"""Alarms that this process sent while the journal could not keep them."""
+"""Alarms that this process sent while the journal could not keep them, by the journal's key of the receiver.
+"""
 _untold_here: dict[str, tuple[Alarm, ...]] = {}
-"""Alarms that could not be sent."""
+"""Events that this process could not send, by the journal's key of the receiver."""
 
 
 def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
-    """Read the alarms that a receiver was told and that stand, and why they are unknown; "" where they are
-    known.
-    """
+    """Return the present alarms that a receiver was told, and why they are unknown. "": they are known."""
     key, url = subject.key(means), subject.journal_url
     if key in _kept_here or not url or missing_sqlite_file(url):
         return _kept_here.get(key, ()), ""
@@ -400,7 +406,7 @@ def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
 
 
 def _write(subject: Subject, means: Means, told: Sequence[Alarm]) -> str:
-    """Keep the alarms that a receiver was told and that stand; return why that failed, "" where it didn't."""
+    """Keep the present alarms that a receiver was told. Return why that failed; "": it succeeded."""
     key, url = subject.key(means), subject.journal_url
     _kept_here[key] = tuple(told)
     if not url or missing_sqlite_file(url):
@@ -418,10 +424,10 @@ _AGAIN_SECONDS: Final = 60.0
 
 
 class Teller(threading.Thread):
-    """Sends the alarms of watches, in a thread of its own, so that no mend waits for a slow receiver.
+    """Sends the alarms of watches in a thread of its own: so a slow receiver delays no mend.
 
-    :param say: told the notices, each once until another one comes.
-    :param advice: remedies, by store.
+    :param say: called with each notice, once until another notice comes.
+    :param advice: returns the remedy for a store.
     """
 
     def __init__(
@@ -436,9 +442,9 @@ class Teller(threading.Thread):
         self._said: tuple[str, ...] = ()
 
     def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
-        """Have it told soon which alarms stand, and what happened; never waits.
+        """Add a store's present alarms and events, which the thread sends soon. Never waits.
 
-        :param alarms: None: another process tells the standing ones.
+        :param alarms: None: another process sends the present alarms.
         """
         with self._changing:
             if alarms is None:
@@ -452,7 +458,7 @@ class Teller(threading.Thread):
                 self._changed.set()
 
     def end(self, seconds: float) -> None:
-        """Have it end once all is told, or after so long."""
+        """End the thread after it has sent everything, or leave it after this time."""
         self._ends = True
         self._changed.set()
         self.join(seconds)

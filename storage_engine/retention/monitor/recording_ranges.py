@@ -1,7 +1,7 @@
-"""Tell where the bytes of a store's logs are, from what the monitor has measured already.
+"""The ranges of a store's logs, and where their bytes are, from the monitor's measurements.
 
-What was found in lakes and journal is remembered in a table of the journal. Where that can't be read,
-lakes and journal are read from the beginning.
+Facts from lakes and journal are remembered in a table of the journal. If the table can't be read, lakes and
+journal are read from the beginning.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from storage_engine.retention.store.unnamed_lakes import lakes_unasked
 def ends_of_segments(
     context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 ) -> Mapping[SegmentId, int]:
-    """Return the ends of sealed segments that end before the next one begins.
+    """Return the ends of sealed segments that end before the next segment begins.
 
-    :param measured: lakes' proofs: proven segments aren't read; None: it isn't known.
-    :raises StorageEngineError: the broker's package can't tell.
+    :param measured: the lakes' proofs: proven segments aren't read. None: the proofs are unknown.
+    :raises StorageEngineError: the broker's package can't find them.
     :raises OSError: a file can't be read.
     """
     proven: dict[SegmentId, int] = {}
@@ -78,9 +78,9 @@ def ends_of_segments(
 def hole_spans(
     context: Context, snapshot: StoreSnapshot, ends: Mapping[SegmentId, int], present: Mapping[str, str]
 ) -> Iterator[ReleasedSpan]:
-    """Yield holes between segments; losses that a person has accepted are excused.
+    """Yield the holes between segments. Losses that a person has accepted are excused.
 
-    :param ends: of :func:`ends_of_segments`.
+    :param ends: the result of :func:`ends_of_segments`.
     :param present: identities of the logs, by name.
     """
     accepted = accepted_losses(context.journal, context.record) if ends else ()
@@ -104,12 +104,13 @@ def hole_spans(
 def look_for_ranges(
     context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 ) -> tuple[tuple[OffsetRange, ...], str]:
-    """Return where each byte is, between the first that is known of and the end of each log, and why a lake
-    can't be asked; "" where all could be.
+    """Return where each byte is, from the first known offset to the end of each log, and why a lake can't be
+    asked.
 
-    Of lakes and journal only that is read which came since the last look, where nothing contradicts it.
+    The reason is "" if all lakes could be asked. Only what is new in lakes and journal since the last look is
+    read, unless a fact contradicts the memory.
 
-    :param measured: None: the lakes were not asked, or none could be.
+    :param measured: the lakes' proofs; None: the lakes were not asked, or none could be.
     :raises StorageEngineError: the store, its shield or the journal can't be read.
     :raises OSError: a file can't be read.
     """
@@ -145,7 +146,7 @@ def look_for_ranges(
 
 
 def _ending_at(decision: Decision, end: int | None) -> Decision:
-    """Return a decision on a segment that ends where it says itself."""
+    """Return a decision whose segment ends at the given offset; None: the decision as it is."""
     return decision if end is None else replace(decision, segment=replace(decision.segment, end=end))
 
 
@@ -154,7 +155,7 @@ def _of_replicas(
 ) -> tuple[ArchivedSpan, ...]:
     """Return the ranges missing here that other replicas have archived.
 
-    :raises LakeUnavailableError: a lake can't be read any more.
+    :raises LakeUnavailableError: a lake can no longer be read.
     """
     lost = [one for one in ranges if one.where is Place.LOST or one.is_missing]
     if not lost or context.broker.replicas is None:
@@ -218,10 +219,10 @@ def _archived(
     asked: Sequence[tuple[LakeProofs, str, History]],
     known: RangeMemory,
 ) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
-    """Return the lakes' ranges: those known from the last look, and the receipts added since.
+    """Return the lakes' ranges: those known from the last look, and those of receipts that were added since.
 
-    :param asked: lakes with their ids and verification's memory of them.
-    :raises LakeUnavailableError: one can't be read any more.
+    :param asked: lakes' proofs, each with the lake's id and the remembered checks.
+    :raises LakeUnavailableError: a lake can no longer be read.
     """
     if not asked:
         return (), known

@@ -1,10 +1,12 @@
-"""Watch held stores where their disks are: what a hold rests on is mended within a look.
+"""Watches of held stores on the hosts of their disks.
 
-A thread a store, so that a disk that hangs keeps nobody else waiting; none of them waits for a broker or for
-the journal, and none ends unsaid. What was mended is recorded once the journal can be reached.
+If a change endangers a hold, it is mended within one look.
 
-A shield is tended at each look: what was deleted is followed at once by links of the next segments. Asking
-the broker, and archiving, happen in threads of their own, so that a fence is mended meanwhile.
+Each store has a thread of its own, so a hanging disk delays no other store. No thread waits for a broker or
+for the journal, and none ends without a notice. Mends are recorded when the journal can be reached.
+
+A shield is tended at each look: if a segment was deleted, the next segments are linked at once. Further
+threads ask the broker and archive segments, so that a fence is mended meanwhile.
 """
 
 from __future__ import annotations
@@ -44,13 +46,14 @@ if TYPE_CHECKING:
 
 
 def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: float = inf) -> int:
-    """Read the links whose bytes nobody has read as they are now, and remember their digests.
+    """Read the links whose present bytes nobody has read, and remember their digests.
 
-    What was only touched is told from what was written to by that. It is gentle to a broker on the same disk.
+    The digests distinguish a touched segment from one that was written to. Reading is slow, for the sake of a
+    broker on the same disk.
 
-    :param is_urgent: asked now and then; the rest waits for the next call then.
-    :param seconds: after so long no further one is begun.
-    :return: how many were read.
+    :param is_urgent: asked now and then. If it returns true, the other links wait for the next call.
+    :param seconds: after this time no further link is begun.
+    :return: number of links that were read.
     :raises ShieldError: the shield can't be read or written.
     """
     from storage_engine.lake.storage.pace import pace_at
@@ -78,21 +81,21 @@ def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: floa
 
 
 class _UrgentError(Exception):
-    """Something else has to be done first."""
+    """Other work has to be done first."""
 
 
 TEND_SECONDS: Final = 30.0
-"""Seconds from one whole look at log, lake and shield to the next, unless something is gone."""
+"""Seconds between two full looks at log, lake and shield, unless a segment is gone."""
 FORCE_SECONDS: Final = 5.0
-"""Seconds from one question to the broker to the next, likewise."""
+"""Seconds between two questions to the broker, unless a segment is gone."""
 _AFTER_ERROR_SECONDS: Final = 30.0
 _END_SECONDS: Final = 2.0
 
 
 class _Duty:
-    """Work that takes a while, in a thread of its own, one at a time; the process may end meanwhile.
+    """Long work in a thread of its own, one at a time. The process may end meanwhile.
 
-    :param failed: called with the reason, if it fails.
+    :param failed: called with the reason if the work fails.
     """
 
     def __init__(
@@ -106,9 +109,9 @@ class _Duty:
         self._thread: threading.Thread | None = None
 
     def start_if_due(self, *, urgent: bool) -> bool:
-        """Begin it where it isn't on its way and its time has come, or at once where it is urgent.
+        """Begin the work if it isn't running, and is due or urgent.
 
-        :return: whether it was begun.
+        :return: whether the work was begun.
         """
         if self._thread is not None and self._thread.is_alive():
             return False
@@ -120,7 +123,7 @@ class _Duty:
         return True
 
     def join(self, seconds: float) -> None:
-        """Wait for so long until it isn't on its way."""
+        """Wait until the work has ended, but no longer than this."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -159,22 +162,22 @@ class ShieldWatch:
         self._gone: set[str] = set()
         self._has_failed = False
         self.tended_at_ms = 0
-        """When log, lake and shield were last looked at as a whole; 0: they weren't yet."""
+        """When log, lake and shield were last fully looked at, in milliseconds since the epoch; 0: never."""
 
     @property
     def is_tended(self) -> bool:
-        """Return whether this watch tends the shield, by its last try.
+        """Return whether this watch tends the shield and its last try succeeded.
 
-        :raises OSError: nobody can look whether there is one.
+        :raises OSError: it can't be found out whether there is a shield.
         """
         return self.is_wanted and not self._has_failed
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether this watch tends the shield: it knows the broker, and there is a shield or may be
-        one.
+        """Return whether this watch should tend the shield: it knows the broker, and a shield exists or is
+        allowed.
 
-        :raises OSError: nobody can look whether there is one.
+        :raises OSError: it can't be found out whether there is a shield.
         """
         return self._store.is_live and (self._is_on or shield_path(self._store.real_root).exists())
 
@@ -199,7 +202,10 @@ class ShieldWatch:
         return tuple(self._found.popleft() for _ in range(len(self._found)))
 
     def end(self) -> None:
-        """Tend it no more. Nobody acts on what is deleted then, so links go whose bytes the log has."""
+        """Stop tending the shield.
+
+        Nobody follows deletions from now on, so links are removed if the log has their bytes.
+        """
         if self._ends.is_set() or not self.is_wanted:
             return
         self._ends.set()
@@ -210,7 +216,7 @@ class ShieldWatch:
                 drop_links(root, [seen.link.name for seen in look_at_shield(root).links], in_log=True)
 
     def _notice_gone(self) -> None:
-        """Link the next segments in the place of those that are gone from the log."""
+        """Link the next segments if linked ones are gone from the log."""
         result = self._result
         if result is None:
             return
@@ -258,7 +264,7 @@ class ShieldWatch:
         self._say_once(Text("the shield can't be tended: ", why))
 
     def _cannot_ask(self, why: str) -> None:
-        self._say_once(Text("whether the broker deletes by force can't be asked, or ended: ", why))
+        self._say_once(Text("the broker's deletion by force can't be read or switched off: ", why))
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
@@ -267,15 +273,16 @@ class ShieldWatch:
 
 
 RETRY_SECONDS: Final = 60.0
-"""Seconds until inotify is tried again after it couldn't be had."""
+"""Seconds until inotify is tried again after a failure."""
 _MOST_EVENTS: Final = 1000
-"""Events of one wake: later ones belong to the next."""
+"""Greatest number of events that are read after one wake-up; later ones are read after the next."""
 
 
 class FileChanges:
-    """Tells changes of files. For use by one thread, but for :meth:`wake`.
+    """Reports changes of files. It is for one thread; only :meth:`wake` may be called by others.
 
-    :param say: told why changes aren't seen; again only once they were seen in between.
+    :param say: called with the reason why changes aren't seen. It is called again only if changes were seen
+        in between.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -289,7 +296,10 @@ class FileChanges:
         self._waker.setblocking(False)
 
     def follow(self, directories: Iterable[Path]) -> None:
-        """See changes in these directories from now on. One that isn't there is left to the next call."""
+        """Watch these directories for changes from now on.
+
+        A missing directory is tried again at the next call.
+        """
         for directory in directories:
             try:
                 self._follow(directory)
@@ -299,7 +309,7 @@ class FileChanges:
                 self._fail(error)
 
     def wait(self, seconds: float) -> None:
-        """Wait until something has changed or somebody calls, but no longer than this."""
+        """Wait until a file has changed or :meth:`wake` is called, but no longer than this."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         if self._inotify is not None:
@@ -315,7 +325,7 @@ class FileChanges:
             self._fail(error)
 
     def wake(self) -> None:
-        """End the wait of its thread, now or as soon as it begins."""
+        """End the wait of the other thread, now or as soon as it begins."""
         # Full of calls that nobody has heard yet, or closed.
         with suppress(OSError):
             self._waker.send(b".")
@@ -355,8 +365,8 @@ class FileChanges:
         if not self._is_said:
             self._is_said = True
             self._say(
-                f"changes aren't seen at once (inotify: {error}): the files are looked at twice a second all "
-                "the same"
+                f"changes aren't seen at once (inotify: {error}): the files are still looked at twice a "
+                "second"
             )
 
     def _forget(self) -> None:
@@ -367,14 +377,17 @@ class FileChanges:
 
 
 MOST: Final = 1000
-"""Kept while the journal can't be reached; of more, the first and the newest are."""
+"""Greatest number of mends that are kept while the journal can't be reached.
+
+Of more, the oldest and the newest are kept.
+"""
 _AGAIN_SECONDS: Final = 10.0
 
 
 class Recorder(threading.Thread):
     """Writes to the journals of all stores that a process watches.
 
-    :param say: told once when a journal can't be reached.
+    :param say: called once when a journal can't be reached.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -386,7 +399,7 @@ class Recorder(threading.Thread):
         self._ends = False
 
     def add(self, store: ManagedStore, found: Sequence[Drift]) -> None:
-        """Have this recorded as soon as can be; never waits."""
+        """Add mends to record as soon as possible. Never waits."""
         if not found:
             return
         with self._changed:
@@ -396,7 +409,7 @@ class Recorder(threading.Thread):
             self._changed.notify()
 
     def end(self, seconds: float) -> None:
-        """Have it end once all is recorded, or after so long."""
+        """End the thread after it has recorded everything, or leave it after this time."""
         with self._changed:
             self._ends = True
             self._changed.notify()
@@ -436,7 +449,7 @@ class Recorder(threading.Thread):
 
 
 def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
-    """Record a watch's mends; a store that no journal knows has no place to record them.
+    """Record a watch's mends. Nothing is recorded for a store that no journal knows.
 
     :raises StorageEngineError: the journal can't be reached.
     """
@@ -449,14 +462,20 @@ def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
 
 
 Alarmed = Callable[[ManagedStore, Sequence[str] | None, Sequence[str]], None]
-"""Called with a store's faults and the mends; None: another process looks, and reports them."""
+"""Called with a store's present faults and its mends.
+
+The faults None: another process looks and reports them.
+"""
 LOOK_SECONDS: Final = 0.5
-"""Each look is some calls of stat: enough where a file system tells nobody of its changes."""
+"""Seconds between two looks.
+
+Each look is a few calls of stat: that suffices where a file system reports no changes.
+"""
 _STAND_BY_SECONDS: Final = 2.0
 
 
 def _fence_watch(store: ManagedStore) -> FenceWatch:
-    """:raises BadInputError: no hold of the store's broker rests on anything that can be watched."""
+    """:raises BadInputError: holds of this kind of broker have nothing that can be watched."""
     if (fence := fence_watch(store)) is None:
         title = find_broker(store.broker).words.title
         raise BadInputError(
@@ -467,10 +486,11 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
 
 
 class StoreWatch(threading.Thread):
-    """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
+    """Looks at one store twice a second, and at once when a file of its log has changed or the thread is
+    woken.
 
-    :param say: called with mends, and with obstacles to the watch's work.
-    :param alarmed: likewise, at each look.
+    :param say: called with mends, and with hindrances to the watch's work.
+    :param alarmed: called at each look, with the store's faults and mends.
     """
 
     def __init__(
@@ -490,7 +510,7 @@ class StoreWatch(threading.Thread):
         self._ends = False
 
     def end(self) -> None:
-        """Have it end after the look that it is at."""
+        """End the thread after its present look."""
         self._ends = True
         self._changes.wake()
 
@@ -509,7 +529,7 @@ class StoreWatch(threading.Thread):
             self._changes.close()
 
     def _watch(self) -> None:
-        """Look until the end, or an error; return when another process watches the store."""
+        """Look until the end or an error. Return when another process watches the store."""
         root = Path(self._store.root)
         # The mount point of a disk that isn't mounted is empty, as no store is.
         if not (root.is_dir() and any(root.iterdir())):
@@ -536,7 +556,7 @@ class StoreWatch(threading.Thread):
                 self._shield.end()
 
     def _stand_by(self) -> None:
-        """Mend the fence where the process that is to do so hangs: two that mend do no harm."""
+        """Mend the fence while the process that should do it hangs. Two mending processes do no harm."""
         before, self._silent = self._silent, self._fence.silent()
         # One that has just begun is silent for a moment, too.
         if not self._silent or self._silent != before:
@@ -550,15 +570,15 @@ class StoreWatch(threading.Thread):
         self._alarm(said, *problems)
 
     def _beat(self, own: Beating) -> tuple[Drift, ...]:
-        """Show that the watch is alive, and when it looked; one that can't goes on mending."""
+        """Show that the watch is alive, and when it looked. If that fails, the watch goes on mending."""
         shield = self._shield
         own.beat(self._fence.last_look, tends_shield=shield.is_tended, tended_at_ms=shield.tended_at_ms)
         return ()
 
     def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:
-        """Perform a watch's duties at each look; a new duty belongs beside the calls in here.
+        """Perform a watch's duties at each look. Calls of new duties belong in here.
 
-        :return: why it couldn't, which keeps it from none of the others.
+        :return: why a duty failed; the other duties are done all the same.
         """
         try:
             found = duty()
@@ -594,10 +614,11 @@ class StoreWatch(threading.Thread):
 
 
 class HostWatch:
-    """Watches stores of this host, each once.
+    """Watches stores of this host, each store once.
 
-    :param say: called from its threads; what it raises is ignored, since mending goes on unheard.
-    :param alarmed: likewise, with a store's present faults and the mends; it must not wait.
+    :param say: called from its threads. Errors that it raises are ignored: mending goes on even if nobody
+        hears of it.
+    :param alarmed: called from its threads, with a store's present faults and mends. It must not wait.
     """
 
     def __init__(self, say: Callable[[str], None], alarmed: Alarmed | None = None) -> None:
@@ -609,7 +630,10 @@ class HostWatch:
         self._changing = threading.Lock()
 
     def add(self, store: ManagedStore) -> None:
-        """Watch a store until it was removed as often as it was added. Never waits for its disk."""
+        """Watch a store until it was removed as often as it was added.
+
+        This never waits for the store's disk.
+        """
         with self._changing:
             if self._recorder.ident is None:
                 self._recorder.start()
@@ -621,7 +645,7 @@ class HostWatch:
             self._watches[store.root] = (known[0], known[1] + 1)
 
     def remove(self, store: ManagedStore) -> None:
-        """Watch a store no more, once all who added it have removed it. Never waits."""
+        """End the watch of a store when everyone who added it has removed it. Never waits."""
         with self._changing:
             watch, users = self._watches[store.root]
             if users > 1:
@@ -633,13 +657,13 @@ class HostWatch:
 
     @property
     def dead(self) -> tuple[str, ...]:
-        """Return the names of threads that should be working and aren't."""
+        """Return the names of threads that should be running and have died."""
         with self._changing:
             threads = [self._recorder, *(watch for watch, _ in self._watches.values())]
         return tuple(one.name for one in threads if one.ident is not None and not one.is_alive())
 
     def end(self, seconds: float = 5.0) -> None:
-        """End all its threads; one that a disk or a database keeps for longer is left behind."""
+        """End all its threads. A thread that a disk or a database delays for longer is left behind."""
         deadline = time.monotonic() + seconds
         watches = self._now()
         for watch in watches:
@@ -656,7 +680,9 @@ class HostWatch:
 
 
 def _never_raises(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return the same for threads that must not end because a disk is full or a pipe is closed."""
+    """Return the same function without errors, for threads that must not end because a disk is full or a pipe
+    is closed.
+    """
 
     def try_to_say(text: str) -> None:
         with suppress(Exception):

@@ -1,8 +1,7 @@
-"""Look at a store's disks and clock: what triggers a cleanup now, and whether one is due.
+"""A look at a store's disks and clock: what triggers a cleanup now, and whether a cleanup is due.
 
-It is due where a cause holds, and a run would do or say something about it. That is decided as a run
-decides it; no plan is recorded. Beside a running broker, also its progress and drift of the hold are
-looked at.
+It is due if a cause holds and a run would do or report something. This is decided as in a run, but no plan is
+recorded. If a broker runs, its progress and the hold's drift are looked at as well.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 class SenseResult:
     """The causes for a cleanup that hold at one moment, and the state of the disks.
 
-    :param levels: every disk of the log, then the dependents' disk.
-    :param progress: None where no broker runs.
-    :param hold: as it is found, without renewing it; None where no broker runs.
-    :param alarms: drift found on the hold, and how far the broker is behind beyond the policy's limits.
+    :param levels: level of every disk of the log, then of the dependents' disk.
+    :param progress: the broker's progress; None: no broker runs.
+    :param hold: the hold's status, without a renewal; None: no broker runs.
+    :param alarms: drift of the hold, and limits of the policy that the broker's lag exceeds.
     """
 
     store: str
@@ -52,13 +51,13 @@ class SenseResult:
 
 
 def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | None = None) -> SenseResult:
-    """Find the causes that hold now and record a sample of the levels.
+    """Return the causes that hold now, and record a sample of the levels.
 
-    Drift of a hold is in the journal before anything else is looked at.
+    Drift of a hold is recorded in the journal before anything else is looked at.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :raises BrokerError: the running broker can't be asked.
-    :raises BadInputError: the directory isn't its store, or not any more.
+    :raises BadInputError: the directory isn't its store, or no longer is.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -87,7 +86,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
 
 
 def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
-    """Record drift of a hold and return its status; None where no broker runs."""
+    """Record drift of a hold and return its status; None: no broker runs."""
     if not context.broker.is_live:
         return None
     status = hold_of(context.broker).status(now_ms)
@@ -97,10 +96,12 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
 
 _MOMENT_MS = 15 * 60_000
 _MORE_MS = 20 * 60_000
-"""Time by which the next question waits longer for each open one: so they are ten in half a day, not more
-than a DAG has runs."""
+"""Each open question delays the next one by this time.
+
+So there are at most ten in half a day, and no more than a DAG has runs.
+"""
 _REFUSED_MS = 12 * HOUR_MS
-"""So long nobody is asked again about the very same plan."""
+"""Time in which nobody is asked again about the same plan after a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +110,13 @@ class DueResult:
 
     :param sensed: the causes that hold, and the disks' levels.
     :param deletes: number of segments that a run would delete now.
-    :param delete_bytes: their size.
-    :param why: the work that a run would do or report, as sentences; empty: no cleanup is due.
-    :param stays: why nothing would go though a cause holds; "" where something would, or none holds.
+    :param delete_bytes: size of these segments.
+    :param why: sentences on the work that a run would do or report; empty: no cleanup is due.
+    :param stays: why no segment would be deleted though a cause holds; "": some would, or no cause holds.
     :param waiting: keys of runs whose plans wait for a second person.
-    :param is_asked: the very plan that a run would make now waits so, and has a time to be answered; or so
-        many others do that it is too early for the next.
-    :param is_refused: that plan was refused lately.
+    :param is_asked: the plan that a run would make now already waits for an answer, until a set time. Or so
+        many others wait that it is too early for the next question.
+    :param is_refused: a person refused that plan lately.
     """
 
     sensed: SenseResult
@@ -129,15 +130,15 @@ class DueResult:
 
 
 def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
-    """Return whether a run would have anything to do now, and record a sample of the levels.
+    """Return the work that a run would have now, and record a sample of the levels.
 
-    A run that may delete nothing, since the store has crashed or messages are pending, is due: it says so.
-    So is one that empties a quarantine.
+    A run that may delete nothing, because the store has crashed or messages are pending, is due as well: it
+    reports that. A run that empties a quarantine is due, too.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :raises BrokerError: the running broker can't be asked.
-    :raises BadInputError: a store that can't be planned or cleaned up, or whose files can't be set aside
-        though the policy wants it.
+    :raises BadInputError: the store can't be planned or cleaned up, or its files can't be set aside though
+        the policy requires it.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -177,9 +178,12 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
 
 
 def segments_to_archive(store: AnyStore) -> int:
-    """Return how many sealed segments wait to be archived ahead; 0 where the policy archives none ahead.
+    """Return how many sealed segments wait to be archived ahead.
 
-    Where the monitor found none a moment ago, that is taken: what was sealed since is found the next time.
+    0: none, or the policy doesn't archive ahead.
+
+    If the monitor found none a moment ago, that result counts. Segments sealed since then are found the next
+    time.
 
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -193,7 +197,7 @@ def segments_to_archive(store: AnyStore) -> int:
 
 
 def _nothing_lately(context: Context) -> bool:
-    """Return whether archive lag was measured a moment ago, and was 0."""
+    """Return whether the archive lag was measured a moment ago and was 0."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
     lags = reader.read(lambda connection: read_archive_lags(connection, store_id, since_ms, now_ms + 1))
@@ -203,18 +207,20 @@ def _nothing_lately(context: Context) -> bool:
 def _deletes(plan: Plan, size_bytes: int) -> tuple[str, ...]:
     if not plan.to_delete:
         return ()
-    return (f"{count_text(len(plan.to_delete), 'segment')}, {bytes_text(size_bytes)}, would go",)
+    return (f"{count_text(len(plan.to_delete), 'segment')}, {bytes_text(size_bytes)}, would be deleted",)
 
 
 def _blocked(plan: Plan) -> tuple[str, ...]:
     reasons = {decision.reason: decision.detail for decision in plan.decisions}
     blocked = (Reason.STORE_CRASHED, Reason.PENDING_BLOCKED, Reason.REFUSED)
     return tuple(
-        f"nothing may go: {reasons[one]}" for one in blocked if one in reasons and not plan.to_delete
+        f"no segment may be deleted: {reasons[one]}"
+        for one in blocked
+        if one in reasons and not plan.to_delete
     )
 
 
 def _stays(plan: Plan) -> str:
     counts = Counter(decision.reason.value for decision in plan.decisions)
     reasons = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
-    return f"nothing would go: {reasons or 'there are no segments'}"
+    return f"no segment would be deleted: {reasons or 'there are no segments'}"

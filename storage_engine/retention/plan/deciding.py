@@ -1,7 +1,7 @@
-"""Decisions of a store's broker at one moment, with every file read that the cleanup depends on.
+"""Decisions on a store's segments at one moment. Every file that the cleanup depends on is read.
 
-What was written too recently stays, whoever asks for its deletion and however full a disk is. One log's
-broken queues or index hide nothing of another log.
+A segment that was written too recently stays, whoever asks for its deletion and however full a disk is.
+Broken queues or indexes of one log don't affect another log.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _NAMES = {
 
 
 def apply_pending_policy(plan: Plan, pending: Iterable[Pending], policy: PendingPolicy) -> Plan:
-    """Cut each log of a plan before the first segment that holds something pending.
+    """Cut each log of a plan before the first segment with a pending message.
 
-    Only under ``PendingPolicy.BLOCK``; the other policies leave the plan as it is. A kind that is unknown
-    may be in any segment of its log: it keeps all of that log.
+    This is done under ``PendingPolicy.BLOCK``; the other policies leave the plan as it is. If it is unknown
+    where messages of a kind are, any segment of their log may have some: the whole log stays.
     """
     if policy is not PendingPolicy.BLOCK:
         return plan
@@ -66,23 +66,23 @@ def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
-    """Return notices: pending messages that the plan's segments contain, and those that are lost.
+    """Return notices on pending messages in the segments to delete, and on pending messages that are already
+    lost.
 
-    :param plan: as it is after :func:`apply_pending_policy`.
+    :param plan: the plan, already cut by :func:`apply_pending_policy`.
     """
     if policy is PendingPolicy.IGNORE:
         return ()
     going = [
-        f"{pending_text(item)}: what lies in the plan's segments, from {segment.name} on, is not delivered "
-        f"any more{_and(item)}"
+        f"{pending_text(item)}: those in the plan's segments, from {segment.name} on, will not be "
+        f"delivered{_and(item)}"
         for item in pending
         for log in plan.logs
         if item.error == "" and (segment := _first_going(log, item))
     ]
     unknown = [pending_text(item) for item in pending if item.error and plan.to_delete]
     lost = [
-        f"{_counted(item, item.lost)} that the broker still waits for lay in segments that are "
-        f"gone{_and(item)}"
+        f"{_counted(item, item.lost)} that the broker still waits for were in deleted segments{_and(item)}"
         for item in pending
         if item.lost
     ]
@@ -90,7 +90,7 @@ def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolic
 
 
 def pending_text(item: Pending) -> str:
-    """Return how much is pending, from where in the log on, and until when."""
+    """Return how many messages are pending, the first one's offset, and until when."""
     if item.count is None:
         kind = _NAMES[item.kind]
         return f"whether {kind}s are pending is unknown, so any segment may hold one: {item.error}"
@@ -103,7 +103,7 @@ def pending_text(item: Pending) -> str:
 
 
 def _first_going(log: LogPlan, item: Pending) -> Segment | None:
-    """The first segment to be deleted from a log that holds, or may hold, something pending."""
+    """Return the first segment to delete of a log that has, or may have, a pending message."""
     if item.log not in (None, log.log):
         return None
     going = log.to_delete
@@ -123,7 +123,7 @@ def _and(item: Pending) -> str:
 
 
 _NAMED: Final = 3
-"""Number of unreadable files that are named."""
+"""Number of unreadable files that a notice names."""
 Unreadable = dict[str, BadInputError | FileGoneError | OSError]
 """Reasons why a log's dependents are unknown, by the log's name."""
 
@@ -131,10 +131,10 @@ Unreadable = dict[str, BadInputError | FileGoneError | OSError]
 def find_dependents(
     broker: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
 ) -> tuple[tuple[DependentFile, ...], Unreadable]:
-    """Find the files that point only below these offsets, and the logs for which that is unknown.
+    """Find the files that point only below these offsets, and the logs for which they can't be found.
 
-    :param snapshot: of the store as it is.
-    :param min_offsets: by name, where logs are to begin.
+    :param snapshot: snapshot of the present store.
+    :param min_offsets: by the name of a log, where it will begin.
     """
     if not min_offsets:
         return (), {}
@@ -150,12 +150,12 @@ def find_dependents(
 
 
 def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
-    """Name files that were left out when dependents were found last: they stay, since they can't be read."""
+    """Return a notice that names dependents which can't be read: they stay."""
     unread = [] if broker.dependents is None else [*map(str, broker.dependents.unread)]
     if not unread:
         return ()
     more = f", and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
-    return (f"what depends on segments and can't be read stays: {'; '.join(unread[:_NAMED])}{more}",)
+    return (f"dependents that can't be read stay: {'; '.join(unread[:_NAMED])}{more}",)
 
 
 def _unreadable(
@@ -164,7 +164,7 @@ def _unreadable(
     min_offsets: Mapping[str, int],
     error: BadInputError | FileGoneError | OSError,
 ) -> Unreadable:
-    """:param error: the fault of all of them together."""
+    """:param error: the fault that occurred when all logs were read together."""
     if len(min_offsets) == 1:
         return dict.fromkeys(min_offsets, error)
     found: Unreadable = {}
@@ -177,11 +177,11 @@ def _unreadable(
 
 
 def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) -> StoreSnapshot:
-    """The snapshot with other disk levels.
+    """Return the snapshot with other disk levels.
 
-    :param used_percents: whole percent by path; each one of the paths of the store's logs, or of their
-        dependents. Other paths on the same disk keep the level they have.
-    :raises BadInputError: a path that isn't one of the store's, or a level outside 0 to 100.
+    :param used_percents: whole percent by path. Each path is one of the store's logs or of their dependents.
+        Other paths on the same disk keep their level.
+    :raises BadInputError: a path isn't one of the store's, or a level is outside 0 to 100.
     """
     levels = {os.path.normpath(path): percent for path, percent in used_percents.items()}
     disks = snapshot.disks
@@ -219,13 +219,12 @@ def apply_minimum_retention(
 ) -> Plan:
     """Cut each log of a plan before the first segment whose last write is less than ``hours`` ago.
 
-    The last write is that of the broker: a time that a hold has given the file doesn't count. One that
-    anybody else has given it makes it no older than its messages. A write in the future is younger than any
-    age.
+    Only the broker's last write counts, not a time that a hold has set on the file. A time that somebody else
+    has set never makes a segment older than its messages. A write in the future is younger than any age.
 
-    :param hours: None: the policy sets no minimum, and the plan stays as it is.
+    :param hours: minimum age in hours. None: the policy sets no minimum, and the plan stays as it is.
     :param now_ms: the moment to decide for.
-    :param sealed_ms: when segments were written to last by their messages, as far as that is known.
+    :param sealed_ms: by segment, time of its last message, as far as it is known.
     """
     if hours is None:
         return plan
@@ -260,23 +259,24 @@ def _young(decision: Decision, hours: int, written_ms: int, told_by: str) -> str
 
 
 def _written_ms(segment: Segment) -> int:
-    """Return when a segment's file was last written to, rounded up."""
+    """Return when a segment's file was last written to, in milliseconds, rounded up."""
     return -(-segment.mtime_ns // 1_000_000)
 
 
 HoldBack = Callable[[Plan], Plan]
-"""Returns a plan of which less goes, or the same."""
+"""Returns the plan with the same or fewer deletions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan and what it was decided from.
+    """A plan and the facts that it was decided from.
 
-    :param dependents: the files that would go after the plan's segments.
+    :param dependents: the files that would be deleted after the plan's segments.
     :param checkpoint: the values of the broker's checkpoint by name.
-    :param pending: messages that the broker still has to deliver or to decide; empty where the policy ignores
+    :param pending: messages that the broker still has to deliver or to decide; empty if the policy ignores
         them.
-    :param unread: consumers' losses by the plan; empty where the lag policy ignores or keeps them.
+    :param unread: consumers' losses by the plan; empty if the lag policy ignores them or keeps their
+        segments.
     """
 
     snapshot: StoreSnapshot
@@ -305,15 +305,15 @@ def decide(
 ) -> Decided:
     """Decide which segments are deleted and why. Reads only.
 
-    The dependents and the checkpoint are read although the plan doesn't need them: what is broken is told
-    while every segment is still there. What the broker can leave out stays; a log of which it can't is
-    refused, where there are others.
+    The plan doesn't need the dependents and the checkpoint. They are read so that faults in them are reported
+    while every segment is still there. Dependents that the broker can leave out stay. If it can't leave one
+    out, the log is refused, provided there are other logs.
 
     :param kind: the broker's name.
     :param used_percents: levels to assume, by path; other disks are measured.
-    :param hold_back: cuts the plan once more, as by messages that consumers still have to read.
-    :param take: takes the snapshot; a caller that only looks takes a glance.
-    :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
+    :param hold_back: cuts the plan once more, for example before messages that consumers still have to read.
+    :param take: takes the snapshot; a caller that only looks passes a glance.
+    :raises BadInputError: the store can't be planned or cleaned up, or a path isn't on one of its disks.
     """
     snapshot = with_disk_levels(take(broker, now_ms, kind), used_percents or {})
     plan = propose(broker, snapshot, now_ms, request)
@@ -340,15 +340,15 @@ def cut_by_policy(
 ) -> Plan:
     """Cut a broker's plan before the first segment that the store's policy keeps.
 
-    :param pending: as of :func:`pending_by`.
-    :param sealed_ms: as of :func:`sealed_by`.
+    :param pending: the result of :func:`pending_by`.
+    :param sealed_ms: the result of :func:`sealed_by`.
     """
     plan = apply_minimum_retention(plan, policy.minimum_retention_hours, now_ms, sealed_ms)
     return apply_pending_policy(plan, pending, policy.pending_policy)
 
 
 def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> Mapping[SegmentId, int]:
-    """Return when segments were written to last by what they hold; nothing is read where nobody asks."""
+    """Return by segment the time of its last message. Without a minimum retention nothing is read."""
     if policy.minimum_retention_hours is None:
         return {}
     return course_of(broker).sealed_at_ms(snapshot)
@@ -357,7 +357,7 @@ def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> M
 def pending_by(
     broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy
 ) -> tuple[Pending, ...]:
-    """Return messages that a broker still has to deliver or to decide; none where the policy ignores them."""
+    """Return the messages that a broker still has to deliver or to decide. The policy IGNORE: none."""
     if pending_policy is PendingPolicy.IGNORE:
         return ()
     if broker.consumers is not None:
@@ -369,11 +369,11 @@ def pending_by(
 
 
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
-    """Make sure that what a plan deletes could be set aside, where the policy wants it. Changes nothing.
+    """Make sure that a plan's files can be set aside, if the policy requires it. Changes nothing.
 
-    :param data_paths: where the store's broker writes.
-    :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
-    :raises BadInputError: for some directory there is no place on its file system.
+    :param data_paths: the directories that the store's broker writes to.
+    :raises BrokerPackageError: a file is outside of the store; nothing was deleted.
+    :raises BadInputError: a directory's file system has no place for a quarantine.
     """
     if store.policy.undo_window_hours is None:
         return

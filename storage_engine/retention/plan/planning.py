@@ -1,4 +1,4 @@
-"""Planning: decides once which segments a run deletes."""
+"""Planning: it decides once which segments a run deletes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from storage_engine.retention.store.identity import move_notice
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """The plan in short; :func:`recorded_plan` has it whole.
+    """The plan in short; :func:`recorded_plan` returns the whole plan.
 
     :param causes: the causes that hold, such as ``time-up``.
     :param deletes: number of segments to delete.
-    :param delete_offsets: their base offsets, oldest first; empty where the plan has several logs.
-    :param new_min_offset: where the log begins then; None where the plan has several logs.
-    :param unread_messages: how many messages some consumer loses, as far as that is known.
-    :param unread: consumers' losses, and the command that exports the messages, in words.
+    :param delete_offsets: their base offsets, oldest first; empty if the plan has several logs.
+    :param new_min_offset: where the log will begin; None: the plan has several logs.
+    :param unread_messages: number of messages that some consumer loses, as far as it is known.
+    :param unread: lines on consumers' losses, with the command that exports the messages.
     """
 
     run_key: str
@@ -69,17 +69,17 @@ def make_plan(
     *,
     starter: Starter | None = None,
 ) -> PlanResult:
-    """Plan the run; a run that has a plan keeps it. Beside a running broker the store is held first.
+    """Plan the run. A run that already has a plan keeps it. If a broker runs, the store is held first.
 
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param starter: who begins the run; None: the account whose process this is.
+    :param starter: the person who begins the run; None: the account of this process.
     :raises RunStateError: the run was begun with another request.
-    :raises BadInputError: the store is only archived, or can't be planned; files that point into its segments
-        couldn't be cleaned up; or its files can't be set aside though the policy wants it.
-    :raises StoreBusyError: a broker that wasn't named, or another run, has the store.
-    :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
-    :raises LakeMissingError: no lake of the store is there: nothing that is planned could be archived.
+    :raises BadInputError: the store is only archived or can't be planned; files that point into its segments
+        couldn't be cleaned up; or its files can't be set aside though the policy requires it.
+    :raises StoreBusyError: another run has the store, or a broker that wasn't named.
+    :raises GateRefusedError: the store of a running broker can't be held; the error says why, and what to do.
+    :raises LakeMissingError: no lake of the store exists, so no planned segment could be archived.
     """
     managed = managed_of(store)
     refuse_cleanup(managed)
@@ -134,17 +134,19 @@ def make_plan(
 
 
 def identified(plan: Plan, record: StoreRecord) -> Plan:
-    """Return a plan with the store that it is of, as a run records it."""
+    """Return a plan with its store's identity, as a run records it."""
     lineages = {log: lineage for log, lineage in record.log_lineages.items() if log in plan.log_names}
     return replace(plan, store_id=record.store_id, lineage=record.lineage, log_lineages=lineages)
 
 
 def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:
-    """Make sure that a log which lies in several directories begins where it seems to.
+    """Make sure that no directory of a log is missing: without its segments the log would seem to begin
+    elsewhere.
 
-    A broker that tells absent logs keeps each log in one directory, and has a stamp in each.
+    This is for logs in several directories. A broker that detects absent logs keeps each log in one
+    directory, and has a stamp in each.
 
-    :raises StoreNotFoundError: a directory that had segments at the last plan is another disk's.
+    :raises StoreNotFoundError: a directory that had segments at the last plan is now on another disk.
     """
     last = context.journal.last_result(context.record.store_id, Step.PLAN)
     if last is None or context.broker.identities is not None:
@@ -161,16 +163,16 @@ def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> No
         if directory not in present and directory in paths and is_away(directory, device):
             raise StoreNotFoundError(
                 f"{directory}: expected the disk with the segments that the plan of run {last.run_key!r} "
-                f"knew, device {device}, found another device, and no segment: without them the log would "
-                "begin, or end, where it doesn't. Nothing was changed. Mount the disk; if its segments are "
-                "gone for good, leave the directory out of the broker's settings."
+                f"knew, device {device}, found another device and no segment. Without these segments the "
+                "log's begin or end would be wrong. Nothing was changed. Mount the disk; if its segments "
+                "are gone for good, remove the directory from the broker's settings."
             )
 
 
 def recorded_plan(store: AnyStore, run_key: str) -> Plan:
     """Return the whole plan of a run.
 
-    :raises RunStateError: no such run, or it has none.
+    :raises RunStateError: there is no such run, or it has no plan.
     """
     return approved_plan(open_context(store).run(run_key))
 

@@ -26,13 +26,13 @@ def preview(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Decided:
-    """Decide what a cleanup would delete and why, without a record.
+    """Decide what a cleanup would delete and why. Nothing is recorded.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param used_percents: levels to assume, by path; other disks are measured.
-    :param hold_back: as of :func:`decide`.
-    :raises BadInputError: a path is none of the store's disks; the store can't be planned or cleaned up; or
-        its files can't be set aside though the policy wants it.
+    :param hold_back: cuts the plan once more, for example before messages that consumers still have to read.
+    :raises BadInputError: a path isn't on one of the store's disks; the store can't be planned or cleaned up;
+        or its files can't be set aside though the policy requires it.
     """
     with closing(open_to_look(store)) as broker:
         decided = decide(
@@ -64,7 +64,7 @@ def preview(
 
 
 def places_lines(plan: Plan, store: ManagedStore, spark: SparkUse | None) -> Iterator[str]:
-    """Yield the places where a plan's segments are archived and consumers' lag is measured."""
+    """Yield a line on where a plan's segments are archived, and where consumers' lag is measured."""
     sizes = [segment.facts.size_bytes for segment in plan.to_delete]
     if not sizes:
         return

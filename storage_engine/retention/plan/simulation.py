@@ -1,4 +1,7 @@
-"""A store's course by its settings as they are, and by others: from its files, and its journal's samples."""
+"""A store's future course, by its present settings and by others.
+
+It is computed from the store's files and its journal's samples.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,11 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 _SAMPLES_MS = 7 * DAY_MS
 _LEAST_SPAN_MS = HOUR_MS
-"""Samples of a shorter time say too little."""
+"""Least time that samples have to cover, in milliseconds: a shorter time says too little."""
 
 
 class IngestFrom(StrEnum):
-    """Source of the ingest."""
+    """Where the figure of the ingest comes from."""
 
     SAMPLES = "samples"
     SEGMENTS = "segments"
@@ -42,11 +45,12 @@ class IngestFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Changes that a person wants in a simulation; a part that is None stays as it is.
+    """Changes that a person wants in a simulation. A part that is None stays as it is.
 
-    :param settings: of the broker, by name, as texts.
-    :param ingest_factor: multiplies the ingest that is known.
-    :param bytes_per_day: ingest in place of the known one. Where none is known, both courses have it.
+    :param settings: settings of the broker, as texts by name.
+    :param ingest_factor: factor for the known ingest.
+    :param bytes_per_day: ingest to assume in place of the known one. If none is known, both courses have this
+        one.
     """
 
     settings: Mapping[str, str]
@@ -57,10 +61,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One course, with what it rests on.
+    """One course, and the facts that it was computed from.
 
-    :param settings: in effect.
-    :param windows: in which age alone deletes.
+    :param settings: the broker's settings in effect.
+    :param windows: hours in which age alone deletes.
     """
 
     settings: Mapping[str, str]
@@ -74,7 +78,7 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """:param changed: None: nothing was asked to change."""
+    """:param changed: the course with a person's changes; None: no change was asked for."""
 
     store: str
     broker: str
@@ -88,17 +92,17 @@ class Simulation:
 
 
 def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Simulation:
-    """Compute the course of a store by its settings, and by what a person asks for.
+    """Compute the course of a store by its settings, and by a person's changes.
 
-    :raises BadInputError: a broker or store that can't be simulated, a setting that isn't one, or an ingest
-        that isn't known.
-    :raises SimulationTooLongError: it takes more time than it may.
+    :raises BadInputError: the broker or store can't be simulated, a setting doesn't exist, or no ingest is
+        known.
+    :raises SimulationTooLongError: the simulation takes more time than it may.
     """
     rules = find_broker(store.broker).rules
     if rules is None:
         raise BadInputError(
             f"{store.root}: expected a broker with rules that can be simulated, found {store.broker}. "
-            "Nothing was changed. Its plan says what is deleted now."
+            "Nothing was changed. The command plan shows the deletions of this moment."
         )
     for name in change.settings:
         known = [setting.name for setting in rules.settings]
@@ -110,8 +114,8 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
     if start.ingest.bytes_per_day == 0:
         if change.bytes_per_day is None:
             raise BadInputError(
-                f"{store.root}: expected segments or samples that tell how much is written a day, found "
-                "none. Say it: --ingest-per-day SIZE"
+                f"{store.root}: expected segments or samples that show how much is written a day, found "
+                "none. Name the ingest: --ingest-per-day SIZE"
             )
         start, source = start.changed(ingest=Ingest(change.bytes_per_day)), IngestFrom.PERSON
     horizon_ms = days * DAY_MS
@@ -161,7 +165,7 @@ def _simulated(
 def _start(
     store: ManagedStore, rules: BrokerRules, now_ms: int
 ) -> tuple[dict[str, str], CourseStart, IngestFrom]:
-    """Return the settings in effect, what the course starts from, and what tells its ingest."""
+    """Return the settings in effect, the start of the course, and the source of its ingest."""
     samples, topic_bytes = _journalled(store, now_ms)
     with closing(open_to_look(store)) as opened:
         config = course_of(opened).rule_config()
@@ -175,8 +179,8 @@ def _start(
         start = course_of(opened).start(snapshot)
         if start is None:
             raise BadInputError(
-                f"{store.root}: expected a disk that is known and a log with segments, found none. "
-                "Simulate it once its broker has stored messages."
+                f"{store.root}: expected a known disk and a log with segments, found none. Simulate it once "
+                "its broker has stored messages."
             )
         source = IngestFrom.SEGMENTS
         told = ingest_from(samples, _zone(start.time_zone)) if samples else None
@@ -196,9 +200,9 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _journalled(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
-    """Return how far the log was in the last days, and the bytes of each topic that was archived then.
+    """Return the log's offsets in the last days, and the bytes of each topic that were archived then.
 
-    :return: nothing of a store that no journal knows.
+    :return: both empty for a store that no journal knows.
     """
     if not store.journal_url:
         return (), {}

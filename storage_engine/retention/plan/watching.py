@@ -1,4 +1,4 @@
-"""Looking out for a cleanup's cause, without changing store, journal or lake."""
+"""A look for a cleanup's cause, without changes to store, journal or lake."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def check_watcher(store: ManagedStore) -> None:
-    """Make sure that the store's disks are this machine's, before any is looked at.
+    """Make sure that the store's disks are on this machine, before any is looked at.
 
-    Beside a running broker any machine may look: that broker says how full its disks are.
+    If a broker runs, any machine may look: the broker says how full its disks are.
 
-    :raises WrongHostError: they are another one's.
+    :raises WrongHostError: the disks are on another machine.
     """
     if not store.is_live:
         _check_is_here(store)
 
 
 def is_watched_here(store: ManagedStore) -> bool:
-    """Return whether a running broker's store lies on this machine, so that its hold can be watched."""
+    """Return whether a running broker's store is on this machine, so that its hold can be watched."""
     if not store.is_live or not Path(store.root).is_dir():
         return False
     if fence_watch(store) is None:
@@ -57,11 +57,11 @@ def _check_is_here(store: ManagedStore) -> None:
 
 
 def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
-    """Return the causes that hold by clock and disks alone; settings are read again at each call.
+    """Return the causes that hold by clock and disks alone. Settings are read again at each call.
 
     :param now_ms: the moment to look for; None: this machine's clock.
-    :return: beside a broker that can't be asked, a look that isn't ``known``.
-    :raises BadInputError: settings that can't be used, or no such store.
+    :return: the look. It isn't ``known`` if a running broker can't be asked.
+    :raises BadInputError: settings can't be used, or there is no such store.
     """
     running, live = find_broker(store.broker).running, store.live
     at_ms = clock_ms() if now_ms is None else now_ms

@@ -1,6 +1,6 @@
 """The journal's record of approvals by a second person: policies, starters of runs, questions and answers.
 
-:mod:`storage_engine.retention.proof.gate` decides by it. No event of this step ever expires.
+:mod:`storage_engine.retention.proof.gate` decides by this record. No event of this step ever expires.
 """
 
 from __future__ import annotations
@@ -49,16 +49,19 @@ _POLICY = "policy"
 _STARTER = "starter"
 _OWN_RETENTION = "retention"
 _POLICY_RUN = "approval-policy"
-"""Run of a store under which two persons lower its policy."""
+"""Key of the run under which two persons lower a store's policy."""
 LOWERING_HOURS = 72
-"""Time within which another person may approve a lower policy that one has asked for; and time for which a
-running broker has to have had a shorter retention of its own before it counts."""
+"""Time in which another person may approve a requested lower policy.
+
+A running broker's own shorter retention also counts only after this time.
+"""
 
 
 def this_account() -> Person:
-    """Return whose process this is, by the real user id, and who took it by sudo, as far as is told.
+    """Return the account of this process by its real user id, and the account behind sudo as far as it is
+    known.
 
-    An account may say of itself what it likes: another name never permits more.
+    An account may claim any name: another name never permits more.
     """
     uid = os.getuid()
     name, behind = user_name(uid), os.environ.get("SUDO_USER", "")
@@ -66,17 +69,17 @@ def this_account() -> Person:
 
 
 def recorded_policy(journal: Journal, store_id: str) -> RecordedPolicy:
-    """Return the strictest approval on record for a store since two persons last lowered it."""
+    """Return the strictest recorded approval policy of a store since two persons last lowered it."""
     found = journal.results_of(store_id, Step.APPROVAL, [_POLICY])
     return from_jsonable(RecordedPolicy, found[-1].payload) if found else NOTHING_RECORDED
 
 
 def record_policy(context: Context, run: Run) -> RecordedPolicy:
-    """Record the approval that a store's settings require, where that is stricter than ever before.
+    """Record the approval that a store's settings require, if it is stricter than before.
 
-    The journal has it, and the store's own stamp, as far as that can be written.
+    It is recorded in the journal, and in the store's own stamp as far as that can be written.
 
-    :return: the policy on record then.
+    :return: the recorded policy after that.
     """
     root, record, policy = context.store.real_root, context.record, context.store.policy
     known = recorded_policy(context.journal, run.store_id)
@@ -99,7 +102,10 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
 
 def _kept_ms(context: Context) -> int | None:
-    """Return for how long the settings in force keep segments; None: it isn't known, or none may say so."""
+    """Return for how long the present settings keep segments.
+
+    None: unknown, or these settings don't count.
+    """
     if not may_set_age(context.store):
         return None
     kept_ms = course_of(context.broker).kept_ms()
@@ -109,9 +115,12 @@ def _kept_ms(context: Context) -> int | None:
 
 
 def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
-    """Return whether a running broker has had this retention for long enough; records a new one.
+    """Return whether a running broker has had this retention of its own for long enough.
 
-    It would delete by that itself. What a run is given beside it, one person says.
+    A new one is recorded.
+
+    The broker would delete by its own retention anyway. But settings that a run gets beside it are one
+    person's word.
     """
     if kept_ms is None or not context.store.is_live or sets_age(context.store):
         return False
@@ -124,10 +133,9 @@ def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
 
 
 def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
-    """Record the starter of a run, before its plan; for a store that requires no approval nothing is
-    recorded.
+    """Record the starter of a run, before its plan. If the store requires no approval, nothing is recorded.
 
-    :param starter: None: the account whose process this is.
+    :param starter: None: the account of this process.
     """
     if run.request.dry_run or record_policy(context, run).approval is ApprovalPolicy.NONE:
         return
@@ -136,7 +144,7 @@ def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
 
 
 def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
-    """Return the starters of a run: several where one was killed before its plan was recorded."""
+    """Return the starters of a run. There are several if one was killed before its plan was recorded."""
     intents = journal.events(run, Step.APPROVAL, Phase.INTENT)
     return tuple(from_jsonable(Starter, one.payload) for one in intents if one.subject == _STARTER)
 
@@ -148,7 +156,7 @@ def answers_about(journal: Journal, store_id: str, digest: str) -> tuple[Reply, 
 
 
 def record_answer(journal: Journal, run: Run, answer: Reply) -> None:
-    """Record the answer about a run's plan. Durable when it returns."""
+    """Record the answer about a run's plan, durably."""
     journal.record(run, Step.APPROVAL, Phase.RESULT, [(answer.digest, to_jsonable(answer))])
 
 
@@ -160,12 +168,12 @@ def record_question(journal: Journal, run: Run, question: PlanQuestion) -> None:
 def record_reply(
     journal: Journal, run: Run, person: Person | None, *, approves: bool, at_ms: int, fault: str
 ) -> Reply:
-    """Record the answer to the last question about a run's plan, as far as it counts.
+    """Record the answer to the last question about a run's plan, and whether it counts.
 
     :param person: None: nobody answered in time.
-    :param at_ms: when it was answered.
-    :param fault: why an approval by this person can't count, as a clause; "": it may.
-    :raises RunStateError: nothing was asked about this plan.
+    :param at_ms: time of the answer.
+    :param fault: why an approval by this person can't count, as a clause; "": it can.
+    :raises RunStateError: there is no question about this plan.
     """
     digest = approved_plan(run).digest
     asked = [one for one in journal.events(run, Step.APPROVAL, Phase.INTENT) if one.subject == digest]
@@ -192,7 +200,7 @@ def record_reply(
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A question that nobody has answered yet, and its run's key."""
+    """A question that nobody has answered yet, with the key of its run."""
 
     run_key: str
     question: PlanQuestion
@@ -216,7 +224,7 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
 
 
 def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
-    """Return whether the last answer about a plan was no approval, and came since a moment."""
+    """Return whether the last answer about a plan was no approval, and was given after a moment."""
     last = answers_about(journal, store_id, digest)[-1:]
     return any(one.said is not Said.APPROVED and one.at_ms >= since_ms for one in last)
 
@@ -224,7 +232,8 @@ def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> 
 def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
     """Return whether persons' decisions permit a run's plan, by the journal's present record.
 
-    :param decisions: on the segments to delete; the plan's own, and those that were made just now.
+    :param decisions: decisions on the segments to delete: those of the plan, and those that were made just
+        now.
     """
     journal, digest = context.journal, approved_plan(run).digest
     recorded = record_policy(context, run)
@@ -240,11 +249,11 @@ def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Con
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A report's account of approval.
+    """What a report says about approval.
 
-    :param text: a sentence; "": nobody was asked, as far as is recorded.
-    :param is_refused: the last word about the run was no approval, and none counts.
-    :param is_moot: all that it planned went by other runs meanwhile, so that nobody has to hear of it.
+    :param text: a sentence; "": by the record nobody was asked.
+    :param is_refused: the last answer about the run was no approval, and no approval counts.
+    :param is_moot: other runs have deleted all planned segments meanwhile, so nobody has to be told.
     """
 
     text: str = ""
@@ -253,7 +262,7 @@ class Told:
 
 
 def told_of(journal: Journal, run: Run) -> Told:
-    """Return the record of a run's approval, under whatever policy."""
+    """Return the record of a run's approval, whatever the policy is now."""
     if run.plan_digest is None:
         return Told()
     digest, waiver = run.plan_digest, journal.find_waiver(run.plan_digest)
@@ -277,7 +286,7 @@ def told_of(journal: Journal, run: Run) -> Told:
 
 
 def _went_otherwise(journal: Journal, run: Run) -> bool:
-    """Return whether other runs have deleted all segments of a run's plan since it was made."""
+    """Return whether other runs have deleted all segments of a run's plan since the plan was made."""
     if run.plan is None:
         return False
     planned = {segment_subject(one.log, one.base_offset) for one in run.plan.to_delete}
@@ -286,7 +295,10 @@ def _went_otherwise(journal: Journal, run: Run) -> bool:
 
 
 def note_question(context: Context, run: Run, consent: Consent) -> None:
-    """Record, once a run, that a run at a shell waits for a second person. One in Airflow asks by itself."""
+    """Record, once in a run, that a run at a shell waits for a second person.
+
+    A run in Airflow asks by itself.
+    """
     journal, digest = context.journal, approved_plan(run).digest
     known = {one.subject for one in journal.events(run, Step.APPROVAL)}
     at_shell = any(one.realm is Realm.SHELL for one in starters_of(journal, run))
@@ -298,7 +310,7 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
 def question_alarms(
     asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
 ) -> tuple[str, ...]:
-    """Name plans that wait for a second person while a disk is above the level at which age is ignored. Pure.
+    """Return alarms on plans that wait for a second person while a disk is so full that age is ignored. Pure.
 
     :param by_itself: when the broker deletes by itself, as a clause.
     """
@@ -323,18 +335,19 @@ def require_consent(context: Context, run: Run, consent: Consent) -> None:
     digest = approved_plan(run).digest
     raise NotApprovedError(
         f"{context.store.real_root}: expected that a second person has approved plan {digest}, as "
-        f"{consent.why}; found that {consent.lacks}. Nothing was deleted; what is archived stays so. Of "
-        "a run at the shell, have another account run ",
+        f"{consent.why}; found that {consent.lacks}. Nothing was deleted; archived segments stay archived. "
+        "If the run is at a shell, another account has to run ",
         Command("approve", f"STORE --digest {digest}"),
-        f", then run the same again, with --run-key {run.run_key}; of a run in Airflow, have another user "
-        "answer its task approve, which a DAG has whose store names approvers in the option stores.",
+        f". Then repeat this command with --run-key {run.run_key}. If the run is in Airflow, another user "
+        "has to answer its task approve. A DAG has this task if its store names approvers in the option "
+        "stores.",
     )
 
 
 def approve_plan(journal: Journal, store: StoreRecord, digest: str, person: Person) -> tuple[Run, Reply]:
-    """Record that a person approves a plan; once is enough.
+    """Record that a person approves a plan. Several approvals count as one.
 
-    :raises BadInputError: no run has this plan, or root says so, who may be anybody.
+    :raises BadInputError: no run has this plan; or the person is root, which may be anybody.
     :raises NotApprovedError: the approver may be the person who began the run.
     """
     _refuse_root(person)
@@ -371,14 +384,14 @@ def lower_policy(
     minimum_hours: int | None,
     person: Person,
 ) -> RecordedPolicy | None:
-    """Ask for a lower policy, or approve what another person has asked for.
+    """Ask for a lower policy, or approve one that another person has asked for.
 
-    The store's settings have to say the same: they raise it again otherwise. So does the retention of its
-    broker's settings, which the minimum takes the place of; without one the next run's is recorded. Whether
-    proof is required is recorded by the next run, too.
+    The store's settings have to be lowered as well: otherwise they raise the policy again. The same holds for
+    the retention in its broker's settings: the minimum retention takes its place; without a minimum the next
+    run records the retention. The next run also records whether proof is required.
 
-    :return: the policy on record from now on; None: another person has to say the same.
-    :raises BadInputError: it would be no lower, or root says so, who may be anybody.
+    :return: the recorded policy from now on; None: another person has to ask for the same.
+    :raises BadInputError: the wanted policy isn't lower; or the person is root, which may be anybody.
     :raises NotApprovedError: the same person asks again.
     """
     _refuse_root(person)
@@ -393,9 +406,9 @@ def lower_policy(
     if asks_more or same == known:
         raise BadInputError(
             f"{store.real_path}: expected less than approval: {known.approval.value} with "
-            f"minimum_retention_hours {known.minimum_retention_hours or 'none'}, which is on record, found "
-            f"{approval.value} with {minimum_hours or 'none'}. Nothing was recorded. To ask for more, say so "
-            "in the store's settings: it holds from the next run on."
+            f"minimum_retention_hours {known.minimum_retention_hours or 'none'}, which is recorded, found "
+            f"{approval.value} with {minimum_hours or 'none'}. Nothing was recorded. To require more, "
+            "change the store's settings: they count from the next run on."
         )
     run = journal.run_without_plan(store_id, _POLICY_RUN)
     events = [one for one in journal.store_events(store_id, Step.APPROVAL) if one.subject == _POLICY]
@@ -421,6 +434,6 @@ def lower_policy(
 def _refuse_root(person: Person) -> None:
     if person.uid == 0:
         raise BadInputError(
-            f"expected the account of a second person, found {person.text}: root may be anybody, so root is "
-            "no second person. Nothing was recorded. Run this as the person's own account."
+            f"expected the account of a second person, found {person.text}: root may be anybody, so root "
+            "doesn't count as a second person. Nothing was recorded. Run this as the person's own account."
         )

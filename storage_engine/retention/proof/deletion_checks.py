@@ -1,4 +1,4 @@
-"""Comparison of the deleted segments with the broker package's answer and with the approved plan."""
+"""Checks of the deleted segments against the broker package's answer and the approved plan."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from storage_engine.retention.store.broker_answers import MEND, RealDirectories,
 
 
 def check_gone(broker: str, segments: Sequence[Segment]) -> None:
-    """Make sure that segments are gone that a package says it has deleted.
+    """Make sure that the segments are gone that a broker package reports as deleted.
 
-    :raises BrokerPackageError: a file of theirs is there.
+    :raises BrokerPackageError: one of their files still exists.
     """
     for segment in segments:
         for file in segment.files:
@@ -22,17 +22,16 @@ def check_gone(broker: str, segments: Sequence[Segment]) -> None:
                     f"broker {broker}: {file.path}: log {segment.log}, offset {segment.base_offset}",
                     "no file, since the package says that it has deleted the segment",
                     "it there",
-                    "It isn't recorded as deleted, and may be deleted any time; others may be gone, as "
-                    "the same run "
-                    f"finds out when it is run again. {MEND}",
+                    "The segment isn't recorded as deleted, but may be deleted at any time. Others may be "
+                    f"gone: run this again to find out. {MEND}",
                 )
 
 
 def check_inside(broker: str, paths: Sequence[str], data_paths: Sequence[os.PathLike[str]]) -> None:
-    """Make sure that files to be deleted lie where a store's broker writes.
+    """Make sure that files to delete are in directories that the store's broker writes to.
 
-    :param data_paths: as the package said when they were held against where we write.
-    :raises BrokerPackageError: one doesn't.
+    :param data_paths: the directories that the package named. They were compared with our own directories.
+    :raises BrokerPackageError: a file is in none of them.
     """
     directories = RealDirectories(data_paths)
     if (path := directories.first_outside(paths)) is not None:
@@ -42,14 +41,14 @@ def check_inside(broker: str, paths: Sequence[str], data_paths: Sequence[os.Path
 def check_left(
     before: StoreSnapshot, left: StoreSnapshot, planned: Collection[SegmentId], deleted: Collection[SegmentId]
 ) -> None:
-    """Make sure that a release took what it says, and nothing that no plan names.
+    """Make sure that a release deleted what it reports, and nothing that no plan names.
 
-    :param before: the store as it was when it was held.
-    :param left: as it is by now.
+    :param before: snapshot of the store when it was locked.
+    :param left: its present snapshot.
     :param planned: segments that may be deleted.
     :param deleted: segments recorded as deleted.
     :raises BrokerPackageError: the store still has segments that it reported as deleted.
-    :raises ReleasedTooMuchError: a sealed segment is gone that was to stay.
+    :raises ReleasedTooMuchError: a sealed segment is gone that should have stayed.
     """
     there = {segment.id for log in left.logs for segment in log.segments}
     if back := sorted(there & set(deleted)):
@@ -57,7 +56,7 @@ def check_left(
             f"broker {left.broker}: {left.root}: log {back[0].log}, offset {back[0].base_offset}",
             "no segment, since its file is gone",
             "one listed",
-            f"What was deleted is recorded. {MEND}",
+            f"The deletions are recorded. {MEND}",
         )
     for segment in (segment for log in before.logs for segment in log.sealed):
         if segment.id not in planned and segment.id not in there:
@@ -65,11 +64,11 @@ def check_left(
 
 
 def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset()) -> None:
-    """Make sure that the files of all segments that were to stay are there, and none was cut or replaced.
+    """Make sure that all segments that should stay have their files, and that none was cut or replaced.
 
-    :param before: the store as it was when it was held.
+    :param before: snapshot of the store when it was locked.
     :param planned: segments that may be deleted.
-    :raises ReleasedTooMuchError: one is not.
+    :raises ReleasedTooMuchError: a file is missing, cut or replaced.
     """
     for segment in (segment for log in before.logs for segment in log.segments):
         if segment.id in planned:
@@ -85,8 +84,8 @@ def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset
 
 def _took_too_much(before: StoreSnapshot, segment: Segment, found: str) -> ReleasedTooMuchError:
     return ReleasedTooMuchError(
-        f"broker {before.broker}: {segment.facts.path}: log {segment.log}: expected the segment at "
-        f"offset {segment.base_offset} to stay as it was, since no plan names it, found {found}. What was "
-        "deleted by plan is recorded. Run verify, which tells what of it is in the lake and what is lost; "
-        "find out who did it, the broker's package or another program."
+        f"broker {before.broker}: {segment.facts.path}: log {segment.log}: expected the segment at offset "
+        f"{segment.base_offset} to stay as it was, since no plan names it, found {found}. The planned "
+        "deletions are recorded. Run verify: it says which bytes are in the lake and which are lost. Find "
+        "out whether the broker's package or another program did it."
     )

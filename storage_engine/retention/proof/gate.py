@@ -1,11 +1,12 @@
-"""The gate: here, and nowhere else, it is decided that a segment may be deleted. Pure decisions; nothing here
-reads or deletes.
+"""The gate: only here is it decided that a segment may be deleted.
 
-A segment goes, with its companions, when (1) the approved plan and a fresh one both let it go, together with
-every older segment of its log, (2) a valid receipt proves that its bytes and theirs are in the lake, or
-the store's policy, an archive rule or a person's waiver does without, for exactly the files that were
-planned, and (3) a second person has approved the plan, where the store's policy asks for one. What is not
-known counts as no.
+The decisions are pure; nothing here reads or deletes.
+
+A segment and its companions may be deleted under three conditions. (1) The approved plan and a fresh plan
+both delete it, together with every older segment of its log. (2) A valid receipt proves that its bytes and
+its companions' bytes are in the lake, for exactly the planned files; or the store's policy, an archive rule
+or a person's waiver permits the deletion without a receipt. (3) A second person has approved the plan, if the
+store's policy requires that. Unknown counts as no.
 """
 
 from __future__ import annotations
@@ -39,24 +40,25 @@ NO_ACTS = OwnActs()
 
 
 class Passage(StrEnum):
-    """The ground on which a segment passes, or that it doesn't pass."""
+    """The ground on which a segment passes the gate, or its refusal."""
 
     PROVEN = "proven"
-    """A valid receipt, and the file is as it was when it was proven."""
+    """There is a valid receipt, and the file is unchanged since it was proven."""
     HASH_AGAIN = "hash-again"
-    """A valid receipt, but the file was touched: it passes if its SHA-256 is still the receipt's."""
+    """There is a valid receipt, but the file was touched: it passes if its SHA-256 is still the receipt's."""
     ARCHIVE_OFF = "archive-off"
     WAIVED = "waived"
     NOT_ARCHIVED = "not-archived"
-    """An archive rule lets its topic go without a copy; :mod:`unarchived` says when."""
+    """An archive rule permits to delete its topic without a copy; :mod:`unarchived` says when."""
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param receipt: the proof of the segment; None where it passes without one, or is refused.
-    :param covers: where other nodes' receipts prove it: all of them, ``receipt`` being the first.
-    :param sha256: of the segment's own file when it was compared with these, where it was hashed.
+    """:param receipt: the proof of the segment; None: it passes without a receipt, or it is refused.
+    :param covers: if other nodes' receipts prove the segment: all of these; ``receipt`` is the first.
+    :param sha256: SHA-256 of the segment's own file when it was compared with ``covers``; "": it wasn't
+        hashed.
     """
 
     decision: Decision
@@ -73,26 +75,28 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """Segments that both plans delete, log by log and oldest first; each other one with why it stays."""
+    """Segments that both plans delete, by log and oldest first, and each other segment with the reason why it
+    stays.
+    """
 
     go: tuple[Decision, ...]
     stay: tuple[Decision, ...]
 
 
 def request_again(approved: Plan, request: PlanRequest) -> PlanRequest:
-    """The request to decide by again when ``approved`` is released.
+    """Return the request for the new decision when ``approved`` is released.
 
-    Archiving may take longer than the deleteWhen hour: a pass that the clock began may end after it, as a
-    manual one. A full disk has to be full still.
+    Archiving may last beyond the deleteWhen hour: a cleanup that the clock began may then end as a manual
+    one. A full disk still has to be full.
     """
     by_clock = any(trigger.cause is Cause.TIME_UP for trigger in approved.triggers)
     return replace(request, manual=request.manual or by_clock)
 
 
 def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
-    """Cut the approved plan down to the prefix of each log that may still go.
+    """Cut the approved plan to the prefix of each log that may still be deleted.
 
-    :param fresh: decided just now, while the store is held, and cut by the lag policy.
+    :param fresh: a plan that was decided just now, under the store's lock, and cut by the lag policy.
     """
     wanted = {segment.id: segment for segment in approved.to_delete}
     eligible = [_still_eligible(wanted, log) for log in fresh.logs]
@@ -108,11 +112,11 @@ def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
 
 
 def lacking_companions(planned: Segment, now: Segment) -> str:
-    """Name companions that a segment lost, though its own file stays, as a clause; "": none."""
+    """Return a clause on companions that a segment lost while its own file is still there; "": none."""
     left = {Path(file.path).name for file in now.companions}
     gone = [file.path for file in planned.companions if Path(file.path).name not in left]
     return (
-        f"expected {', '.join(gone)} beside it, found no file, and none of our runs deleted it"
+        f"expected its companion {', '.join(gone)}, found no file, and none of our runs deleted it"
         if gone
         else ""
     )
@@ -148,12 +152,12 @@ def _behind(decision: Decision, blocked: Decision) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """Persons' decisions on a plan.
+    """The decision of persons on a plan.
 
     :param why: a second person has to approve it, as a clause; "": nobody has to.
-    :param approval: by which it may go; None: none counts.
-    :param lacks: why none does, as a clause; "": one counts, or nobody has to.
-    :param waiver: the plan's that was known then: a later one is for persons to see first.
+    :param approval: the approval that counts; None: none counts.
+    :param lacks: why no approval counts, as a clause; "": one counts, or none is needed.
+    :param waiver: the plan's waiver that was known then. Persons have to see a later waiver first.
     """
 
     why: str
@@ -163,7 +167,7 @@ class Consent:
 
     @property
     def refuses(self) -> bool:
-        """Return whether no deletion is permitted yet."""
+        """Return whether the deletion isn't permitted yet."""
         return bool(self.why) and self.approval is None
 
 
@@ -176,17 +180,19 @@ def consent_to(
 ) -> Consent:
     """Decide whether persons' decisions permit a plan.
 
-    :param digest: of the plan, as a run recorded it.
-    :param asked_because: as of :func:`asks_for_approval`.
-    :param starters: of the run; empty: it isn't known who began it, so no person is certainly a second one.
-    :param answers: of this plan or others, the oldest first.
-    :param waiver: of the plan: who approved it before didn't know that proof would be lacking.
+    :param digest: digest of the plan, as a run recorded it.
+    :param asked_because: the result of :func:`asks_for_approval`.
+    :param starters: starters of the run; empty: it is unknown who began it, so nobody is certainly a second
+        person.
+    :param answers: answers about this plan or others, the oldest first.
+    :param waiver: waiver of the plan. A person who approved before the waiver didn't know that proof would be
+        missing.
     """
     if not asked_because:
         return Consent("", None, "", waiver)
     lacks = "nobody has approved it"
     if not starters:
-        unknown = "who began the run isn't recorded, so no person is certainly a second one"
+        unknown = "the journal has no record of who began the run, so nobody is certainly a second person"
         return Consent(asked_because, None, unknown, waiver)
     for answer in answers:
         person = answer.approver
@@ -197,7 +203,7 @@ def consent_to(
         if same:
             who = same[0].person
             named = who.text if who is not None else f"a run of {same[0].realm.value}"
-            lacks = f"{person.text} approved it, who isn't certainly another person than its starter, {named}"
+            lacks = f"{person.text} approved it, but isn't certainly another person than its starter, {named}"
         elif waiver is not None and answer.at_ms < waiver.at_ms:
             lacks = f"{person.text} approved it before {waiver.person} waived its receipts"
         else:
@@ -208,10 +214,10 @@ def consent_to(
 def shorter_retention(recorded: RecordedPolicy, kept_ms: int | None) -> str:
     """Return a clause on settings that keep segments for less time than before; "": there are none.
 
-    :param kept_ms: for how long they keep them now; None: it isn't known.
+    :param kept_ms: for how long the settings keep segments now, in milliseconds; None: unknown.
     """
     if kept_ms is None:
-        return "for how long its settings keep segments isn't known"
+        return "it is unknown for how long its settings keep segments"
     if recorded.kept_ms is None or kept_ms >= recorded.kept_ms:
         return ""
     before, now = duration_text(recorded.kept_ms), duration_text(kept_ms)
@@ -226,11 +232,11 @@ def asks_for_approval(
     waiver: Waiver | None,
     shorter: str,
 ) -> str:
-    """Return why a second person has to approve what is to be deleted, as a clause; "": nobody has to.
+    """Return why a second person has to approve a deletion, as a clause; "": nobody has to.
 
-    :param decisions: of the segments that go.
-    :param recorded: by the journal; settings may ask for more, never for less.
-    :param shorter: as of :func:`shorter_retention`.
+    :param decisions: decisions on the segments to delete.
+    :param recorded: the policy in the journal. Settings may ask for more, never for less.
+    :param shorter: the result of :func:`shorter_retention`.
     """
     approval = recorded.raised_by(policy.approval, policy.minimum_retention_hours).approval
     if approval is ApprovalPolicy.NONE or not decisions:
@@ -246,7 +252,7 @@ def asks_for_approval(
     if recorded.archived and policy.archive is ArchiveMode.OFF:
         return f"{said}, and archive was required, and is off"
     if any(decision.reason is Reason.FORCED for decision in decisions):
-        return f"{said}, and segments would be deleted that have not expired"
+        return f"{said}, and segments that have not expired would be deleted"
     if least is not None and (hours is None or hours < least):
         return f"{said}, and minimum_retention_hours was {least}, and is {hours or 'none'}"
     return f"{said}, and {shorter}" if shorter else ""
@@ -267,16 +273,17 @@ def judge(
 ) -> Verdict:
     """Decide whether an eligible segment passes.
 
-    :param decision: the fresh plan's, with the file as it is now.
-    :param planned: the same segment as the approved plan knew it.
-    :param receipts: those of this store and lineage for this log and base offset.
-    :param faults: receipts that are not valid, and why.
-    :param waiver: of the approved plan.
+    :param decision: the fresh plan's decision, with the file as it is now.
+    :param planned: the same segment in the approved plan.
+    :param receipts: receipts of this store and lineage for this log and base offset.
+    :param faults: the receipts that aren't valid, and why.
+    :param waiver: waiver of the approved plan.
     :param acts: our own changes to the store's files.
-    :param unarchived: by which rule its log may go without a copy, as a clause of ``ArchivePermits``; "": it
-        may not.
-    :param lacking: which topics the only receipt lacks, and by which rules it may, likewise.
-    :param consent: persons' decision on the approved plan, by :func:`consent_to`.
+    :param unarchived: a clause of ``ArchivePermits`` on the rule that lets its log be deleted without a copy;
+        "": there is none.
+    :param lacking: a clause of ``ArchivePermits`` on topics that the only receipt lacks by a rule; "": there
+        is none.
+    :param consent: persons' decision on the approved plan, from :func:`consent_to`.
     """
     segment = decision.segment
     if consent.refuses:
@@ -311,7 +318,7 @@ def judge(
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
-    """Return whether only we have touched a segment's files since they were proven.
+    """Return whether nobody but us has touched a segment's files since they were proven.
 
     :param acts: our own changes to the store's files.
     """
@@ -327,9 +334,10 @@ def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
 
 
 def files_fault_of(segment: Segment, receipt: Receipt) -> str:
-    """Return why a receipt is of another end, or of other companions by name; "" where it isn't.
+    """Return why a receipt has another end offset or other names of companions than a segment; "": it has the
+    same.
 
-    Of one file whose offsets count bytes, its size and hash tell all of that.
+    If the segment is one file whose offsets count bytes, its size and hash prove that already.
     """
     if (segment.end, segment.companions, receipt.end_offset, receipt.files) == (None, (), None, None):
         return ""
@@ -349,9 +357,10 @@ def files_fault_of(segment: Segment, receipt: Receipt) -> str:
 
 
 def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
-    """Return whether a segment is unchanged, or only we have touched its files since.
+    """Return whether a segment is unchanged, or only we have touched its files since the plan.
 
-    Of a held one neither its age tells that, nor an mtime that a hold explains: a write moves the ctime too.
+    A hold sets the mtime of a held segment, so neither its age nor its mtime shows a write. The ctime does:
+    each write moves it.
     """
     return segment.end == planned.end and same_files(segment.files, planned.files, acts)
 
@@ -359,7 +368,7 @@ def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -
 def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: OwnActs) -> bool:
     """Return whether a segment's files are unchanged, or only we have touched them.
 
-    :param found: its own first, then its companions by name; ``known`` likewise.
+    :param found: its own file first, then its companions by name. ``known`` has the same order.
     """
     names = [[Path(file.path).name for file in files[1:]] for files in (found, known)]
     return names[0] == names[1] and all(
@@ -368,7 +377,7 @@ def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: Own
 
 
 def same_content(left: Segment, right: Segment) -> bool:
-    """Return whether two looks saw the same files, unwritten in between, whatever else was done to them."""
+    """Return whether two looks saw the same files without a write between them. Other changes don't count."""
     return _content(left) == _content(right)
 
 
@@ -383,13 +392,13 @@ def _valid(
 ) -> tuple[Receipt | None, str]:
     """Return the one valid receipt, or None and the reason.
 
-    One that is partial by any act but archive rules proves nothing, whatever rules permit.
+    If a receipt is partial for another reason than an archive rule, it proves nothing, whatever rules permit.
     """
     if not receipts:
         return None, "no receipt in the lake"
     if len(receipts) > 1:
         hashes = ", ".join(receipt.sha256 for receipt in receipts)
-        return None, f"several receipts for one segment, with SHA-256 {hashes}"
+        return None, f"the segment has several receipts, with SHA-256 {hashes}"
     (receipt,) = receipts
     if not (receipt.is_whole or (receipt.lacks_by_rules and lacking)):
         return None, f"its receipt proves no bytes: {receipt.end_text}"
@@ -399,4 +408,4 @@ def _valid(
 
 
 def _touched(planned: Segment) -> str:
-    return f"{planned.facts.path} changed since it was planned, and nothing proves its bytes: plan again"
+    return f"{planned.facts.path} changed after the plan, and no receipt proves its bytes: plan again"

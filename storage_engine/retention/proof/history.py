@@ -1,4 +1,4 @@
-"""The journal's history of each segment: meant to be deleted, deleted, or never touched by a run."""
+"""The journal's history of each segment: intended deletions, deletions, and neither."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from storage_engine.retention.proof.gate import Passage, files_fault_of, same_co
 
 @dataclass(frozen=True, slots=True)
 class SegmentRelease:
-    """One segment's deletion: what the intent says, and what its result confirms.
+    """One segment's deletion: its intent, and what the result confirms.
 
-    :param sha256: of its bytes by the receipt; None where it went without one.
-    :param data_file: where those bytes are in the lake; None likewise.
-    :param receipt_hash: ``row_hash`` of the receipt; None likewise.
-    :param lake: which of the store's lakes proves it; None likewise.
-    :param original_mtime_ns: as of :class:`Segment`, like ``end`` and ``companions``.
-    :param lineage: of its log then; None: an older version recorded none.
-    :param log_id: which log it was of, as its receipt has it; None: it isn't known.
-    :param replicas: of the receipts of other nodes that proved it together, where they did; then
-        ``receipt_hash`` and ``data_file`` are the first one's, and ``sha256`` is None.
+    :param sha256: SHA-256 of its bytes, by the receipt; None: it was deleted without a receipt.
+    :param data_file: the data file with its bytes; None: there was no receipt.
+    :param receipt_hash: ``row_hash`` of the receipt; None: there was no receipt.
+    :param lake: location of the lake that proves it; None: there was no receipt.
+    :param original_mtime_ns: the same as in :class:`Segment`, like ``end`` and ``companions``.
+    :param lineage: lineage of its log then; None: an older version recorded none.
+    :param log_id: identity of its log, as its receipt has it; None: unknown.
+    :param replicas: the receipts of other nodes, if they proved it together. Then ``receipt_hash`` and
+        ``data_file`` are those of the first one, and ``sha256`` is None.
     """
 
     log: str
@@ -49,7 +49,7 @@ class SegmentRelease:
 
     @property
     def segment(self) -> Segment:
-        """As it was when it went."""
+        """Return the segment as it was when it was deleted."""
         return Segment(
             log=self.log,
             base_offset=self.base_offset,
@@ -62,7 +62,7 @@ class SegmentRelease:
 
     @property
     def lacks_by_rules(self) -> bool:
-        """Return whether its copy lacked topics, by archive rules."""
+        """Return whether the segment's copy lacked topics, by archive rules."""
         return self.passage is Passage.PROVEN and NOT_ARCHIVED in self.passage_detail
 
     @property
@@ -75,20 +75,20 @@ class SegmentRelease:
 
     @property
     def span(self) -> ReleasedSpan:
-        """Return its range, for laying store and lake over each other."""
+        """Return its range, for comparison with store and lake."""
         lineage, log_id = self.lineage or 0, self.log_id or ""
         return ReleasedSpan(self.log, self.base_offset, self.end_offset, lineage=lineage, log_id=log_id)
 
 
 def segment_subject(log: str, base_offset: int) -> str:
-    """Return how events name a segment."""
+    """Return the name that events have for a segment."""
     return f"{log}/{base_offset:020d}"
 
 
 def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[str, SegmentRelease]]:
-    """Return segments that release events record as deleted, and those without a result after their intent.
+    """Return the segments that release events record as deleted, and those whose intent has no result.
 
-    :param events: of the release step, oldest first.
+    :param events: events of the release step, oldest first.
     :return: (done, open), each by subject. An error after an intent withdraws it.
     """
     done: dict[str, SegmentRelease] = {}
@@ -107,7 +107,7 @@ def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[s
 
 
 def open_releases(journal: Journal, store_id: str) -> dict[str, dict[str, SegmentRelease]]:
-    """Return, by run, intended deletions without a result, except of runs whose undo has begun."""
+    """Return intended deletions without a result, by run. Runs whose undo has begun are left out."""
     undoing = {event.run_key for event in journal.store_events(store_id, Step.UNDO)}
     by_run: dict[str, list[Event]] = {}
     for event in journal.store_events(store_id, Step.RELEASE):
@@ -117,12 +117,12 @@ def open_releases(journal: Journal, store_id: str) -> dict[str, dict[str, Segmen
 
 
 def still_proves(receipt: Receipt, release: SegmentRelease) -> bool:
-    """Return whether a receipt that holds now proves the bytes and files that were deleted."""
+    """Return whether a presently valid receipt proves the bytes and files that were deleted."""
     return receipt.sha256 == release.sha256 and not files_fault_of(release.segment, receipt)
 
 
 def _undone(journal: Journal, store_id: str) -> set[str]:
-    """Keys of runs that have brought back what they deleted."""
+    """Return the keys of runs whose deletions were undone."""
     return {event.run_key for event in journal.store_events(store_id, Step.UNDO, Phase.RESULT)}
 
 
@@ -131,7 +131,7 @@ def released_spans(
 ) -> tuple[ReleasedSpan, ...]:
     """Return the ranges that all runs deleted from a store, for comparison with store and lake.
 
-    :param unasked: where the lakes are that can't be asked now.
+    :param unasked: locations of the lakes that can't be asked now.
     """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
     undone = _undone(journal, store_id)
@@ -147,10 +147,10 @@ def released_spans(
 
 
 def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | SegmentIdentity]:
-    """Return receipts of other stores whose bytes were found to be a store's, by row hash or identity.
+    """Return receipts of other stores that were found to have this store's bytes, by row hash or identity.
 
-    Of a deletion they were compared right before. What was found of segments that stayed counts in the
-    present lineage alone: another one may have other bytes.
+    For a deletion they were compared right before it. For segments that stayed, only comparisons in the
+    present lineage count: another lineage may have other bytes.
     """
     record = journal.store_with_id(store_id)
     found: set[str | SegmentIdentity] = set()
@@ -165,10 +165,10 @@ def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | Segmen
 
 
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
-    """The deletion of this very file by whichever of our runs meant it; None: none did.
+    """Return the deletion of this file by the run that intended it; None: no run did.
 
-    An intent without a result counts where the file is gone: that run was killed before it could say so. A
-    run that was undone has brought it back: whoever deleted it since is another.
+    An intent without a result counts if the file is gone: that run was killed before it recorded the result.
+    A run that was undone has brought the file back, so it didn't delete the file that is gone now.
     """
     subject = segment_subject(segment.log, segment.base_offset)
     events = journal.store_events(store_id, Step.RELEASE)

@@ -1,8 +1,7 @@
-"""Lakes' proofs of a store's segments, and segments that archive rules permit to delete without a copy.
+"""Lakes' proofs of a store's segments, and the segments that archive rules permit to delete without a copy.
 
-A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing: what
-lies in the other one is enough, and where that isn't, nobody guesses. The gate asks for permits by
-itself.
+A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing. So a
+receipt in the other lake is enough; without one a segment is unproven. The gate asks for permits by itself.
 """
 
 from __future__ import annotations
@@ -74,9 +73,10 @@ def current_receipts(
 
     There is one for each segment, in the order of logs and offsets.
 
-    :param log: only of this one.
-    :param base_offsets: only from the first to the second, both included.
-    :param with_ended: also those of expired segments, and of segments of which the lake has only a part.
+    :param log: return only receipts of this log; None: of every log.
+    :param base_offsets: first and last base offset to return, both included; None: every one.
+    :param with_ended: also return receipts of expired segments, and of segments of which the lake has only a
+        part.
     :raises LakeUnavailableError: the table can't be read.
     """
     only = None if log is None and record.log_lineages else record.lineage_of(log or "")
@@ -87,14 +87,15 @@ def current_receipts(
 
 
 Slot = tuple[str, int]
-"""(log, base offset) of a segment."""
+"""Log and base offset of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherNodesProof:
     """Other nodes' receipts that together have a segment's bytes.
 
-    :param sha256: of the segment as it was compared, where its facts don't tell of each write; "": they do.
+    :param sha256: the segment's SHA-256 when it was compared, if its file facts don't show each write; "":
+        they do.
     """
 
     receipts: tuple[Receipt, ...]
@@ -105,12 +106,12 @@ class OtherNodesProof:
 class LakeProofs:
     """One lake's receipts for the lineages of a store's logs.
 
-    :param rows: by segment.
-    :param faults: receipts that are not sound, and why.
-    :param of_logs: all receipts by log, also those of other segments; empty where only segments were asked
+    :param rows: receipts by segment.
+    :param faults: the receipts that aren't sound, and why.
+    :param of_logs: all receipts by log, those of other segments included; empty if only segments were asked
         for.
-    :param covers: other nodes' receipts that prove segments which none of the store's own does.
-    :param permits: by which a receipt may lack topics of its segment.
+    :param covers: other nodes' receipts, for segments that none of the store's own receipts proves.
+    :param permits: the rules by which a receipt may lack topics of its segment.
     """
 
     lake: Lake
@@ -124,7 +125,7 @@ class LakeProofs:
         return self.rows.get(slot, ())
 
     def valid(self, slot: Slot) -> list[Receipt]:
-        """Return the sound receipts of a segment that lack nothing but what archive rules leave out now."""
+        """Return a segment's sound receipts. They may lack only topics that archive rules leave out now."""
         sound = (row for row in self.of(slot) if row.identity not in self.faults)
         return [row for row in sound if row.is_whole or self.permits.clause_of_receipt(row)]
 
@@ -134,11 +135,11 @@ class Proofs:
     """Lakes' proofs of some of a store's segments.
 
     :param asked: the lakes that answered, in the order of the store's settings.
-    :param unreachable: the others, each with the reason.
+    :param unreachable: the lakes that didn't answer, each with the reason.
     :param acts: our own changes to the store's files.
-    :param wrong_lakes: reasons of those of ``unreachable`` that are unusable as they are, such as a copy: not
-        just an outage that ends by itself.
-    :param permits: which logs may go without a copy, by rule.
+    :param wrong_lakes: reasons of unreachable lakes that can't be used as they are, such as a copy. An outage
+        that ends by itself isn't one.
+    :param permits: the rules by which logs may be deleted without a copy.
     """
 
     asked: tuple[LakeProofs, ...]
@@ -149,17 +150,17 @@ class Proofs:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Lakes that could not be asked, as sentences."""
+        """Return a notice for each lake that could not be asked."""
         return tuple(Text("a lake could not be asked: ", reason) for _, reason in self.unreachable)
 
     @property
     def outages(self) -> tuple[str, ...]:
-        """Those of ``notices`` with which a run need not end."""
+        """Return the notices on lakes for which a run needn't end."""
         wrong = {Text("a lake could not be asked: ", reason) for reason in self.wrong_lakes}
         return tuple(notice for notice in self.notices if notice not in wrong)
 
     def unproven(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that no valid receipt of the same file proves, and that no rule leaves out."""
+        """Return the segments that no valid receipt of the same file proves and no rule leaves out."""
         unarchived = self.permits.unarchived(segments)
         return [
             segment
@@ -173,17 +174,17 @@ class Proofs:
         ]
 
     def left_out(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that no valid receipt of the same file proves, as a rule leaves them out."""
+        """Return the segments that no valid receipt of the same file proves since a rule leaves them out."""
         logs = self.permits.unarchived(segments)
         of_rules = [segment for segment in segments if segment.log in logs]
         return replace(self, permits=NO_PERMITS).unproven(of_rules) if of_rules else []
 
     def touched(self, unproven: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that were proven at their present length, and whose files were touched since.
+        """Return the segments that were proven at their present length, but whose files were touched since.
 
-        A hash tells whether their bytes are the same; until then they permit no deletion.
+        Only a hash shows whether their bytes are the same. Before that they permit no deletion.
 
-        :param unproven: as :meth:`unproven` returns them.
+        :param unproven: the segments that :meth:`unproven` returns.
         """
         return [
             segment
@@ -196,7 +197,7 @@ class Proofs:
         ]
 
     def lake_of(self, receipt: Receipt) -> str:
-        """Return where the lake is that a receipt comes from."""
+        """Return the location of the lake that has a receipt."""
         slot = (receipt.log, receipt.base_offset)
         return next(
             proofs.lake.location
@@ -206,7 +207,7 @@ class Proofs:
         )
 
     def disagree(self, slot: Slot) -> bool:
-        """Return whether lakes prove other bytes under one offset, or other companions."""
+        """Return whether lakes prove different bytes or different companions of one segment."""
         rows = [row for proofs in self.asked for row in proofs.valid(slot)]
         return not all(_agree(rows[0], row) for row in rows[1:])
 
@@ -218,9 +219,9 @@ class Proofs:
         waiver: Waiver | None,
         consent: Consent,
     ) -> Verdict:
-        """The gate's verdict by the first lake that lets a segment pass.
+        """Return the gate's verdict by the first lake whose proof lets the segment pass.
 
-        Two lakes that prove other bytes under one offset, or other companions, prove nothing.
+        If two lakes prove different bytes or companions of the segment, they prove nothing.
         """
         slot = planned.id
         if self.disagree(slot):
@@ -253,7 +254,7 @@ class Proofs:
             if policy.archive is not ArchiveMode.OFF and (cover := proofs.covers.get(slot)):
                 called = {store_called(row.store_name, row.broker, row.store_root) for row in cover.receipts}
                 stores = ", ".join(sorted(called))
-                said = f"its bytes were compared just now with what other nodes archived: {stores}"
+                said = f"its bytes were compared just now with the archived bytes of other nodes: {stores}"
                 return Verdict(
                     decision, Passage.PROVEN, cover.receipts[0], said, cover.receipts, cover.sha256
                 )
@@ -296,22 +297,23 @@ def read_proofs(
     whole_logs: bool = False,
     looked: Callable[[], None] | None = None,
 ) -> Proofs:
-    """Ask each lake for the receipts of these segments, and whether they hold.
+    """Ask each lake for the receipts of these segments, and check whether the receipts are sound.
 
-    A lake that lacks what it is known to have had counts as one that can't be asked. Where its chain of
-    receipts is broken, none of them holds.
+    If a lake lacks receipts that it is known to have had, it counts as one that can't be asked. If its chain
+    of receipts is broken, none of its receipts is sound.
 
     :param known: receipts that the lakes are known to have had.
-    :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
-        written, and its marks are brought up to date.
-    :param whole_chain: follow each lake's chain of receipts from its first row on, as ``to_delete`` does: for
-        a decision on segments that others may delete, such as a broker.
-    :param read_files: read the data files too: a file of the right length may be damaged.
-    :param whole_logs: return all receipts of the store by log, too; only those of the segments are checked.
-    :param looked: called after each receipt whose files were read, which may take long.
-    :return: a lake that is a copy, or lies inside the store or another lake, counts as one that can't be
-        asked.
-    :raises BadInputError: a lake has another broker's segments.
+    :param to_delete: segments are to be deleted by these proofs. Then the lake has to be writable, and its
+        marks are brought up to date.
+    :param whole_chain: follow each lake's chain of receipts from its first row on, as with ``to_delete``. It
+        is for a decision on segments that others may delete, such as a broker.
+    :param read_files: also read the data files: a file of the right length may be damaged.
+    :param whole_logs: also return all receipts of the store by log; only receipts of the segments are
+        checked.
+    :param looked: called after each receipt whose files were read; reading may take long.
+    :return: the proofs. A lake that is a copy, or inside the store or another lake, counts as one that can't
+        be asked.
+    :raises BadInputError: a lake has segments of another kind of broker.
     """
     asked: list[LakeProofs] = []
     unreachable: list[tuple[LakeConfig, str]] = []
@@ -342,12 +344,12 @@ def read_proofs(
 
 
 def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) -> ArchivePermits:
-    """Return the segments that the archive rules of a store's lakes permit to delete without a copy.
+    """Return the archive rules by which a store's segments may be deleted without a copy.
 
-    Where acts can't be read, are no one chain, or lack one that the journal recorded, nothing does. Where the
-    journal has no rule, none is read.
+    Nothing is permitted if a lake's acts can't be read, aren't one chain, or lack an act that the journal
+    recorded. If the journal has no archive rule, no acts are read.
 
-    :param lakes: those that are asked; further ones that have segments of the store have their say, too.
+    :param lakes: the lakes to ask. Other lakes with segments of the store are asked as well.
     """
     if not (lakes and known.archive_rules):
         return NO_PERMITS
@@ -371,10 +373,10 @@ def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) 
 
 
 def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
-    """The store's lakes that can be asked, and why the others can't, by location.
+    """Return the store's lakes that can be asked, and by location why the others can't.
 
-    :raises BadInputError: one has another broker's segments.
-    :raises LakeUnavailableError: none can be; has every reason.
+    :raises BadInputError: a lake has segments of another kind of broker.
+    :raises LakeUnavailableError: none of them can be asked; the error has the reason of each.
     """
     lakes: list[Lake] = []
     unreachable: dict[str, str] = {}
@@ -394,10 +396,10 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
 def without_older(
     lakes: Sequence[Lake], unreachable: Mapping[str, str], known: KnownHeads, store_id: str
 ) -> tuple[list[Lake], dict[str, str]]:
-    """Treat lakes that lack receipts they are known to have had as lakes that can't be asked.
+    """Treat a lake like one that can't be asked if it lacks receipts which it is known to have had.
 
-    :return: lakes and reasons as :func:`reachable_lakes` does.
-    :raises LakeUnavailableError: none is left; has every reason.
+    :return: lakes and reasons, as from :func:`reachable_lakes`.
+    :raises LakeUnavailableError: no lake is left; the error has the reason of each.
     """
     left: list[Lake] = []
     reasons = dict(unreachable)
@@ -415,7 +417,7 @@ def without_older(
 
 
 def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
-    """The error for a store none of whose lakes can be used."""
+    """Return the error for a store whose lakes can't be used."""
     if len(reasons) == 1:
         return LakeUnavailableError(reasons[0])
     named = zip(("first", "second"), reasons, strict=True)
@@ -426,29 +428,31 @@ def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
 
 
 def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
-    """Refuse a lake that is named twice: it is no second place.
+    """Refuse a lake that is named twice: it would be no second place.
 
-    :raises LakeIdentityError: it is one of the others.
+    :raises LakeIdentityError: the lake is one of the others.
     """
     lake_id = lake_id_of(lake.segments()) if others else None
     if lake_id is not None and lake_id in {lake_id_of(other.segments()) for other in others}:
         raise LakeIdentityError(
             f"lake {lake.location}: expected a second lake of its own, found lake {lake_id} twice. Nothing "
-            "in it was changed. Name another directory or catalog, or none."
+            "in it was changed. Name another directory or catalog, or no second lake."
         )
 
 
 def _refuse_copy(lake: Lake) -> None:
-    """Refuse a copy of a lake: it is no second place for what the lake has, and takes nothing.
+    """Refuse a copy of a lake.
+
+    It is no second place for segments of the original, and nothing can be archived into it.
 
     :raises LakeIdentityError: the lake is a copy.
     """
     original = copy_of(lake.segments())
     if original is not None:
         raise LakeIdentityError(
-            f"lake {lake.location}: expected a lake to archive into, found a copy of lake {original}, "
-            "which proves nothing for a release. Nothing in it was changed. Name that lake, or a "
-            "second lake of its own; if that lake is gone for good, run ",
+            f"lake {lake.location}: expected a lake to archive into, found a copy of lake {original}, which "
+            "proves no segment for a release. Nothing in it was changed. Name the original, or a second "
+            "lake of its own. If the original is gone for good, run ",
             Command("lake promote"),
             " on the copy.",
         )
@@ -489,7 +493,7 @@ COPIES_ENTER = (
 
 
 def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecord) -> ArchivePermits:
-    """Return the segments that the archive rules of a store's lakes permit to delete without a copy.
+    """Return the archive rules by which a store's segments may be deleted without a copy.
 
     :raises StorageEngineError: the journal can't be read, or a lake is of another kind of broker.
     """
@@ -500,7 +504,10 @@ def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecor
 
 
 def look_up_permits(place: AnyStore) -> ArchivePermits:
-    """Return the archive rules of any store. Nothing is changed; what can't be told permits nothing."""
+    """Return the archive rules by which a store's segments may be deleted without a copy.
+
+    Nothing is changed; unknown rules permit nothing.
+    """
     store = managed_of(place)
     if not may_leave_out(store.broker):
         return NO_PERMITS
@@ -515,10 +522,11 @@ def look_up_permits(place: AnyStore) -> ArchivePermits:
 
 
 def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> tuple[str, ...]:
-    """Name segments, or topics' messages, that are deleted without a copy, with the rule, as sentences."""
+    """Return notices on segments or messages that are deleted without a copy, each with its rule."""
     if permits.of_rows is not None:
         return tuple(
-            f"messages may go without a copy, if no lake has them: {not_archived_text(rule)}. {COPIES_ENTER}"
+            f"messages may be deleted without a copy if no lake has them: {not_archived_text(rule)}. "
+            f"{COPIES_ENTER}"
             for rule in permits.old_rules
             if segments
         )
@@ -526,14 +534,14 @@ def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> 
     for log, clause in permits.unarchived(segments).items():
         logs_of.setdefault(clause, []).append(log)
     return tuple(
-        f"{count_text(sum(one.log in logs for one in segments), 'segment')} of {named_in_short(logs)} go "
-        f"without a copy, if no lake has them: {clause}"
+        f"{count_text(sum(one.log in logs for one in segments), 'segment')} of {named_in_short(logs)} may "
+        f"be deleted without a copy if no lake has them: {clause}"
         for clause, logs in logs_of.items()
     )
 
 
 def lacking_notices(permits: ArchivePermits, receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """Name topics that stayed out of the lake when segments were archived, with the rule, as sentences."""
+    """Return notices on topics that were left out when segments were archived, each with its rule."""
     counts = Counter(map(permits.clause_of_receipt, receipts))
     return tuple(
         f"{count_text(count, 'segment')} archived without {it}" for it, count in counts.items() if it
@@ -543,11 +551,11 @@ def lacking_notices(permits: ArchivePermits, receipts: Sequence[Receipt]) -> tup
 def stamp_store(
     context: Context, run: Run, heads: Sequence[LakeHead], deletion: RunDigest | None = None
 ) -> str:
-    """Write down in the store's directory, durably, what lakes hold of it and what its last deletion came to.
+    """Write a stamp to the store's directory, durably: the lakes' last receipts, and the last deletion.
 
-    :param deletion: None: the stamp's record of it stays.
-    :return: why it can't be done, as where a directory is read-only; "" when it is done.
-    :raises StoreIdentityError: another store's stamp is there, or one that can't be read.
+    :param deletion: the last deletion; None: the stamp keeps the earlier one.
+    :return: why the stamp can't be written, as in a read-only directory; "": it was written.
+    :raises StoreIdentityError: the directory has another store's stamp, or an unreadable one.
     """
     root, record = context.store.real_root, context.record
     before = read_stamp(root)
@@ -561,10 +569,11 @@ def stamp_store(
 
 
 def replaced_notices(root: str) -> tuple[str, ...]:
-    """Return a notice of each directory of a store that lacks its stamp, while others have it. Asked before
-    the store is stamped again.
+    """Return a notice for each directory of a store without its stamp, if other directories have it.
 
-    :raises StoreIdentityError: stamps that can't be read, or of two stores.
+    This is asked before the store is stamped again.
+
+    :raises StoreIdentityError: stamps can't be read, or are of two stores.
     """
     return tuple(
         f"{path}: expected the store's stamp, as in its other directories, found none: was its disk "
@@ -574,11 +583,11 @@ def replaced_notices(root: str) -> tuple[str, ...]:
 
 
 def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHeads) -> tuple[str, ...]:
-    """Stamp the store with the receipts on which segments are about to be deleted.
+    """Stamp the store with the receipts by which segments are about to be deleted.
 
-    :return: notices: a witness that is missing.
-    :raises GateRefusedError: the store can't be stamped, and the journal doesn't know by itself a lake's last
-        receipt. Nothing was deleted.
+    :return: notices on a missing witness.
+    :raises GateRefusedError: the store can't be stamped, and the journal doesn't have a lake's last receipt
+        itself. Nothing was deleted.
     """
     heads = []
     unknown = []
@@ -595,9 +604,9 @@ def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHead
     missing = stamp_store(context, run, heads)
     if missing and unknown:
         raise GateRefusedError(
-            f"{missing}, and the journal has no receipt of it in {', '.join(unknown)}: expected a witness "
-            "that the lake is not an older copy, found none. Nothing was deleted. Make the directory "
-            "writable, or archive into the lake with this journal."
+            f"{missing}, and the journal has none of its receipts in {', '.join(unknown)}: expected a "
+            "witness that the lake is not an older copy, found none. Nothing was deleted. Make the "
+            "directory writable, or archive into the lake with this journal."
         )
     if missing:
         return (f"{missing}: journal and catalog agree on the last receipt",)

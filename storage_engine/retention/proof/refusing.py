@@ -1,4 +1,4 @@
-"""Logs that a release refuses as a whole, while it deletes what it may of the others. Pure."""
+"""Logs that a release refuses as a whole, while it releases the others. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from storage_engine.model.store import Segment, SegmentId
 LOGS_SHOWN = 10
 MEND = "Mend what it names."
 REFUSED = "refused"
-"""Field of the event that says why a log was not archived."""
+"""Field of the event with the reason why a log was not archived."""
 _TEXT_WIDTH = 900
 _OF_OLDER_PLANS = re.compile(r"(?:([A-Z]\w*Error): )?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedLog:
-    """A log of which a release deleted nothing, or nothing more.
+    """A log of which a release deleted no segment, or no further segment.
 
-    :param error: the kind of error with which a release of this log alone ends.
+    :param error: kind of the error that a release of this log alone would raise.
     :param why: the expected and the found state.
     :param remedy: the remedy.
     :param missing: base offsets of planned segments that are gone though no run deleted them.
@@ -39,10 +39,10 @@ class RefusedLog:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a release leaves a log out.
+    """The reason why a release leaves out a log.
 
-    :param error: the release's error where it has no other log.
-    :param details: faults of the segments that caused it, by base offset.
+    :param error: the error that the release raises if it has no other log.
+    :param details: by base offset, the faults of the segments that caused it.
     """
 
     said: RefusedLog
@@ -55,10 +55,10 @@ class Refusal:
 
 
 def refusal(log: str, error: Exception, nothing: str = "", remedy: str = "") -> Refusal:
-    """Refuse a log for an error.
+    """Return the refusal of a log because of an error.
 
-    :param nothing: its message's sentence on what was deleted; the remedy stands behind it.
-    :param remedy: another one, for a run that is over.
+    :param nothing: the sentence of the error's message on what was deleted; the remedy follows it.
+    :param remedy: a remedy to use instead, for a run that has ended.
     """
     why, _, known = Text(error).partition(f" {nothing} " if nothing else "\0")
     said = RefusedLog(log, type(error).__name__, why, remedy or known or MEND)
@@ -71,10 +71,11 @@ def refused_logs(refusals: Iterable[Refusal]) -> frozenset[str]:
 
 
 def require_one(refusals: Sequence[Refusal], logs: Collection[str]) -> None:
-    """Make sure that a release has a log left.
+    """Make sure that a release has at least one log left.
 
-    :param logs: those that lose segments by it, or would.
-    :raises StorageEngineError: all of them are refused; the error of a release of the first one alone.
+    :param logs: the logs that lose segments in this release, or would.
+    :raises StorageEngineError: all of them are refused. It is the error that a release of the first log alone
+        would raise.
     """
     if refusals and not set(logs) - refused_logs(refusals):
         raise refusals[0].error
@@ -82,7 +83,7 @@ def require_one(refusals: Sequence[Refusal], logs: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """:param stay: planned segments that stay, each with the reason."""
+    """:param stay: decisions on planned segments that stay, with the reason."""
 
     refused: tuple[RefusedLog, ...]
     stay: tuple[Decision, ...]
@@ -96,11 +97,11 @@ def account_for(
     there: Collection[SegmentId],
     gone: Collection[SegmentId],
 ) -> Accounted:
-    """Say of each planned segment of refused logs whether it stays or is missing.
+    """Return the refused logs, with whether each planned segment stays or is missing.
 
-    :param stay: segments that stay whether their log is refused or not.
-    :param there: segments of the store as it is after the release.
-    :param gone: segments that runs deleted, or that went before without keeping their logs.
+    :param stay: decisions on segments that stay whether their log is refused or not.
+    :param there: segments that the store has after the release.
+    :param gone: segments that runs deleted, or that were gone before without stopping their log.
     """
     by_log = {one.log: one for one in refusals}
     missing: dict[str, list[int]] = {log: [] for log in by_log}
@@ -124,9 +125,9 @@ def account_for(
 
 
 def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
-    """Keep all of the logs that can't be released as they are.
+    """Keep all segments of logs that can't be released as they are.
 
-    :param errors: by name of the log, why.
+    :param errors: the reason by the name of the log.
     """
 
     def decide(log: LogPlan) -> Sequence[Decision]:
@@ -145,19 +146,23 @@ def refused_by_plan(plan: Plan) -> tuple[RefusedLog, ...]:
 
 
 def log_text(refused: RefusedLog) -> str:
-    """Say why a log was refused, and what to do."""
+    """Return the text on why a log was refused, and what to do."""
     return Text(f"log {refused.log} was refused: ", refused.why, " ", refused.remedy)
 
 
-_AFTER_RELEASE = "What the other logs lost is done and recorded. The next run plans the refused logs again."
-_AFTER_ARCHIVING = "What was archived of other logs is proven and recorded. The next run tries these again."
+_AFTER_RELEASE = (
+    "Deletions from the other logs are done and recorded. The next run plans the refused logs again."
+)
+_AFTER_ARCHIVING = (
+    "Archived segments of the other logs are proven and recorded. The next run tries the refused logs again."
+)
 
 
 def ending_error(refused: str, wrong_lakes: Sequence[str]) -> StorageEngineError | None:
-    """Return the error with which a run has to end though it did all else; None: there is none.
+    """Return the error that a run has to end with though it did everything else; None: there is none.
 
-    :param refused: as of :func:`refused_text`; "" where no log was refused.
-    :param wrong_lakes: why lakes of the store aren't what they should be, each with what to do.
+    :param refused: the result of :func:`refused_text`; "": no log was refused.
+    :param wrong_lakes: why lakes of the store can't be used as they are, each with what to do.
     """
     if refused:
         return LogsRefusedError(join_texts(" ", (refused, *wrong_lakes)))
@@ -167,15 +172,17 @@ def ending_error(refused: str, wrong_lakes: Sequence[str]) -> StorageEngineError
 def archive_error(
     run_key: str, root: str, refused: Sequence[RefusedLog], wrong_lakes: Sequence[str]
 ) -> StorageEngineError | None:
-    """Return the error with which an archive has to end that took all else; None: there is none."""
+    """Return the error that archiving has to end with though it archived everything else; None: there is
+    none.
+    """
     text = refused_text(run_key, root, refused, _AFTER_ARCHIVING) if refused else ""
     return ending_error(text, wrong_lakes)
 
 
 def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: str = _AFTER_RELEASE) -> str:
-    """Say with what error a run ends that went on without some logs.
+    """Return the error's text for a run that went on without some logs.
 
-    :param after: the state of the other logs, and the next step.
+    :param after: sentences on the state of the other logs, and on the next step.
     """
     said = [
         f"run {run_key!r} of {root}: expected every log to pass, found "
@@ -183,6 +190,6 @@ def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: 
         *(shortened(log_text(one), _TEXT_WIDTH) for one in refused[:LOGS_SHOWN]),
     ]
     if (more := len(refused) - LOGS_SHOWN) > 0:
-        said.append(f"So were {count_text(more, 'more log')}, which report.json names.")
+        said.append(f"report.json names {count_text(more, 'more log')}.")
     said.append(after)
     return join_texts(" ", said)

@@ -1,4 +1,4 @@
-"""A store's shield, for all who report where bytes are and how much space a deletion frees."""
+"""A store's shield, for reports on where bytes are and how much space a deletion frees."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from storage_engine.shield.index import SeenLink, Shield, digest_of, look_at_shi
 
 COMMAND = Command("shield")
 WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"
-"""Segments that can neither be archived nor be told to be in a lake."""
+"""Remedy for a file that can't be archived, and of which it is unknown whether a lake has it."""
 
 
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
-    """Return ranges that are gone from the log and lie unchanged in the shield, for comparison with store and
+    """Return the ranges that are gone from the log and unchanged in the shield, for comparison with store and
     lake.
 
-    :param root: the store's.
-    :param lineages: the store's; segments kept of an older one are no part of its log any more.
-    :raises ShieldError: its content is unknown.
+    :param root: the store's root.
+    :param lineages: the store's lineages. Segments of an older lineage no longer belong to its log.
+    :raises ShieldError: the shield's content is unknown.
     """
     return tuple(
         LocalSpan(
@@ -42,7 +42,7 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
 
 
 def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[ReleasedSpan, ...]:
-    """Return ranges that are gone from the log and whose link isn't provably unchanged.
+    """Return the ranges that are gone from the log and whose link isn't provably unchanged.
 
     :raises ShieldError: the shield's content is unknown.
     """
@@ -60,13 +60,13 @@ def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Rel
 
 
 def _has_its_bytes(root: str | os.PathLike[str], seen: SeenLink) -> bool:
-    """Return whether a link has its bytes still; one that was only touched is compared by its digest."""
+    """Return whether a link still has its bytes. A touched link is compared by its digest."""
     known = seen.link.sha256
     return seen.is_same or (bool(known) and digest_of(root, seen, lambda count: None) == known)
 
 
 def changed_text(seen: SeenLink) -> str:
-    """Say that a link was written to, or touched, since it was known to have the segment's bytes."""
+    """Return the text that a link was written to or touched after it had the segment's bytes."""
     return (
         f"{seen.facts.path}: expected the file as it was when it was linked, {seen.link.kept}, found "
         f"{seen.facts}: another program wrote to it or touched it, so it is kept and not archived as that "
@@ -76,7 +76,7 @@ def changed_text(seen: SeenLink) -> str:
 
 
 def written_text(seen: SeenLink) -> str:
-    """Say that a clone may have bytes that its segment in the log has no more."""
+    """Return the text that a clone may have bytes which the segment in the log no longer has."""
     return (
         f"{seen.link.segment.path}: expected the file as it was when it was linked, {seen.link.segment}, "
         f"found it written to or touched since: {seen.facts.path} keeps the bytes that it had. {WAY_OUT}"
@@ -85,9 +85,9 @@ def written_text(seen: SeenLink) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AskedGone:
-    """Lakes' and journal's knowledge of segments that are gone from the log.
+    """What lakes and journal know of segments that are gone from the log.
 
-    :param unproven: those that no lake that could be asked proves, and that none of our runs deleted.
+    :param unproven: segments that no lake could prove, and that none of our runs deleted.
     :param unreachable: why lakes couldn't be asked.
     """
 
@@ -99,8 +99,8 @@ class AskedGone:
 class ShieldSummary:
     """Contents of a store's shield.
 
-    :param links: how many segments have a second name.
-    :param gone: base offsets of those that are gone from the log; no lake was asked for them.
+    :param links: number of segments that are linked in it.
+    :param gone: base offsets of the linked segments that are gone from the log. No lake was asked about them.
     """
 
     links: int
@@ -117,7 +117,10 @@ class ShieldSummary:
 
 
 def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
-    """Return a summary of a shield; None: there is none. Who may not look into it is told that."""
+    """Return a summary of a shield; None: there is no shield.
+
+    If this account may not read it, the summary says so.
+    """
     try:
         shield = look_at_shield(root)
         if not (shield.links or shield.foreign):
@@ -137,12 +140,12 @@ def shield_notices(
     going: Sequence[Segment] = (),
     ask: Callable[[Shield], AskedGone] | None = None,
 ) -> tuple[str, ...]:
-    """Return notices about the shield.
+    """Return notices on the shield.
 
-    :param going: segments that are to be deleted.
-    :param ask: asks lakes and journal for segments that are gone from the log; None: they aren't asked, and
+    :param going: segments to delete.
+    :param ask: asks lakes and journal about segments that are gone from the log. None: nobody is asked, and
         the notices leave them out.
-    :raises ShieldError: its content is unknown.
+    :raises ShieldError: the shield's content is unknown.
     """
     shield = look_at_shield(root)
     return tuple(_notices(shield, going, None if ask is None else ask(shield)))
@@ -184,9 +187,9 @@ def _segments(seen: Sequence[SeenLink]) -> str:
 
 
 def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
-    """Say of a segment that is gone from the log that the shield has it; "" where it hasn't.
+    """Return the sentence that the shield has a segment which is gone from the log; "": it doesn't.
 
-    :raises ShieldError: its content is unknown.
+    :raises ShieldError: the shield's content is unknown.
     """
     slot = segment.id
     if not any(seen.link.slot == slot and _has_its_bytes(root, seen) for seen in look_at_shield(root).gone):

@@ -1,6 +1,4 @@
-"""Segments whose facts don't tell that they were written to: each is hashed again right before its
-deletion.
-"""
+"""Segments whose file facts don't show every write. They are hashed again right before their deletion."""
 
 from __future__ import annotations
 
@@ -29,22 +27,22 @@ from storage_engine.same_bytes.trusted_times import (
 )
 
 RENEW_SECONDS: Final = 30.0
-"""Seconds from one renewal of a lease to the next, while a file is read slowly."""
+"""Seconds between two renewals of a lease, while a file is read slowly."""
 
 
 def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
-    """Return, by path, why the times of a segment's file may not show a write, or why that can't be told.
+    """Return by path why the times of a segment's file may not show a write, or why that is unknown.
 
-    A file whose times show each write is left out.
+    Files whose times show each write are left out.
 
-    :param root: the store's.
-    :param broker_pid: of the running broker that is held, which has its files mapped; None: none is known.
+    :param root: the store's root.
+    :param broker_pid: process id of the held running broker, which has its files mapped; None: none is known.
     """
     files = [file for segment in segments for file in segment.files]
     reasons: dict[str, str] = {}
     for directory in {str(Path(file.path).parent) for file in files}:
         if not times_are_trusted(directory, root):
-            said = f"the times of the file system of {directory} don't tell of each write"
+            said = f"the times of the file system of {directory} don't show each write"
             reasons |= {file.path: said for file in files if str(Path(file.path).parent) == directory}
     writers = mapped_for_writing(files, () if broker_pid is None else (broker_pid,))
     if writers.unknown:
@@ -55,9 +53,10 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
 
 
 def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tuple[str, ...]:
-    """Say once for each reason how many of these segments are hashed again right before they go.
+    """Return a notice for each reason, with the number of segments that are hashed again right before their
+    deletion.
 
-    :param unseen: why, by path.
+    :param unseen: the reason by path.
     """
     reasons = ([unseen[file.path] for file in segment.files if file.path in unseen] for segment in segments)
     counts = Counter(why[0] for why in reasons if why)
@@ -69,10 +68,10 @@ def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Context for reading segments again.
+    """How to read segments again.
 
-    :param spend: waits until so many bytes more may be read.
-    :param renew: keeps the store ours; called now and then while a file is read, and after it.
+    :param spend: waits until a number of further bytes may be read.
+    :param renew: renews the lease on the store; called now and then while a file is read, and after it.
     """
 
     spend: Spend
@@ -80,15 +79,15 @@ class Reading:
 
 
 def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, reading: Reading) -> None:
-    """Hash a segment's files, as they are from now on, and compare them with its receipt.
+    """Hash the present files of a segment, and compare them with its receipt.
 
-    The gate has seen to it that the receipt has the same companions.
+    The gate has already made sure that the receipt has the same companions.
 
-    :param root: the store's.
-    :param otherwise: a sentence for the error: the deletions so far.
-    :param reading: how fast.
-    :raises LakeConflictError: one has other bytes.
-    :raises ChangedUnderUsError: one is written to while it is hashed.
+    :param root: the store's root.
+    :param otherwise: a sentence for the error on the deletions so far.
+    :param reading: how fast to read.
+    :raises LakeConflictError: a file has other bytes.
+    :raises ChangedUnderUsError: a file is written to while it is hashed.
     """
     proven = {one.name: one for one in receipt.companions}
     _check_file(segment.log, segment.facts.path, receipt.sha256, root, otherwise, reading)
@@ -114,14 +113,15 @@ def _check_file(
             f"{path}: expected SHA-256 {expected}, which its receipt proves, found {sha256}. "
             f"{otherwise} If the broker recovered from a crash and wrote these offsets again, run ",
             Command("adopt"),
-            " to open a new lineage, with --conn-id if it is a store of Airflow; of several logs, --log "
-            f"{shlex.quote(log)} opens it for this one alone. Otherwise find out who changed the file.",
+            " to open a new lineage, with --conn-id if it is a store of Airflow. If the store has several "
+            f"logs, --log {shlex.quote(log)} opens it for this log alone. Otherwise find out who changed "
+            "the file.",
         )
     found = FileFacts.of(path)
     if found != facts and not read_own_acts(root).same_file(found, facts):
         raise ChangedUnderUsError(
-            f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: another "
-            f"program writes to it. {otherwise} Stop the program that does it."
+            f"{path}: expected the same file as when its bytes were compared, {facts}, found {found}: "
+            f"another program writes to it. {otherwise} Stop the program that does it."
         )
 
 

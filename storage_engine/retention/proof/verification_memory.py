@@ -1,8 +1,9 @@
-"""Tables of their own in the journal with one row a store, and the memory of verification in one of them.
+"""Tables in the journal with one row for each store, and the memory of verification, which is one of these
+tables.
 
-Such a table is made at the first write. What was verified when, and how closely, lets checks walk round a
-whole lake. A lake directory has its journal beside its catalog, and it is made where only verification has
-needed one.
+Such a table is made at the first write. The memory says when and how thoroughly each receipt was last
+verified: so checks can rotate through a whole lake. In a lake's directory the journal is beside the catalog;
+it may have been made for this memory alone.
 """
 
 from __future__ import annotations
@@ -52,24 +53,29 @@ _verifications = Table(
     Column("at_ms", BigInteger, nullable=False),
     Column("fault", Text, nullable=False),
 )
-"""The last check of each receipt at each level. A lake is the UUID of its ``segments`` table: a journal
-may serve several lakes that hold the same store."""
+"""The last check of each receipt at each level.
+
+The lake's key is the UUID of its ``segments`` table: a journal may serve several lakes with the same store.
+"""
 
 
 class VerificationMemory:
-    """:param journal_url: SQLAlchemy URL; errors as :class:`JournalDatabase` raises them."""
+    """:param journal_url: SQLAlchemy URL of the journal; the errors are those of :class:`JournalDatabase`."""
 
     def __init__(self, journal_url: str) -> None:
         self._database = JournalDatabase(journal_url)
         self._database.write(_prepare)
 
     def recall(self, lake_id: str) -> tuple[Check, ...]:
-        """The last check of each receipt at each level."""
+        """Return the last check of each receipt at each level."""
         query = select(_verifications).where(_verifications.c.lake_id == lake_id)
         return self._database.read(lambda connection: tuple(map(_check, connection.execute(query))))
 
     def record(self, lake_id: str, checks: Sequence[Check]) -> None:
-        """Remember checks in place of earlier ones of the same receipts at the same levels; all or none."""
+        """Record checks.
+
+        They replace earlier checks of the same receipts at the same levels. All are recorded or none.
+        """
         newest = list({(check.receipt_hash, check.level.value): check for check in checks}.values())
         if not newest:
             return
@@ -91,9 +97,8 @@ class VerificationMemory:
 
 
 def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
-    """Return when a receipt of a lake was checked last, and how many the last checks found at fault.
-
-    Nothing is made or changed.
+    """Return when a receipt of a lake was last checked, and how many receipts have a fault by their last
+    check.
 
     :param lake_id: UUID of the lake's ``segments`` table.
     :return: None: no check is remembered.
@@ -112,7 +117,7 @@ def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
 
 
 def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
-    """Return the last checks, at each level, of the receipts of a lake that one of these found at fault.
+    """Return the last checks, at each level, of a lake's receipts in which one of these checks found a fault.
 
     Nothing is made or changed.
 
@@ -159,7 +164,9 @@ def _prepare(connection: Connection) -> None:
 
 
 class KeptRows:
-    """Keeps a text of each store, compressed by zlib, with the version of what it says."""
+    """A table of the journal with one text for each store, compressed by zlib, and the version of the text's
+    format.
+    """
 
     def __init__(self, table: str, column: str) -> None:
         self._metadata = MetaData()
@@ -173,7 +180,7 @@ class KeptRows:
         )
 
     def read(self, journal_url: str, store_id: str) -> tuple[int, bytes] | None:
-        """Return a store's version and text, still compressed; None: nothing is kept. Nothing is changed.
+        """Return the version and the compressed text of a store; None: there is none. Nothing is changed.
 
         :raises StorageEngineError: the journal can't be read.
         """
@@ -181,7 +188,7 @@ class KeptRows:
         return database.read(lambda connection: self.read_row(connection, store_id))
 
     def read_row(self, connection: Connection, store_id: str) -> tuple[int, bytes] | None:
-        """Return the same of a journal that is read already."""
+        """Return the same as :meth:`read`, in an open transaction."""
         rows = self.table.c
         if not inspect(connection).has_table(self.table.name):
             return None
@@ -192,7 +199,7 @@ class KeptRows:
     def write(
         self, journal_url: str, store_id: str, version: int, text: str, *, reserve: bool = True
     ) -> None:
-        """Keep a store's text, in place of what was kept.
+        """Keep a store's text. It replaces the earlier one.
 
         :param reserve: see :meth:`storage_engine.journal.tables.database.JournalDatabase.write`.
         :raises StorageEngineError: the journal can't be written.

@@ -1,5 +1,6 @@
-"""Quarantine: the place where files that a run deletes lie for a while, so that they can be brought back.
+"""Quarantine: a place where a run's deleted files stay for a while, so that an undo can bring them back.
 
-``set_aside`` fills it behind the gate, ``undo`` brings it back, ``emptying`` ends it; ``look`` shows it. The
-journal says what there is and what became of it (``records``). Beside a running broker there is none.
+``set_aside`` fills it after the gate, ``undo`` brings files back, ``emptying`` empties it, and ``look`` shows
+it. The journal records which quarantines exist and how each ended (``records``). Beside a running broker
+there is none.
 """

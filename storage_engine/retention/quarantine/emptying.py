@@ -1,8 +1,8 @@
-"""End quarantines: when their window is over, and, the oldest first, when space is the cause of a run.
+"""Emptying of quarantines: when their window is over, or, the oldest first, when space is the cause of a run.
 
-What a run set aside passed the gate then. It may be the last copy by now, so its receipts are read once more,
-with their data files: what they don't prove any more stays. Intent, files, result: killed at any instant and
-run again, it goes on where it stopped.
+The files passed the gate when a run set them aside. By now they may be the last copy. So their receipts are
+checked once more, with the data files, and unproven files stay. The order is: intent, files, result. It may
+be killed at any instant and run again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ SPACE = "space was the cause of a run"
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """Everything needed to empty a store's quarantines.
+    """What is needed to empty a store's quarantines.
 
-    :param lakes: those whose receipts may prove the files there.
+    :param lakes: lakes whose receipts may prove the files.
     """
 
     journal: Journal
@@ -59,12 +59,11 @@ class Keeper:
 
 
 def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tuple[str, ...]:
-    """Empty quarantines whose time is over before a run is planned, and those in the way where space is its
-    cause.
+    """Before planning, empty quarantines whose window is over. If space is the cause, empty others as well.
 
-    A dry run ends nothing, and says what would be.
+    A dry run empties none, and says which would be emptied.
 
-    :return: emptied quarantines, and those that stay and why, as sentences.
+    :return: sentences on emptied quarantines, and on those that stay, with the reason.
     """
     keeper = Keeper(context.journal, context.record, context.store.lakes)
     if not any(one.there for one in quarantines(keeper.journal, keeper.record.store_id)):
@@ -81,11 +80,11 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
 
 
 def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tuple[str, ...]:
-    """End the quarantines whose window is over.
+    """Empty the quarantines whose window is over.
 
-    :param dry_run: only say it.
-    :return: emptied quarantines, and those that stay and why, as sentences.
-    :raises StoreBusyError: a run has the store.
+    :param dry_run: only say which would be emptied.
+    :return: sentences on emptied quarantines, and on those that stay, with the reason.
+    :raises StoreBusyError: a run is working on the store.
     """
     due = [one for one in _there(keeper) if _is_over(one, now_ms)]
     if not due:
@@ -93,7 +92,7 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
     readings = keeper.journal.clock_readings(keeper.record.store_id)
     if jumped_ms := jumped_forward_ms(read_clock(), readings):
         return (
-            "no quarantine is emptied for its age, as the clock was set forward by "
+            "no quarantine is emptied by its age, because the clock was set forward by "
             f"{duration_text(jumped_ms)} within the last day",
         )
     if dry_run:
@@ -105,7 +104,9 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
 def expired_or_in_the_way(
     journal: Journal, store_id: str, now_ms: int, *, space_is_short: bool
 ) -> tuple[str, ...]:
-    """Return quarantines that the next run would empty, as sentences; not those that had to stay lately.
+    """Return a sentence for each quarantine that the next run would empty.
+
+    Quarantines that lately had to stay are left out.
 
     :param space_is_short: space is a cause of that run.
     """
@@ -120,9 +121,9 @@ def expired_or_in_the_way(
 
 
 def _would_be_emptied(one: Quarantine, now_ms: int, held: str = "") -> str:
-    """Describe what the next run would empty, and what kept the last one from it.
+    """Describe what the next run would do with a quarantine, and why the last one left it.
 
-    :param held: why it would stay; "": nobody looked into a lake, or it wouldn't.
+    :param held: why it would stay; "": it wouldn't, or no lake was asked.
     """
     why = _over(one) if _is_over(one, now_ms) else "space is short"
     if held:
@@ -130,7 +131,7 @@ def _would_be_emptied(one: Quarantine, now_ms: int, held: str = "") -> str:
     if one.stayed_at_ms is None:
         return f"the quarantine of run {one.run_key} would be emptied: {why}"
     return (
-        f"the quarantine of run {one.run_key} would be looked at again, as {why}; at "
+        f"the quarantine of run {one.run_key} would be checked again, because {why}. At "
         f"{time_text(one.stayed_at_ms)} it had to stay: {one.stayed_because}"
     )
 
@@ -140,7 +141,7 @@ def _is_over(one: Quarantine, now_ms: int) -> bool:
 
 
 def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now_ms: int) -> Iterator[str]:
-    """End one after the other, the oldest first, until space is the cause no more."""
+    """Empty quarantines one by one, the oldest first, as long as space is a cause."""
     for one in _there(keeper):
         if not _space_is_the_cause(context, request, now_ms):
             return
@@ -157,7 +158,10 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
 
 
 def _there(keeper: Keeper) -> list[Quarantine]:
-    """Return the quarantines that may be emptied. One whose undo has begun may not: it is wanted back."""
+    """Return the quarantines that may be emptied.
+
+    A quarantine whose undo has begun may not: a person wants it back.
+    """
     found = quarantines(keeper.journal, keeper.record.store_id)
     return [one for one in found if one.there and one.state is not QuarantineState.UNDOING]
 
@@ -167,10 +171,10 @@ def _over(one: Quarantine) -> str:
 
 
 def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
-    """End a run's quarantine under the store's lease.
+    """Empty a run's quarantine under the store's lease.
 
     :return: its result, as a sentence.
-    :raises StoreBusyError: a run has the store.
+    :raises StoreBusyError: a run is working on the store.
     """
     journal, store_id = keeper.journal, keeper.record.store_id
     with journal.lease(store_id) as lease:
@@ -214,7 +218,7 @@ class _HeldError(Exception):
 
 
 def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> str:
-    """Return why a quarantine is not emptied, and what to do; "" where it is."""
+    """Return why a quarantine isn't emptied, and what to do; "": it is emptied."""
     if one.state is QuarantineState.UNDOING:
         return Text("its undo was begun. Run ", Command("undo", quote(one.run_key)), " again, which ends it")
     missing = [place.directory for place in one.places if not has_manifest(place)]
@@ -235,7 +239,7 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
 
 
 def _held(keeper: Keeper) -> str:
-    """Return the hold that keeps the store's files, or the lake that can't be asked; "": there is none."""
+    """Return the hold that keeps the store's files, or the lake that can't be asked. "": there is neither."""
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
     for config in keeper.lakes:
@@ -270,9 +274,12 @@ def _holding(location: str, hold: Hold) -> str:
 
 
 def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], None]) -> str:
-    """Return why what a run set aside has to stay; "" where its receipts hold still, or it went without.
+    """Return why the files that a run set aside have to stay.
 
-    Once it is being emptied only rules are asked that let some of it go without a copy: they may be lifted.
+    "": their receipts are still valid, or they had none.
+
+    After emptying has begun, only files whose deletion rested on an archive rule are checked: such a rule may
+    be lifted.
     """
     if not _holds_anything(one):
         return ""
@@ -313,7 +320,7 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
 def _may_lack_manifests(keeper: Keeper, run: Run, one: Quarantine) -> bool:
     """Return whether a place may lack its manifest although its disk is mounted.
 
-    The manifest is there before any file is set aside, and goes last.
+    The manifest is written before any file is set aside, and is removed last.
     """
     if one.state is QuarantineState.EMPTYING:
         return True

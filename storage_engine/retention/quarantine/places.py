@@ -1,4 +1,4 @@
-"""Places for a quarantine: on the file system of its files, and not among a broker's own files."""
+"""Places for a quarantine: on the file system of the files, and not among a broker's own files."""
 
 from __future__ import annotations
 
@@ -21,16 +21,21 @@ from storage_engine.retention.quarantine.tree import MANIFEST, Place, contents, 
 from storage_engine.retention.store.managed_store import ManagedStore, report_name, short_hash
 
 QUARANTINE = "quarantine"
-"""Name in our directory; in a store's root with one directory a run, elsewhere with one a store and run."""
+"""Name of a quarantine's directory inside our own.
+
+In a store's root it has one directory for each run, elsewhere one for each store and run.
+"""
 
 _LONGEST_NAME = 100
 
 
 def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the directories that may hold quarantines of a store: its root, then those above what it keeps
-    elsewhere; of a broker that bears nothing strange there, the directories that a person named.
+    """Return the directories that may have a store's quarantines.
 
-    :param data_paths: where its broker writes.
+    These are its root, then those above its other directories. If the broker tolerates no foreign files, they
+    are the directories that a person named.
+
+    :param data_paths: the directories that its broker writes to.
     """
     if find_broker(store.broker).aside is Aside.OUTSIDE:
         return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))
@@ -55,13 +60,13 @@ def choose_places(
     paths: Iterable[Path],
     known: Sequence[Place] = (),
 ) -> Mapping[Path, Place]:
-    """Choose where files are to lie meanwhile, by the directory that each is in. Changes nothing.
+    """Choose, by a file's directory, the place where files are set aside. Changes nothing.
 
-    :param data_paths: where the store's broker writes.
+    :param data_paths: the directories that the store's broker writes to.
     :param paths: the files.
-    :param known: places that the run has already, whatever directories a person names by now.
-    :raises BadInputError: for some directory there is no place on its file system, or a directory that a
-        person named can't be one.
+    :param known: places that the run already has, even if a person names other directories by now.
+    :raises BadInputError: a directory's file system has no place, or a directory that a person named can't be
+        one.
     """
     outside = find_broker(store.broker).aside is Aside.OUTSIDE
     if outside:
@@ -92,8 +97,8 @@ def choose_places(
 def check_undo_directories(store: ManagedStore, data_paths: Sequence[Path]) -> None:
     """Make sure that files can be set aside in the directories that a person named. Changes nothing.
 
-    :raises BadInputError: one is missing, a link, among a broker's files, on another file system or can't be
-        written to.
+    :raises BadInputError: a directory is missing, a link, among a broker's files, on another file system, or
+        can't be written to.
     """
     own = [path for path in map(_real, data_paths) if path.is_dir()]
     for path in map(Path, store.policy.undo_directories):
@@ -106,7 +111,7 @@ def check_undo_directories(store: ManagedStore, data_paths: Sequence[Path]) -> N
 
 
 def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
-    """Return why files can't be set aside in a directory; "" where they can."""
+    """Return why files can't be set aside in a directory; "": they can."""
     if path.is_symlink():
         return f"a symbolic link to {path.readlink()}"
     if not path.is_dir():
@@ -116,7 +121,7 @@ def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
     if inside is None:
         inside = store_around(real / DIRECTORY)
     if inside is not None:
-        return f"it inside {inside}, whose broker knows all that lies there"
+        return f"it inside {inside}, where the broker tolerates no other files"
     if not any(renames(one, real) for one in data_paths):
         return "it on another file system than all of them"
     # Of the user that runs this, as a rename will be.
@@ -125,7 +130,7 @@ def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
 
 
 def parts_of(store: ManagedStore, base: Path, store_id: str, run_key: str) -> tuple[str, ...]:
-    """Return the names from a base to a run's directory: those of other stores may be beside it."""
+    """Return the names from a base to a run's directory. Directories of other stores may be beside it."""
     name = report_name(run_key)
     if len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}-{short_hash(run_key)}"
@@ -135,10 +140,10 @@ def parts_of(store: ManagedStore, base: Path, store_id: str, run_key: str) -> tu
 
 
 def renames(directory: Path, base: Path) -> bool:
-    """Tell whether a file can be renamed from one directory into another.
+    """Return whether a file can be renamed from one directory into another.
 
-    The rename that is tried is of a name that nothing has: between two mounts, were they of one file system,
-    the kernel refuses it before it looks for the name. Nothing strange ever lies among a broker's files.
+    A rename of a missing name is tried. Between two mounts, even of one file system, the kernel refuses it
+    before it looks for the name. So no foreign file is ever made among a broker's files.
     """
     above = (base, base / DIRECTORY, base / DIRECTORY / QUARANTINE)
     target = next((path for path in reversed(above) if path.is_dir()), None)
@@ -163,11 +168,11 @@ _LONGEST_MANIFEST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class QuarantineLook:
-    """A quarantine of a run as it lies on disk.
+    """A run's quarantine, as it was found on disk.
 
-    :param run_key: as its manifest says; "" where that can't be read.
-    :param until_ms: when its window is over, likewise None.
-    :param error: why it can't be looked at; "" where it can.
+    :param run_key: the run's key by the manifest; "": the manifest can't be read.
+    :param until_ms: end of its window by the manifest, in milliseconds since the epoch; None: unknown.
+    :param error: why it can't be read; "": it can.
     """
 
     directory: str
@@ -179,33 +184,33 @@ class QuarantineLook:
 
 
 def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[QuarantineLook, ...]:
-    """Look at the quarantines below a store's root and beside what it keeps elsewhere.
+    """Look at the quarantines below a store's root and beside its other directories.
 
-    :param data_paths: where its broker writes.
+    :param data_paths: the directories that its broker writes to.
     """
     return tuple(look for base in bases(store, data_paths) for look in _below(base, store.real_root))
 
 
 def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -> tuple[QuarantineLook, ...]:
-    """Return quarantines that no journal knows, so that no run ever empties them. Pure.
+    """Return the quarantines that no journal knows, so that no run ever empties them. Pure.
 
-    As after a journal was lost, or brought back as it was before the run.
+    They come from a journal that was lost, or put back from before the run.
 
-    :param known: directories of the quarantines that a journal knows to be there.
+    :param known: directories of the quarantines that a journal knows.
     """
     there = frozenset(known)
     return tuple(one for one in found if one.directory not in there and (one.files or one.error))
 
 
 def unknown_text(one: QuarantineLook) -> tuple[str, str]:
-    """Describe a quarantine that no journal knows, and what to do, as clauses."""
-    what = f"{bytes_text(one.size_bytes)} that run {one.run_key or 'unknown'} set aside"
+    """Return clauses on a quarantine that no journal knows, and on what to do."""
+    what = f"{bytes_text(one.size_bytes)}, set aside by run {one.run_key or 'unknown'}"
     return (
-        f"{what} lie in {one.directory}, and the journal doesn't know it: nothing empties it",
+        f"{what}, are in {one.directory}. The journal doesn't know that quarantine, so no run empties it",
         Text(
             "with the journal of that run, ",
             Command("undo"),
-            " brings it back; to take it away, once verify says that the lake has it: rm -r "
+            "  brings the files back. To remove them, after verify has found them in the lake: rm -r "
             f"{shlex.quote(one.directory)}",
         ),
     )
@@ -218,7 +223,10 @@ def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iter
 
 
 def _below(base: Path, root: str) -> Iterator[QuarantineLook]:
-    """Yield the runs in a base's quarantine; in one that isn't the store's root, those of this store."""
+    """Yield the runs in a base's quarantine.
+
+    Outside of the store's root, only this store's runs are yielded.
+    """
     if base.is_file():  # a store may be named by a file of its broker, below which nothing lies
         return
     quarantine = Place(str(base), (DIRECTORY, QUARANTINE))
@@ -257,7 +265,7 @@ def _look(place: Place) -> QuarantineLook:
 
 
 def _manifest(place: Place) -> dict[str, object]:
-    """Return the contents of a run's manifest; empty where it is torn or missing."""
+    """Return the contents of a run's manifest; empty: it is torn or missing."""
     with suppress(FileNotFoundError, ValueError), opened(place) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(MANIFEST, flags, dir_fd=directory), "rb") as file:

@@ -1,4 +1,4 @@
-"""The journal's record of a store's quarantines: their runs, their ends, and what became of each."""
+"""The journal's record of a store's quarantines: their runs, their windows, and how each ended."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from storage_engine.model.store import Lineages
 from storage_engine.retention.quarantine.tree import Place
 
 WHOLE = ""
-"""Subject of what is said of a quarantine as a whole."""
+"""Subject of events about a quarantine as a whole."""
 _STAYS = "stays"
-"""Subject of why it was not emptied."""
+"""Subject of the event that says why a quarantine was not emptied."""
 _ENDED = "ended"
-"""Subject of why an undo that was begun can't go on."""
+"""Subject of the event that says why an undo can't be continued."""
 STAYS_MS = 24 * HOUR_MS
-"""Time for which it starts no run by itself once it had to stay; where space is short, an hour."""
+"""Time in which a quarantine that had to stay starts no run by itself. If space is short, it is an hour."""
 
 
 class QuarantineState(StrEnum):
@@ -31,23 +31,23 @@ class QuarantineState(StrEnum):
     UNDOING = "undoing"
     UNDONE = "undone"
     UNDO_ENDED = "undo-ended"
-    """An undo was begun, and what is left can't come back, as the broker has run since."""
+    """An undo was begun, and the rest can't come back because the broker has run since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
     """Files that a run has set aside.
 
-    :param places: one a file system.
-    :param lineage: of the store then.
-    :param log_lineages: then, of logs that had one of their own.
-    :param until_ms: when its window is over.
-    :param state_at_ms: since when it is in this state.
+    :param places: one for each file system.
+    :param lineage: the store's lineage at that time.
+    :param log_lineages: by log, lineages at that time that differ from the store's.
+    :param until_ms: end of its window, in milliseconds since the epoch.
+    :param state_at_ms: time since which it is in this state.
     :param detail: why it was emptied, or who undid the run.
-    :param stayed_at_ms: when it was last to be emptied and had to stay; None: that never was.
-    :param stayed_because: why, as words of a sentence.
-    :param came_back: an undo was begun, so that some of it may be back whatever became of the rest.
-    :param signs: files by which it shows that the broker has run since, as they were; {}: it may.
+    :param stayed_at_ms: when it was last to be emptied and had to stay; None: never.
+    :param stayed_because: why it had to stay, as words of a sentence.
+    :param came_back: an undo was begun, so some of its files may be back, whatever happened to the rest.
+    :param signs: facts of files that show whether the broker has run since; {}: no such files were recorded.
     """
 
     run_key: str
@@ -65,16 +65,16 @@ class Quarantine:
     came_back: bool = False
 
     def stayed_lately(self, now_ms: int, *, space_is_short: bool) -> bool:
-        """Return whether it had to stay so lately that it starts no run by itself.
+        """Return whether the quarantine had to stay so lately that it starts no run by itself.
 
-        One that a clock of the future wrote down is looked at again.
+        If the recorded time is in the future, the quarantine is checked again.
         """
         wait_ms = HOUR_MS if space_is_short else STAYS_MS
         return self.stayed_at_ms is not None and 0 <= now_ms - self.stayed_at_ms < wait_ms
 
     @property
     def there(self) -> bool:
-        """Return whether something may lie in it."""
+        """Return whether files may be in it."""
         return self.state not in (QuarantineState.EMPTIED, QuarantineState.UNDONE)
 
 
@@ -94,7 +94,7 @@ def quarantines(journal: Journal, store_id: str) -> tuple[Quarantine, ...]:
 
 
 def known_directories(journal: Journal, store_id: str) -> frozenset[str]:
-    """Return the directories of a store's quarantines in which something may lie, by the journal."""
+    """Return the directories of a store's quarantines that may have files, by the journal."""
     found = quarantines(journal, store_id)
     return frozenset(str(place.directory) for one in found if one.there for place in one.places)
 
@@ -117,7 +117,7 @@ def record_place(
     until_ms: int,
     lease: Lease,
 ) -> None:
-    """Record a place before anything is moved there."""
+    """Record a place before any file is moved there."""
     said = {
         "place": to_jsonable(place),
         "lineage": lineages.whole,
@@ -130,20 +130,23 @@ def record_place(
 
 
 def record_undo_ended(journal: Journal, run: Run, why: str, lease: Lease) -> None:
-    """Record that an undo which was begun can't go on: what is left goes when its window is over."""
+    """Record that an undo can't be continued.
+
+    The remaining files are removed after the quarantine's window.
+    """
     said = {"type": QuarantineError.__name__, "message": why}
     journal.record(run, Step.UNDO, Phase.ERROR, [(_ENDED, said)], lease=lease)
 
 
 def record_stays(journal: Journal, run: Run, one: Quarantine, why: str, now_ms: int, lease: Lease) -> None:
-    """Record that a quarantine had to stay, once an hour for the same reason."""
+    """Record that a quarantine had to stay, at most once an hour for the same reason."""
     if not (one.stayed_lately(now_ms, space_is_short=True) and one.stayed_because == why):
         said = {"type": QuarantineError.__name__, "message": why, "at_ms": now_ms}
         journal.record(run, Step.EMPTY_QUARANTINE, Phase.ERROR, [(_STAYS, said)], lease=lease)
 
 
 def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
-    """:param events: of one run, the oldest first."""
+    """:param events: events of one run, the oldest first."""
     found: Quarantine | None = None
     for event in events:
         said = event.payload

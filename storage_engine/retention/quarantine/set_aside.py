@@ -1,7 +1,7 @@
-"""Removal of a run's files: they are unlinked, or moved into quarantine where the policy allows an undo.
+"""Removal of a run's files: they are unlinked, or moved into a quarantine if the policy allows an undo.
 
-The gate has let them pass before. The place is recorded and made before the first file is moved.
-Whether the broker has run since is told by signs: changes of its own.
+The gate has already let them pass. A place is recorded and made before the first file is moved. Changes to
+the broker's own files show whether it has run since.
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ _NOTHING = "no file"
 
 
 def signs_of(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the present identity of files, by path; a rename or a link doesn't change it."""
+    """Return by path the present identity of files. A rename or a link doesn't change it."""
     return {str(path): _said(str(path)) for path in paths}
 
 
 def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
-    """Make sure that a store's broker hasn't run since a run set files aside, where an undo needs that.
+    """Make sure that a store's broker hasn't run since files were set aside, if an undo requires that.
 
-    :raises QuarantineError: it may have run; names the file that shows it.
+    :raises QuarantineError: it may have run; the error names the file that shows it.
     """
     found = signs_of(Path(path) for path in quarantine.signs)
     for path, known in quarantine.signs.items():
         if found[path] != known:
             raise QuarantineError(
-                f"{path}: expected it as run {run.run_key!r} found it, {known}, found {found[path]}: "
+                f"{path}: expected the file as run {run.run_key!r} found it, {known}, found {found[path]}: "
                 "the store's broker has run since, or another program changed its files. Nothing was "
-                "changed. "
-                "To restore the archived segments into another directory: ",
+                "changed. To restore the archived segments into another directory: ",
                 Command("restore"),
                 ".",
             )
@@ -68,13 +67,13 @@ def _said(path: str) -> str:
 def refuse_undone(context: Context, run: Run) -> None:
     """Make sure that a run may still delete.
 
-    :raises RunStateError: the run was undone, or its undo has begun: it deletes nothing more.
+    :raises RunStateError: the run was undone, or its undo has begun, so it may delete no more.
     """
     found = quarantine_of(context.journal, run)
     undone = (QuarantineState.UNDOING, QuarantineState.UNDONE, QuarantineState.UNDO_ENDED)
     if found is not None and found.state in undone:
         raise RunStateError(
-            f"run {run.run_key!r}: expected one that goes on, found one that was undone. Nothing was "
+            f"run {run.run_key!r}: expected a run that can continue, found one that was undone. Nothing was "
             "changed. Begin another run."
         )
 
@@ -82,14 +81,16 @@ def refuse_undone(context: Context, run: Run) -> None:
 def remover(
     context: Context, run: Run, files: Iterable[FileFacts], lease: Lease, now_ms: int, *, begin: bool
 ) -> Remove:
-    """Return the remover of the run's files; durable but for the directory that they were in.
+    """Return the function that removes the run's files.
 
-    :param files: all that go.
-    :param begin: set aside if the policy says so; otherwise remove only the files that a run has begun to
-        remove.
-    :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
-    :raises BadInputError: for some directory there is no place on its file system; nothing was changed.
-    :raises QuarantineError: something else lies where the quarantine is to be; nothing was deleted.
+    Its work is durable after the caller has flushed the files' own directories.
+
+    :param files: all files to remove.
+    :param begin: set files aside if the policy requires it. Otherwise use a quarantine only if the run
+        already has one.
+    :raises BrokerPackageError: a file is outside of the store; nothing was deleted.
+    :raises BadInputError: a directory's file system has no place for a quarantine; nothing was changed.
+    :raises QuarantineError: something else is in the place of the quarantine; nothing was deleted.
     """
     files = tuple(files)
     check_inside(context.store.broker, [facts.path for facts in files], context.data_paths)
@@ -128,7 +129,8 @@ def remover(
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
     """Return the present facts of files that a running broker would change.
 
-    :raises BadInputError: an undo fits only before the broker starts, and nothing tells whether it has.
+    :raises BadInputError: an undo is only possible before the broker starts, and nothing shows whether it
+        has.
     """
     process, kind = context.broker.process, find_broker(context.store.broker)
     if process is None and kind.aside is Aside.OUTSIDE:
@@ -140,7 +142,7 @@ def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
 
 
 def frees_nothing(found: Quarantine | None) -> bool:
-    """Tell whether a run's deleted files still take their space."""
+    """Return whether a run's deleted files still take their space."""
     return found is not None and found.state is not QuarantineState.EMPTIED
 
 

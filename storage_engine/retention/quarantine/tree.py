@@ -1,7 +1,7 @@
-"""The files of a quarantine: moved in, looked at, moved back, removed.
+"""The files of a quarantine: they are moved in, looked at, moved back, or removed.
 
-Each directory below a place's base is opened by its name in the one above it, and no symbolic link is
-followed there. What returns is on disk.
+Each directory below a place's base is opened by its name in the directory above. No symbolic link is followed
+there. A change is on disk when its function returns.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from storage_engine.exceptions import QuarantineError
 from storage_engine.same_bytes.trusted_times import mount_of
 
 MANIFEST = "run.json"
-"""File in a run's directory: names its owner, for a person and for ``inspect``."""
+"""File in a run's directory that names its owner, for a person and for ``inspect``."""
 
 STEP_BYTES = 64 << 20
-"""Bytes by which a large file shrinks before it is removed: no broker on the same disk waits longer at a
-time."""
+"""Size of the steps by which a large file is cut before its removal.
+
+So no broker on the same disk waits longer for a step.
+"""
 
 LEASED_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
-"""File systems on which a lease tells of everybody who has a file open or mapped. An overlay's tells of no
-mapping, nor of who comes by another mount; behind FUSE or a network are others.
+"""File systems on which a lease shows every process that has a file open or mapped.
+
+An overlay doesn't show mappings, nor processes that use another mount. FUSE and network file systems don't
+show other machines.
 """
 
 _PAUSE_SECONDS = 0.05
@@ -43,12 +47,12 @@ _NO_LINK = os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a run's files of one file system.
+    """The place of a run's files on one file system.
 
     :param base: real path of a directory of that file system.
-    :param parts: names of the directories from the base to that of the run.
-    :param below: real path of the directory that each file was below, and whose names it has below ``parts``;
-        "": the base.
+    :param parts: names of the directories from the base to the run's directory.
+    :param below: real path of the directory that the files were below; a file's path from there is kept below
+        ``parts``. "": the base.
     """
 
     base: str
@@ -62,7 +66,7 @@ class Place:
     def names(self, path: Path) -> tuple[str, ...]:
         """Return the names from the run's directory to a file.
 
-        :raises ValueError: it was never below.
+        :raises ValueError: the file was never below that directory.
         """
         return (Path(os.path.realpath(path.parent)) / path.name).relative_to(self.below or self.base).parts
 
@@ -71,7 +75,7 @@ class Place:
 
 
 def make_place(place: Place, manifest: bytes) -> None:
-    """Make a run's directory, 0700, with its manifest; what is there stays as it is.
+    """Make a run's directory, 0700, with its manifest. An existing one stays as it is.
 
     :raises QuarantineError: something else has the name of one of its directories.
     """
@@ -88,26 +92,26 @@ def make_place(place: Place, manifest: bytes) -> None:
 
 
 def has_manifest(place: Place) -> bool:
-    """Return whether a run's directory is there, with its manifest."""
+    """Return whether a run's directory exists and has its manifest."""
     with suppress(OSError, QuarantineError), opened(place) as directory:
         return _lstat(MANIFEST, directory) is not None
     return False
 
 
 def move_in(place: Place, path: Path, source: int) -> bool:
-    """Move a file into a place; the caller fsyncs the directory that it came from.
+    """Move a file into a place. The caller fsyncs the file's former directory.
 
-    :param source: descriptor of that directory: that the path leads elsewhere by now changes nothing.
-    :return: whether it was there to be moved.
-    :raises QuarantineError: it is no regular file, or its name is taken in the place.
+    :param source: descriptor of the file's directory: so it doesn't matter if the path now leads elsewhere.
+    :return: whether the file was there and was moved.
+    :raises QuarantineError: the file isn't a regular one, or its name is taken in the place.
     """
     found = _lstat(path.name, source)
     if found is None:
         return False
     if not stat.S_ISREG(found.st_mode):
         raise QuarantineError(
-            f"{path}: expected a regular file to set aside, found something else. It was not touched. "
-            "Find out what was put there."
+            f"{path}: expected a regular file to set aside, found something else. It was not touched. Find "
+            "out what it is."
         )
     *parents, name = place.names(path)
     with opened(place, *parents, create=True) as target:
@@ -122,10 +126,10 @@ def move_in(place: Place, path: Path, source: int) -> bool:
 
 
 def move_back(place: Place, path: Path) -> None:
-    """Move a file from a place to where it was; both directories are on disk then.
+    """Move a file from a place back to where it was. Both directories are on disk when it returns.
 
-    :raises QuarantineError: it isn't in the place, or something has its name by now.
-    :raises OSError: the directory that it was in is not there.
+    :raises QuarantineError: the file isn't in the place, or another file has its name by now.
+    :raises OSError: its former directory doesn't exist.
     """
     *parents, name = place.names(path)
     with opened(place, *parents) as source, durable.opened(path.parent, _DIRECTORY_FLAGS) as target:
@@ -137,9 +141,9 @@ def move_back(place: Place, path: Path) -> None:
 
 
 def stat_in(place: Place, path: Path) -> os.stat_result | None:
-    """Return the status of a file in a place by the path that it had; None: it isn't there.
+    """Return the status of a file in a place, by its former path; None: the file isn't there.
 
-    :raises QuarantineError: one of the directories above it is something else.
+    :raises QuarantineError: one of the names above it isn't a directory.
     """
     *parents, name = place.names(path)
     try:
@@ -151,7 +155,7 @@ def stat_in(place: Place, path: Path) -> os.stat_result | None:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """:param files: beside the manifest."""
+    """:param files: number of files, without the manifest."""
 
     files: int = 0
     size_bytes: int = 0
@@ -163,7 +167,7 @@ class Contents:
 def contents(place: Place) -> Contents:
     """Count the files of a place.
 
-    :raises OSError: it can't be read.
+    :raises OSError: the place can't be read.
     """
     try:
         with opened(place) as directory:
@@ -173,10 +177,11 @@ def contents(place: Place) -> Contents:
 
 
 def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Contents:
-    """Remove a run's directory with all that is in it, and directories above it that are empty then.
+    """Remove a run's directory with everything in it, and directories above it that are then empty.
 
-    :param before_steps: called before each large file, which goes in steps; None: each goes at once.
-    :return: its content.
+    :param before_steps: called before each large file, which is removed in steps; None: each file is removed
+        at once.
+    :return: what was removed.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
@@ -193,7 +198,7 @@ def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Co
 
 
 def remove_empty(place: Place) -> None:
-    """Remove a place's directories, the innermost first, as far as nothing is in them."""
+    """Remove a place's directories if they are empty, the innermost first."""
     for depth in range(len(place.parts), 1, -1):
         *above, name = place.parts[:depth]
         try:
@@ -205,7 +210,7 @@ def remove_empty(place: Place) -> None:
 
 
 def remove_empty_below(place: Place) -> None:
-    """Remove a place's manifest and its directories without files. Files that are left keep theirs."""
+    """Remove a place's manifest and its directories without files. Directories with files stay."""
     try:
         with opened(place) as directory:
             for name in _names(directory):
@@ -222,12 +227,12 @@ def remove_empty_below(place: Place) -> None:
 
 @contextmanager
 def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
-    """Open a directory of a place; its descriptor.
+    """Open a directory of a place, and yield its descriptor.
 
-    :param names: from the run's directory on.
+    :param names: names from the run's directory on.
     :param create: make missing directories, durably.
-    :raises QuarantineError: one of the names is no directory.
-    :raises FileNotFoundError: one is missing.
+    :raises QuarantineError: one of the names isn't a directory.
+    :raises FileNotFoundError: a directory is missing.
     """
     descriptor = os.open(place.base, _DIRECTORY_FLAGS)
     try:
@@ -292,7 +297,7 @@ def _count(directory: int, *, inner: bool = False) -> Contents:
 def _remove(
     name: str, directory: int, before_steps: Callable[[], object] | None, *, inner: bool = False
 ) -> Contents:
-    """Remove a file, a link or a directory with all that is in it."""
+    """Remove a file, a link, or a directory with everything in it."""
     status = _lstat(name, directory)
     if status is None:
         return Contents()
@@ -312,13 +317,14 @@ def _remove(
 
 
 def _shrink(name: str, directory: int) -> str:
-    """Cut a file shorter in steps, which is about to be removed.
+    """Cut a file in steps before its removal.
 
-    Only where it has no other name, and nobody has it open or mapped, in whatever container: else the kernel
-    refuses a lease of it. Who opens or links it meanwhile ends that, and what is left goes at once. It gets
-    another name first, durably: what a kill leaves, or a link of it has, is not taken for the whole file.
+    This needs a lease of the file. The kernel refuses it if any process has the file open or mapped, in any
+    container. A file with another name isn't cut, either. If a process opens or links it meanwhile, the
+    cutting ends, and the rest is removed at once. The file is durably renamed first: so what a kill leaves,
+    or a link to it, isn't taken for the whole file.
 
-    :return: its name.
+    :return: the file's name after that.
     """
     mount = mount_of(f"/proc/self/fd/{directory}")
     # Elsewhere than on Linux there are no such leases.
@@ -347,7 +353,7 @@ def _shrink(name: str, directory: int) -> str:
 
 
 def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
-    """Return whether a file with a lease has this name, no other one, and no process waits to open it."""
+    """Return whether a leased file has this name and no other, and no process waits to open it."""
     mine, found = os.fstat(descriptor), _lstat(name, directory)
     return (
         found is not None
@@ -358,7 +364,7 @@ def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
 
 
 def _remove_directories(name: str, directory: int) -> None:
-    """Remove a directory if nothing but directories is in it."""
+    """Remove a directory if it has no files, only directories."""
     if not _is_directory(name, directory):
         return
     with _inner(name, directory) as descriptor:

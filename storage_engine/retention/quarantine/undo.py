@@ -1,8 +1,8 @@
-"""Bring back what a run deleted, exactly: the same files under the same names.
+"""Undo of a run's deletions: exactly the same files come back under the same names.
 
-Everything is looked at before the first file is moved. Dependents come first and segments after, the newest
-first and each behind its companions, so that whatever a kill leaves is a store that a cleanup might have
-left. Run again, it goes on.
+Everything is checked before the first file is moved. Dependents come back first, then segments, the newest
+first and each after its companions. So a kill leaves a store that a cleanup could have left. Run again, the
+undo continues.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _ELSEWHERE = Text("To restore the archived segments into another directory: ", C
 class UndoResult:
     """Result of a run's undo.
 
-    :param segments: number that came back, dependents likewise.
-    :param min_offset: where the log begins now; of several logs the lowest.
-    :param min_offsets: where each log begins now that got segments back.
-    :param notices: checks that could not be made while the store was taken.
+    :param segments: number of segments that came back; ``dependents`` likewise.
+    :param min_offset: where the log begins now; of several logs the lowest offset.
+    :param min_offsets: by the name of each log that got segments back, where it begins now.
+    :param notices: checks that could not be made while the store was locked.
     """
 
     run_key: str
@@ -66,11 +66,11 @@ class UndoResult:
 def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = None) -> UndoResult:
     """Bring back the segments and dependents that a run set aside.
 
-    :param now_ms: the moment, for the window; None: this machine's clock.
+    :param now_ms: the present moment, which the window is compared with; None: this machine's clock.
     :raises BadInputError: the store's broker runs.
-    :raises RunStateError: no such run, or it set nothing aside.
-    :raises QuarantineError: the quarantine was emptied or changed, or the store has gone on so that it
-        doesn't fit any more. Nothing was moved by this call.
+    :raises RunStateError: there is no such run, or it set nothing aside.
+    :raises QuarantineError: the quarantine was emptied or changed, or the store has changed so that the files
+        don't fit any more. Nothing was moved by this call.
     :raises OSError: a file in the quarantine can't be read.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
@@ -78,7 +78,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     if store.is_live:
         raise BadInputError(
             f"{store.root}: expected a store whose broker is stopped, found settings of a running one. "
-            "Nothing was changed. Stop it, and leave out what names it."
+            "Nothing was changed. Stop the broker, and leave out the options that name it."
         )
     context = open_context(store)
     run = context.run(run_key)
@@ -130,22 +130,21 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
 
 
 def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
-    """Return the result of a run's finished undo; None: none has finished, or there is no such run."""
+    """Return the result of a run's finished undo; None: there is none, or no such run."""
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)
     return None if run is None else context.result(run, Step.UNDO, UndoResult)
 
 
 def _kept(context: Context, run: Run) -> Quarantine:
-    """
-    :raises RunStateError: the run has no quarantine.
-    :raises QuarantineError: it was emptied.
+    """:raises RunStateError: the run has no quarantine.
+    :raises QuarantineError: the quarantine was emptied.
     """
     found = quarantine_of(context.journal, run)
     if found is None:
         raise RunStateError(
-            f"run {run.run_key!r}: expected one that has set something aside, found none: it deleted "
-            "nothing, or its policy had no undo_window_hours. Nothing was changed. ",
+            f"run {run.run_key!r}: expected a run that set files aside, found none: it deleted nothing, or "
+            "its policy had no undo_window_hours. Nothing was changed. ",
             _ELSEWHERE,
         )
     if found.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
@@ -160,9 +159,11 @@ def _kept(context: Context, run: Run) -> Quarantine:
 
 
 def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: Lease) -> None:
-    """Make sure that the broker hasn't run since; of an undo that was begun before it has, record the end.
+    """Make sure that the broker hasn't run since.
 
-    :raises QuarantineError: it has.
+    If the undo was begun before the broker ran, record the undo's end.
+
+    :raises QuarantineError: the broker has run.
     """
     try:
         refuse_after_a_run(run, quarantine)
@@ -173,28 +174,29 @@ def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: 
 
 
 def _check_moves(aside: Mapping[str, Place]) -> None:
-    """Make sure that files can be renamed from where they lie to where they were.
+    """Make sure that files can be renamed from the quarantine to their former places.
 
-    :raises QuarantineError: they can't, as where a directory was mounted elsewhere since.
+    :raises QuarantineError: they can't, for example because a directory was mounted elsewhere since.
     """
     for place, directory in {(place, Path(path).parent) for path, place in aside.items()}:
         if not renames(directory, Path(place.base)):
             raise QuarantineError(
-                f"{directory}: expected it on one mounted file system with {place.directory}, found another "
-                "one: files can't be moved back without a copy. Nothing was changed. Mount them as they were."
+                f"{directory}: expected the same mounted file system as that of {place.directory}, found "
+                "another one: files can't be moved back without a copy. Nothing was changed. Mount them as "
+                "they were."
             )
 
 
 def _check_bytes(
     segments: Iterable[SegmentRelease], aside: Mapping[str, Place], renew: Callable[[], None]
 ) -> None:
-    """Make sure that segments have the bytes that were proven: a write may hide behind an old time.
+    """Make sure that segments have the proven bytes: a write may be hidden by an old time.
 
-    Those that went without a receipt have nothing to be compared with.
+    Segments that were deleted without a receipt can't be compared.
 
-    :param renew: keeps the store ours; called now and then.
-    :raises QuarantineError: one has other bytes.
-    :raises OSError: one can't be read.
+    :param renew: renews the lease on the store; called now and then.
+    :raises QuarantineError: a segment has other bytes.
+    :raises OSError: a segment can't be read.
     """
     proven = [one for one in segments if one.sha256 is not None]
     with told("Reading segments", sum(one.facts.size_bytes for one in proven)) as advance:
@@ -210,7 +212,10 @@ def _check_bytes(
 
 
 def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
-    """Return what the run deleted or was about to delete: segments by log and offset, and dependents."""
+    """Return the segments and dependents that the run deleted or was about to delete.
+
+    Segments are in the order of logs and offsets.
+    """
     done, meant = releases(context.journal.events(run, Step.RELEASE))
     there = {subject: one for subject, one in meant.items() if not Path(one.facts.path).exists()}
     gone = sorted({**there, **done}.values(), key=lambda one: (one.log, one.base_offset))
@@ -226,11 +231,11 @@ def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[Depend
 def _still_aside(
     run: Run, quarantine: Quarantine, files: Iterable[FileFacts], companions: Collection[str]
 ) -> dict[str, Place]:
-    """Find each file in the quarantine, or where it was: a call that was killed has brought it back.
+    """Find each file in the quarantine or at its former path: a killed call may have brought it back.
 
-    :param companions: paths of those that a kill, or a doubt after it, may have left at their place.
-    :return: where each lies that isn't back, by the path that it had.
-    :raises QuarantineError: one is in neither place, in both, or isn't the file that went.
+    :param companions: paths of companions that a kill, or a doubt after it, may have left in place.
+    :return: by former path, the place of each file that isn't back yet.
+    :raises QuarantineError: a file is in neither place or in both, or isn't the deleted one.
     """
     found = {}
     for facts in files:
@@ -249,7 +254,7 @@ def _still_aside(
             )
         if here is not None:
             raise QuarantineError(
-                f"{path}: expected no file where run {run.run_key!r} deleted one, found one: it was "
+                f"{path}: expected no file after the deletion by run {run.run_key!r}, found one: it was "
                 "written since. Nothing was changed. ",
                 _ELSEWHERE,
             )
@@ -266,7 +271,7 @@ def _still_aside(
 
 
 def _found_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.stat_result | None]:
-    """Return the place that a file lies in, by the path that it had, and its status there."""
+    """Return the place that has a file, by its former path, and the file's status there."""
     for place in places:
         if place.covers(path) and (there := stat_in(place, path)) is not None:
             return place, there
@@ -276,9 +281,9 @@ def _found_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.sta
 def _check_log(
     context: Context, run: Run, aside: Sequence[SegmentRelease], logs: Sequence[LogSnapshot]
 ) -> None:
-    """Make sure that what lies aside ends where each log begins now.
+    """Make sure that in each log the quarantined segments end where the log begins now.
 
-    :raises QuarantineError: it doesn't.
+    :raises QuarantineError: they don't.
     """
     if gone := sorted({one.log for one in aside} - {log.name for log in logs}):
         raise QuarantineError(
@@ -296,9 +301,9 @@ def _check_log(
         end, begin = wrong
         later = _later_runs(context, run, log.name, end)
         why = (
-            f"run {later[-1]} deleted more since. Nothing was changed. Undo the newest run first"
+            f"run {later[-1]} deleted further segments since. Nothing was changed. Undo the newest run first"
             if later and begin > end
-            else Text("the store has gone on since. Nothing was changed. ", _ELSEWHERE.removesuffix("."))
+            else Text("the store has changed since. Nothing was changed. ", _ELSEWHERE.removesuffix("."))
         )
         raise QuarantineError(
             f"{context.store.real_root}: expected log {log.name} to begin at {end}, where run "
@@ -309,7 +314,7 @@ def _check_log(
 
 
 def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[str]:
-    """Return the runs that deleted a log's segments from an offset on, the newest last."""
+    """Return the runs that deleted segments of a log from an offset on, the newest last."""
     store_id = context.record.store_id
     undone = {
         one.run_key
@@ -330,12 +335,12 @@ def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[s
 
 
 def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents: Sequence[Path]) -> None:
-    """Make sure that each directory is there still, and that dependents belong before what is in it.
+    """Make sure that each directory still exists, and that dependents belong before its present files.
 
-    Where segments went from a directory, too, it is their offsets that tell.
+    If segments of a directory were deleted as well, their offsets decide instead.
 
-    :param segments: those that lie aside.
-    :raises QuarantineError: one isn't, or a queue or the index was begun again.
+    :param segments: the quarantined segments.
+    :raises QuarantineError: a directory is missing, or a queue or the index was begun again.
     """
     names: dict[Path, list[str]] = defaultdict(list)
     of_segments = {Path(one.facts.path).parent for one in segments}
@@ -345,17 +350,17 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
     for directory in {*names, *of_segments}:
         last = max(names.get(directory, ()), default=None)
         if not directory.is_dir():
-            expected, found = "the directory that files went from", "none"
+            expected, found = "the directory of the deleted files", "none"
         elif last is None:
             continue
         else:
             first = min((path.name for path in directory.iterdir()), default="")
             if first > last:
                 continue
-            expected, found = f"a file behind {last}", first or "none"
+            expected, found = f"a file after {last}", first or "none"
         raise QuarantineError(
             f"{directory}: expected {expected}, as run {run.run_key!r} left it, found {found}: it was "
-            "removed or begun again since. Nothing was changed. ",
+            "removed, or begun again, since then. Nothing was changed. ",
             _ELSEWHERE,
         )
 
@@ -373,6 +378,6 @@ def _lstat(path: Path) -> os.stat_result | None:
 
 
 def _same(facts: FileFacts, found: os.stat_result) -> bool:
-    """Tell whether device, inode, size and mtime agree; a rename moves the ctime."""
+    """Return whether device, inode, size and mtime agree. The ctime isn't compared: a rename moves it."""
     known = (facts.device, facts.inode, facts.size_bytes, facts.mtime_ns)
     return known == (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)

@@ -1,9 +1,9 @@
-"""Ranges that a run deleted or lost, by its events, their SHA-256, and losses that a person accepted.
+"""Ranges that a run deleted or lost, by its events; the SHA-256 of these events; and losses that a person
+accepted.
 
-Of runs that were witnessed when they deleted, the journal may lack some: an older copy of it lacks all that
-came after a moment. Anything else was changed by somebody.
-
-An accepted loss is an event of the journal: from then on validation warns of it, and doesn't fail.
+Witnesses know runs from their deletions. An older copy of the journal may lack runs that came after a moment.
+Any other difference was made by another program. An accepted loss is an event of the journal: from then on
+validation warns of it, and doesn't fail.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from storage_engine.retention.proof.history import SegmentRelease
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Bytes [start_offset, end_offset) of a log, in one lineage, that are nowhere, and who goes on.
+    """Bytes [start_offset, end_offset) of a log in one lineage that are lost, and the person who accepts
+    that.
 
-    :param log_id: which log it is, as receipts have it, where that is known: another one may get its name.
-    :param gap: the known facts of it, where only a gap between store and lake shows the loss.
+    :param log_id: identity of the log, as receipts have it; "": unknown. Another log may get its name.
+    :param gap: the known facts about the loss, if only a gap between store and lake shows it.
     """
 
     log: str
@@ -50,7 +51,7 @@ class AcceptedLoss:
 
 
 def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
-    """Record it durably."""
+    """Record an accepted loss durably."""
     subject = f"{loss.log} [{loss.start_offset}, {loss.end_offset})"
     journal.record(run, Step.ACCEPT_LOSS, Phase.RESULT, [(subject, {"loss": to_jsonable(loss)})])
 
@@ -58,7 +59,7 @@ def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
 def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss, ...]:
     """Return the accepted losses of the present lineages of a store's logs, oldest decision first.
 
-    :param record: of the store, with these lineages.
+    :param record: the store's record, with the present lineages.
     """
     events = journal.store_events(record.store_id, Step.ACCEPT_LOSS, Phase.RESULT)
     losses = (from_jsonable(AcceptedLoss, event.payload["loss"]) for event in events)
@@ -66,14 +67,17 @@ def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss
 
 
 def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
-    """Yield accepted losses that only a gap shows: no journal has them among its deletions."""
+    """Yield the accepted losses that only a gap shows: no journal has them among its deletions."""
     for loss in losses:
         if loss.gap:
             yield from excused_parts(filled(ReleasedSpan, loss, others=loss.gap), losses)
 
 
 def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
-    """Cut deleted ranges where an accepted loss begins or ends; the first decision on a part counts."""
+    """Cut deleted ranges at the ends of accepted losses.
+
+    If several decisions accept a part, the first one counts.
+    """
     mine = [
         loss
         for loss in losses
@@ -94,17 +98,17 @@ def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterato
 
 
 OURSELVES = "storage-engine"
-"""The name of the decider where a policy decides."""
+"""Name of the decider if a policy decides."""
 OTHERS = "not storage-engine"
-"""The name of the deleter of ranges found deleted."""
+"""Name of the deleter of ranges that were found deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
     """A run as the journal has it.
 
-    :param events: by ``events_of_deletion``.
-    :param waiver: of its plan; None: nobody waived a proof.
+    :param events: the events that ``events_of_deletion`` returns.
+    :param waiver: waiver of its plan; None: nobody waived a proof.
     """
 
     store_id: str
@@ -114,17 +118,18 @@ class RunHistory:
 
     @property
     def digest(self) -> RunDigest:
-        """The digest up to the last event that something went by."""
+        """Return the digest up to the last event that records a deletion or a loss."""
         last_id = self.run.last_id
         return RunDigest(
             self.run.run_key, self.run.begun_at_ms, last_id, digests_of(self, (last_id,))[last_id]
         )
 
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
-        """Return digests that differ from this run's events, and the digests of the events instead.
+        """Return the witnessed digests that differ from this run's events, each with the digest of the
+        events.
 
-        A digest counts without the plan's waiver where it was taken before that was given. So it does where
-        a proof was waived: an older release took digests without waivers.
+        A digest may leave out the plan's waiver in two cases: it was taken before the waiver was given; or a
+        proof was waived, since an older release took digests without waivers.
         """
         event_ids = {digest.event_id for digest in witnessed}
         found = digests_of(self, event_ids)
@@ -144,11 +149,11 @@ class RunHistory:
 
 
 def digests_of(history: RunHistory, event_ids: Collection[int]) -> dict[int, str]:
-    """Return SHA-256, in hex, over the run and its events up to each of some.
+    """Return by event the SHA-256, in hex, over the run and its events up to that event.
 
-    Each is a line of canonical JSON: of the run its store, key, beginning, request and its plan's digest; of
-    the plan's waiver, if it has one, person, reason and time; then of each event step, phase, subject,
-    payload and time. None of them ever expires.
+    Each part is a line of canonical JSON. The run's line has its store, key, beginning, request and plan
+    digest. The line of the plan's waiver, if there is one, has person, reason and time. An event's line has
+    step, phase, subject, payload and time. None of these ever expires.
     """
     run, waiver = history.run, history.waiver
     whole = hashlib.sha256(
@@ -172,10 +177,10 @@ def _line(content: object) -> bytes:
 
 
 def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | None) -> Iterator[DeletedRange]:
-    """Yield the deleted ranges that each event of a run records, by the number of the event and without a
+    """Yield the deleted ranges that each event of a run records, with the event's number and without a
     digest.
 
-    :param topic_id_of: of the broker's columns.
+    :param topic_id_of: the function of the broker's columns.
     """
     for event in history.events:
         if event.phase is not Phase.RESULT:
@@ -186,7 +191,7 @@ def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | Non
 
 
 def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
-    """Return the deleted range that an event records, and its log's identity; "": that is unknown."""
+    """Return the deleted range that an event records, and its log's identity; "": the identity is unknown."""
     if event.step == Step.RELEASE:
         release = from_jsonable(SegmentRelease, event.payload)
         waived = release.passage is Passage.WAIVED and history.waiver is not None
@@ -245,7 +250,7 @@ def _row(
 def missing_ranges(
     history: RunHistory, known: Iterable[DeletedRange], topic_id_of: Callable[[str], str] | None
 ) -> tuple[DeletedRange, ...]:
-    """Return the rows that a lake lacks of a run: one a range that went for one cause, as events found it.
+    """Return the rows of a run that a lake lacks. Each row is one range with one cause.
 
     :param known: rows of any run.
     """
@@ -275,19 +280,22 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return the key of ranges that make one row; in its first four fields each offset is deleted once."""
+    """Return the key of ranges that make one row.
+
+    Within its first four fields each offset is deleted once.
+    """
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 
 def _without(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
-    """Yield the parts of a range that no other one has, and add them to those."""
+    """Yield the parts of a range that are not yet among the given intervals, and add them there."""
     parts = list(subtract_intervals(row.start_offset, row.end_offset, merge_intervals(reached)))
     reached += parts
     yield from (replace(row, start_offset=begun, end_offset=ended) for begun, ended in parts)
 
 
 def with_store_times(rows: Iterable[DeletedRange], receipts: Sequence[Receipt]) -> Iterator[DeletedRange]:
-    """Yield rows with the times of the messages that receipts have of them."""
+    """Yield rows with the times of their messages, by receipts."""
     for row in rows:
         times = [
             (one.first_store_timestamp_ms, one.last_store_timestamp_ms)
@@ -305,19 +313,22 @@ class Absence(StrEnum):
     """The reason why a journal lacks a run."""
 
     OLDER_COPY = "older-copy"
-    """It was put back from before the run, or is a new one, and may have gone on since."""
+    """The journal was put back from before the run, or is a new one.
+
+    It may have recorded other runs since.
+    """
     REMOVED = "removed"
-    """It has events from before and after the run's."""
+    """The journal has events from before and after the run's events."""
     ALTERED = "altered"
-    """It has the run with another key or beginning."""
+    """The journal has the run with another key or beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentRun:
-    """A run that witnesses know of, and that the journal lacks.
+    """A run that witnesses know and the journal lacks.
 
-    :param digests: the witnesses of the run; at least one.
-    :param rows: the lakes' rows of it.
+    :param digests: the witnessed digests of the run; at least one.
+    :param rows: the lakes' rows of the run.
     """
 
     run: str
@@ -327,19 +338,22 @@ class AbsentRun:
 
     @property
     def event_id(self) -> int:
-        """Return the number of its last event that was witnessed."""
+        """Return the number of the run's last witnessed event."""
         return max(digest.event_id for digest in self.digests)
 
     @property
     def at_ms(self) -> int:
-        """Return when that event was recorded, in milliseconds since the epoch; no earlier than the run."""
+        """Return when that event was recorded, in milliseconds since the epoch.
+
+        It is no earlier than the run's beginning.
+        """
         return max((row.at_ms for row in self.rows), default=self.begun_at_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAbsence:
-    """
-    :param altered: the run that the journal has in its place; None: none, by ``why``.
+    """:param altered: the run that the journal has in its place; None: there is none, and ``why`` gives the
+    reason.
     """
 
     absent: AbsentRun
@@ -348,7 +362,7 @@ class ExplainedAbsence:
 
     @property
     def clause(self) -> str:
-        """Return the journal's record, as a clause."""
+        """Return a clause on what the journal has instead."""
         if self.altered is not None:
             found = f"run {self.altered.run_key} begun {time_text(self.altered.begun_at_ms)}"
             return f"found {found} in its place: it was changed since"
@@ -360,10 +374,10 @@ class ExplainedAbsence:
 def find_absent(
     runs: Iterable[DeletingRun], digests: Iterable[RunDigest], rows: Collection[DeletedRange]
 ) -> tuple[AbsentRun, ...]:
-    """Return the runs of witnesses that a journal doesn't have by key and beginning.
+    """Return the witnessed runs that a journal doesn't have with the same key and beginning.
 
-    :param runs: those of the journal that deleted something.
-    :param rows: the lakes' rows of any run, witnesses as well.
+    :param runs: the runs of the journal that deleted segments.
+    :param rows: the lakes' rows of any run. They are witnesses, too.
     """
     journalled = {(run.run_key, run.begun_at_ms) for run in runs}
     witnesses: dict[tuple[str, int], tuple[dict[RunDigest, None], list[DeletedRange]]] = {}
@@ -384,11 +398,11 @@ def explain_absence(
 ) -> ExplainedAbsence:
     """Return why a journal lacks a run.
 
-    Numbers of events grow with time. A copy that was put back uses again the numbers that it lacks. Then an
-    event of a lower number is newer than the run. Where it hasn't gone on, no event has a higher number.
+    Numbers of events grow with time. A journal that was put back uses the lost numbers again: then an event
+    with a lower number is newer than the run. If it has recorded nothing since, no event has a higher number.
 
-    :param histories: of runs of the journal that may be it.
-    :param around: the events before and after the last one that was witnessed.
+    :param histories: histories of the journal's runs that may be the absent one.
+    :param around: the events before and after the last witnessed event.
     """
     for history in histories:
         if _is_altered(absent, history):
@@ -401,7 +415,10 @@ def explain_absence(
 
 
 def _is_altered(absent: AbsentRun, history: RunHistory) -> bool:
-    """Return whether a run of a journal is the absent one: no key is begun twice, no range released twice."""
+    """Return whether a run of the journal is the absent one under another key or beginning.
+
+    No key is begun twice, and no range is released twice.
+    """
     run = history.run
     if run.run_key == absent.run and run.begun_at_ms <= absent.at_ms:
         return True

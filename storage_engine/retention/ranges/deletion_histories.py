@@ -1,4 +1,6 @@
-"""Reading from the journal what runs deleted or lost, with what else tells of it."""
+"""Reading of a store's deletions and losses from the journal, and comparison with the other records of its
+runs.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +39,24 @@ from storage_engine.retention.ranges.deleted_ranges import (
 )
 
 _NAMED = 3
-"""Number of segments above which only the number is told."""
+"""Number of segments that a text names; of more it gives the number."""
 _DELETED = "deleted"
-"""Fate of a segment, in a report."""
+"""A segment's fate in a report: it was deleted."""
 _UNDONE = "undone"
-"""Outcome of a report."""
+"""A report's outcome: the run was undone."""
 _OF_RELEASE = {
     "proof": "passage",
     "proof_detail": "passage_detail",
     "sha256": "sha256",
     "data_file": "data_file",
 }
-"""Fields of a deleted segment in a report, and of its event."""
+"""Names of fields of a deleted segment: in a report, and in its event."""
 
 
 def find_contradictions(history: RunHistory, record: RunRecord) -> tuple[str, ...]:
     """Return contradictions among a run's records as clauses, each: expected …, found …
 
-    Of a run that hasn't ended, what its end writes isn't expected yet.
+    If a run hasn't ended, the records that its end writes aren't expected yet.
     """
     if record.fault:
         return (f"its plan or its report can't be read ({record.fault})",)
@@ -78,13 +80,13 @@ def _contradictions(history: RunHistory, record: RunRecord) -> Iterator[str]:
         yield from _of_plan(history, record, deleted)
     if record.released is not None or (has_ended and deleted):
         of_result = map(_subject, result.get("deleted", ()))
-        yield from _differing_segments("segments that its result says it deleted", deleted, of_result)
+        yield from _differing_segments("deleted segments in its result", deleted, of_result)
         yield from _differing("the plan of its result", history.run.plan_digest, result.get("digest"))
     report = record.report
     if report is None or report.version != REPORT_VERSION:
         return
     if report.content is None:
-        yield from _differing_segments("segments that a run without an own report deleted", (), deleted)
+        yield from _differing_segments("segments deleted by a run without a report of its own", (), deleted)
         return
     yield from _of_columns(report, report.content)
     yield from _of_report(history, record, report, report.content)
@@ -100,11 +102,11 @@ def _of_plan(history: RunHistory, record: RunRecord, deleted: Collection[str]) -
     if plan is not None:
         planned = {segment_subject(*segment.id) for segment in plan.to_delete}
         unplanned = set(deleted) - planned
-        yield from _differing_segments("segments that it deleted and its plan keeps", (), unplanned)
+        yield from _differing_segments("segments that it deleted though its plan keeps them", (), unplanned)
 
 
 def _of_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield differences between lists of runs and the report."""
+    """Yield differences between the list of runs and the report."""
     count = sum(row["fate"] == _DELETED for row in content["segments"])
     validation, lost_ranges = report.verdict
     expected = {
@@ -150,12 +152,12 @@ def _of_report(
 def _of_segments(
     deleted: Mapping[str, Event], went: Collection[str], record: RunRecord, content: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield differences between the journal and the report of an ended run about deleted segments.
+    """Yield differences between the journal and an ended run's report on deleted segments.
 
-    :param went: what this run or another one deleted of its plan.
+    :param went: planned segments that this run or another one deleted.
     """
     rows = {_subject(row): row for row in content["segments"] if row["fate"] == _DELETED}
-    yield from _differing_segments("segments that its report says were deleted", went, rows)
+    yield from _differing_segments("deleted segments in its report", went, rows)
     decisions = {
         segment_subject(*decision.segment.id): decision
         for decision in (record.plan.decisions if record.plan else ())
@@ -189,7 +191,7 @@ def _differing_segments(what: str, expected: Iterable[str], found: Iterable[str]
 
 
 def read_deleting_runs(reader: JournalReader, store_id: str) -> tuple[DeletingRun, ...]:
-    """Return a store's runs that deleted or lost something, the last one last.
+    """Return a store's runs that deleted or lost ranges, the last one last.
 
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -207,7 +209,7 @@ def read_history(reader: JournalReader, store_id: str, run: DeletingRun) -> RunH
 
 
 def read_run_contradictions(reader: JournalReader, history: RunHistory) -> tuple[str, ...]:
-    """Return contradictions among a run's records and with its events, as clauses.
+    """Return contradictions among a run's records, and between them and its events, as clauses.
 
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -222,9 +224,9 @@ def explain_absent_runs(
     digests: Iterable[RunDigest],
     rows: Collection[DeletedRange],
 ) -> tuple[ExplainedAbsence, ...]:
-    """Return why the journal lacks runs that were witnessed when they deleted.
+    """Return why the journal lacks runs whose deletions were witnessed.
 
-    :param runs: by :func:`read_deleting_runs`.
+    :param runs: the runs that :func:`read_deleting_runs` returns.
     :param rows: the lakes' rows of the store.
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -252,10 +254,12 @@ def missing_rows(
     runs: Collection[DeletingRun],
     known: Collection[DeletedRange],
 ) -> Iterator[DeletedRange]:
-    """Yield the rows that a lake lacks, run by run; none of a run that it has with another key or beginning.
+    """Yield the rows that a lake lacks, run by run.
 
-    :param runs: by :func:`read_deleting_runs`.
-    :param known: the rows that it has of the store.
+    Runs that the lake has with another key or beginning are left out.
+
+    :param runs: the runs that :func:`read_deleting_runs` returns.
+    :param known: the lake's present rows of the store.
     :raises JournalUnavailableError: the journal can't be read.
     :raises LakeUnavailableError: the lake's receipts can't be read.
     """

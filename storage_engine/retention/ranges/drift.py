@@ -1,7 +1,7 @@
-"""Changes that others made to a held store, by the journal, and whether a lake has what they deleted.
+"""Changes that others made to a held store, by the journal, and whether a lake has the deleted ranges.
 
-What a hold found gone was told as drift, and is no alarm of a loss again. Other losses stay alarms
-until a person accepts them.
+A range that a hold found deleted was already reported as drift, so it raises no second alarm. Other losses
+stay alarms until a person accepts them.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ _VERIFY = Text(Command("verify"), " names each")
 
 
 def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, int]]) -> tuple[str, ...]:
-    """Return an alarm for each range that should be somewhere and isn't; of more than a few the number.
+    """Return an alarm for each range that should exist and is missing.
 
-    :param ranges: of :func:`storage_engine.retention.ranges.offset_ranges.offset_ranges`.
-    :param recorded: what others deleted, each with the lineage in which it went.
+    Above a few ranges, the last alarm has the number of the others.
+
+    :param ranges: the result of :func:`storage_engine.retention.ranges.offset_ranges.offset_ranges`.
+    :param recorded: drift with ranges that others deleted, each with its lineage at that time.
     """
     found = [one for one in ranges if one.is_missing and not _is_recorded(one, recorded)]
     named = tuple(map(_text, found[:_MOST_NAMED]))
@@ -81,9 +83,9 @@ def _is_recorded(one: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> boo
 def all_gone_spans(
     journal: Journal, record: StoreRecord, unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return ranges that all runs deleted from a store, and ranges found deleted by others.
+    """Return the ranges that runs deleted from a store, and those that others were found to have deleted.
 
-    :param unasked: where the lakes are that can't be asked now.
+    :param unasked: locations of the lakes that can't be asked now.
     """
     return (*released_spans(journal, record.store_id, unasked), *gone_spans(journal, record, unasked))
 
@@ -91,12 +93,12 @@ def all_gone_spans(
 def gone_spans(
     journal: Journal, record: StoreRecord, unasked: Iterable[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
-    """Return ranges that others deleted, for laying store and lake over each other.
+    """Return the ranges that others deleted, for comparison with store and lake.
 
-    What went before the present lineage was opened is excused, and what was accepted as lost: a person has
-    seen it and gone on.
+    Two kinds are excused: ranges that were deleted before the present lineage was opened, and losses that a
+    person accepted. In both cases a person has decided to go on.
 
-    :param unasked: where the lakes are that can't be asked now.
+    :param unasked: locations of the lakes that can't be asked now.
     """
     accepted = accepted_losses(journal, record)
     spans: list[ReleasedSpan] = []
@@ -111,7 +113,7 @@ def gone_spans(
 
 
 def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, int], ...]:
-    """Return ranges that others deleted, each with its lineage then, as it was found first."""
+    """Return the ranges that others deleted, each as it was first found and with its lineage at that time."""
     events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
     found = (
         (from_jsonable(Drift, event.payload["disturbance"]), int(event.payload["lineage"]))
@@ -121,8 +123,9 @@ def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, i
 
 
 def _widest(found: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
-    """Leave out ranges that are a part of another range of the same lineage: a loss that grew until the hold
-    was renewed is found once at each look.
+    """Leave out ranges that are a part of another range of the same lineage.
+
+    If a loss grows until the hold is renewed, each look records it once.
     """
     for number, (one, lineage) in enumerate(found):
         others = ((other, i) for i, (other, of) in enumerate(found) if of == lineage and i != number)
@@ -131,7 +134,10 @@ def _widest(found: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
 
 
 def _covers(other: Drift, one: Drift, *, earlier: bool) -> bool:
-    """Return whether ``one`` is part of ``other``; of two equal ranges the earlier is the whole."""
+    """Return whether ``one`` is a part of ``other``.
+
+    Of two equal ranges, the later is a part of the earlier.
+    """
     if other.kind is not one.kind:
         return False
     same = (other.start_offset, other.end_offset) == (one.start_offset, one.end_offset)
@@ -148,12 +154,13 @@ def gone_ranges(
     missing: Iterable[Missing] = (),
     present: Mapping[str, str] | None = None,
 ) -> tuple[RangeStatus, ...]:
-    """Return the parts of ranges deleted by others that are ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
+    """Return the parts of ranges that others deleted, each as ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
 
-    What one of our runs deleted after all counts as that.
+    Parts that one of our runs did delete count as deleted by that run.
 
-    :param missing: other ranges that should be on disk and aren't.
-    :param present: identities of the logs on disk, by name; None: a log that lost something has its name.
+    :param missing: further ranges that should be on disk and are missing.
+    :param present: identities of the logs on disk, by name; None: each name still means the log that lost the
+        range.
     """
     wanted = (*(_span(one) for one in drift if one.kind in GONE), *map(span_of_missing, missing))
     if not wanted:
@@ -212,7 +219,7 @@ def gone_ranges(
 
 
 def span_of_missing(one: Missing) -> ReleasedSpan:
-    """Return a missing range as a span that left its log."""
+    """Return a missing range as a span that was deleted from its log."""
     return filled(ReleasedSpan, one, others=one.why, unknown=one.is_unknown)
 
 
@@ -221,9 +228,9 @@ def _span(one: Drift) -> ReleasedSpan:
 
 
 def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
-    """Return those of some ranges that have offsets which others deleted.
+    """Return the ranges that overlap a drift's deleted offsets.
 
-    :param ranges: by :func:`gone_ranges`.
+    :param ranges: the result of :func:`gone_ranges`.
     """
     label = log_label(one.log, one.log_id)
     called = label if any(row.log == label for row in ranges) else one.log
@@ -235,9 +242,9 @@ def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStat
 
 
 def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
-    """Return each drift as a sentence; of what others deleted, what became of it.
+    """Return each drift as a sentence. For ranges that others deleted it says which place has them.
 
-    :param ranges: by :func:`gone_ranges`.
+    :param ranges: the result of :func:`gone_ranges`.
     """
     alarms: list[str] = []
     for one in drift:
@@ -256,7 +263,7 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
 def spans_in_unasked_lakes(
     journal: Journal, record: StoreRecord, spans: Iterable[LostRange], unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return those of these spans that the journal knows to be in lakes that can't be asked."""
+    """Return the parts of these spans that are, by the journal, in lakes that can't be asked."""
     if not unasked:
         return ()
     wanted = list(spans)

@@ -1,6 +1,6 @@
-"""Remember where a store's logs are at each look that may write, and tell what of them is missing since.
+"""Memory of a store's logs from each look that may write, and the ranges of them that are missing since.
 
-A validation or a page lays this over what disk and lakes have: what no lake has of it is lost.
+A validation or a page compares these ranges with disk and lakes. A range that no lake has is lost.
 """
 
 from __future__ import annotations
@@ -43,16 +43,21 @@ _ADVICE = Text(
 def missing_findings(
     store: ManagedStore, journal: Journal, record: StoreRecord, missing: Sequence[Missing]
 ) -> Iterator[Finding]:
-    """Yield ranges of missing logs that no lake has, and ranges that are unknown; accepted losses are left
-    out.
+    """Yield findings on ranges of missing logs that no lake has, and on unknown ranges.
 
-    :param store: whose lakes all answer.
+    Accepted losses are left out.
+
+    :param store: the store; all of its lakes have to answer.
     :raises StorageEngineError: lake or journal can't be read.
     """
     accepted = accepted_losses(journal, record)
     for is_unknown, severity, what in (
-        (False, Severity.URGENT, "of missing logs lost, as no lake has it"),
-        (True, Severity.WARNING, "of missing logs in no lake, and whether it should be on disk isn't known"),
+        (False, Severity.URGENT, "of missing logs lost, because no lake has it"),
+        (
+            True,
+            Severity.WARNING,
+            "of missing logs in no lake, and it is unknown whether it should be on disk",
+        ),
     ):
         named = [
             f"{row.log} [{part.start_offset}, {part.end_offset})"
@@ -83,9 +88,9 @@ class _Logs:
 
 
 def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
-    """Return the logs of a store as they were seen; None: nothing was ever kept. Nothing is made or changed.
+    """Return the remembered logs of a store; None: none were ever kept. Nothing is made or changed.
 
-    :raises RunStateError: a newer release has kept it.
+    :raises RunStateError: a newer release has kept them.
     :raises StorageEngineError: the journal can't be read.
     """
     found = _SEEN.read(journal_url, store_id)
@@ -101,7 +106,7 @@ def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
 
 
 def keep_logs(journal_url: str, store_id: str, logs: Sequence[SeenLog]) -> None:
-    """Keep a store's logs as they were seen, in place of what was kept.
+    """Keep a store's logs as they were last seen. They replace the earlier ones.
 
     :raises StorageEngineError: the journal can't be written.
     """
@@ -112,7 +117,9 @@ _NOTHING_TOLD = Absence(False, "nothing tells why", is_unknown=True)
 
 
 def remember_logs(context: Context, snapshot: StoreSnapshot) -> None:
-    """Remember where logs are. One that is rightly gone is forgotten; what is missing stays remembered.
+    """Remember the present offsets of logs.
+
+    A rightly deleted log is forgotten, and a missing one stays remembered.
 
     :raises StorageEngineError: the journal can't be read or written.
     :raises OSError: a file can't be read.
@@ -147,13 +154,16 @@ def missing_logs(
 def missing_spans(
     journal: Journal, record: StoreRecord, found: Iterable[Missing]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return missing ranges as spans that left their logs; what a person has accepted as lost is excused."""
+    """Return missing ranges as spans that were deleted from their logs.
+
+    Losses that a person accepted are excused.
+    """
     accepted = accepted_losses(journal, record)
     return tuple(part for one in found for part in excused_parts(span_of_missing(one), accepted))
 
 
 def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]:
-    """Return the logs that a store has on disk: identities by name, "" where one can't be told.
+    """Return the identities of the logs that a store has on disk, by name. "": an identity is unknown.
 
     :raises OSError: a file can't be read.
     """
@@ -162,7 +172,10 @@ def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]
 
 
 def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[SeenLog, ...]:
-    """Return the logs that the journal remembers; where it remembers none yet, those of the last plan."""
+    """Return the logs that the journal remembers.
+
+    If it remembers none yet, return the logs of the last plan.
+    """
     kept = kept_logs(store.journal_url, record.store_id)
     if kept is not None:
         return kept
@@ -172,7 +185,10 @@ def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[
 
 
 def _absences(identities: IdentifiedLogs, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:
-    """Ask why logs aren't here: of several of one name one after the other."""
+    """Ask the broker's package why logs are missing.
+
+    If several have one name, it is asked about one after the other.
+    """
     found: dict[SeenLog, Absence] = {}
     left = list(absent)
     while left:

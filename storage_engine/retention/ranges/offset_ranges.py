@@ -1,7 +1,8 @@
-"""The place of each byte of a store's logs, as ranges that stay few where segments are many.
+"""The place of each byte of a store's logs, in few ranges even if there are many segments.
 
-Unknown is its own place: where a lake can't be asked, what only it could tell is neither archived nor
-lost. A sealed segment may end before the next one begins, as its broker is asked; all else is pure.
+Unknown is a place of its own: if a lake can't be asked, a range that only it may have is neither archived nor
+lost. A sealed segment may end before the next one begins, so the broker's package is asked for that. The rest
+is pure.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from storage_engine.same_bytes.own_acts import OwnActs
 
 
 def _sealed(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[SegmentId, Segment]:
-    """Return sealed segments, but for those of logs that are kept out of lakes, whose gaps may be nothing.
+    """Return the sealed segments. Logs that are kept out of lakes are left out: their gaps may mean nothing.
 
     :raises OSError: a file can't be read.
     """
@@ -58,8 +59,8 @@ def own_ends(
 ) -> dict[SegmentId, int]:
     """Return the ends of sealed segments that end before the next one begins.
 
-    :param proven: ends that receipts of the very same files say: these aren't read.
-    :raises StorageEngineError: the broker's package can't tell.
+    :param proven: ends by receipts of exactly these files; such segments aren't read.
+    :raises StorageEngineError: the broker's package can't find the ends.
     :raises OSError: a file can't be read.
     """
     if (identities := broker.identities) is None:
@@ -74,7 +75,7 @@ def own_ends(
 def proven_ends(
     snapshot: StoreSnapshot, rows_of: Callable[[SegmentId], Iterable[Receipt]], acts: OwnActs
 ) -> dict[SegmentId, int]:
-    """Return the end offsets of sealed segments by receipts of the very same files.
+    """Return the end offsets of sealed segments, by receipts of exactly these files.
 
     :param rows_of: returns sound receipts of a segment in its log's lineage.
     """
@@ -92,13 +93,13 @@ _FAULTY_BESIDE = "a lake has it, and verify found a fault in it there"
 _SHIELDED = "deleted from the log, and kept in the shield"
 
 ACCEPTED = "accepted"
-"""Reason of a loss that a person has accepted."""
+"""Reason of a range whose loss a person has accepted."""
 MISSING = "missing"
-"""Reason of a range that should be in some place and isn't, or of which that is unknown."""
+"""Reason of a range that should exist and is missing, or of which that is unknown."""
 
 
 class Place(StrEnum):
-    """The place of a range, by its name on pages; the journal keeps these words."""
+    """The place of a range, with its name on pages. The journal stores these words."""
 
     LOCAL = "local"
     """On disk, and in no lake."""
@@ -108,25 +109,25 @@ class Place(StrEnum):
     DUE = "due"
     """On disk, and the broker's rules would delete it now."""
     EXPIRED = "expired"
-    """A keep rule took it out of the lake, and it is in no other place."""
+    """A keep rule removed it from the lake, and no other place has it."""
     NOT_ARCHIVED = "not_archived"
-    """An archive rule let it go without a copy."""
+    """It was deleted without a copy, by an archive rule."""
     LOST = "lost"
     """Neither on disk nor in a lake."""
     UNKNOWN = "unknown"
-    """A lake can't be asked, or it is unknown whether it should be on disk."""
+    """A lake can't be asked, or it is unknown whether the range should be on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Offsets [start_offset, end_offset) of a log that share a place and a reason.
 
-    :param segments: how many; 0 for a range that is in no place, or expired.
-    :param reason: a stable word: the plan's, for a range on disk; shielded; accepted or missing, if lost;
-        missing, if it is unknown whether it should be on disk; faulty, if verifying found a fault in the lake
-        that no later look found gone.
-    :param detail: of its first segment, as a sentence; "" where the reason says it all.
-    :param log_id: the log of a range that is in no place; "": it isn't known.
+    :param segments: number of segments; 0: no place has the range, or it expired.
+    :param reason: a stable word. On disk: the plan's reason. If lost: accepted or missing. If it is unknown
+        whether the range should be on disk: missing. Also: shielded; and faulty, if verify found a fault in
+        the lake that no later check found mended.
+    :param detail: a sentence on its first segment; "": the reason is enough.
+    :param log_id: identity of the log, for a range that no place has; "": unknown.
     """
 
     log: str
@@ -142,7 +143,7 @@ class OffsetRange:
 
     @property
     def is_missing(self) -> bool:
-        """Return whether it should be in some place and is in none, as far as known, and isn't accepted."""
+        """Return whether the range should exist, no known place has it, and the loss isn't accepted."""
         return self.reason == MISSING
 
 
@@ -150,12 +151,12 @@ class OffsetRange:
 class Lakes:
     """Lakes' knowledge of a store.
 
-    :param spans: the ranges of lakes that could be asked. Ranges that are on disk as well are told segment by
+    :param spans: the ranges of lakes that could be asked. Ranges that are also on disk are listed segment by
         segment.
     :param proven: sealed segments on disk that a lake proves.
-    :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
-    :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
-    :param unnamed: lakes that have receipts of the store and that weren't named, each as a clause.
+    :param unasked: why a lake can't be asked, as a sentence; "": all could be asked.
+    :param faulty: sealed segments on disk that lakes have, but with a fault that verify found.
+    :param unnamed: lakes with receipts of the store that weren't named, each as a clause.
     """
 
     spans: Sequence[ArchivedSpan] = ()
@@ -175,14 +176,15 @@ def offset_ranges(
     gone: Iterable[ReleasedSpan] = (),
     present: Mapping[str, str] | None = None,
 ) -> tuple[OffsetRange, ...]:
-    """Return all ranges of all logs, by log, lineage and offset. A log whose name another one has by now is a
-    log of its own, called by its label.
+    """Return all ranges of all logs, in the order of logs, lineages and offsets.
 
-    :param decisions: on every segment on disk.
-    :param ends: by log, its logical end; files behind it have no byte yet.
-    :param shielded: gone from the log, and kept under a second name.
-    :param gone: deleted ranges, by the journal. They are part of the log, so that a loss at its beginning
-        shows.
+    If another log now has a log's name, the former log is listed separately under its label.
+
+    :param decisions: decisions on every segment on disk.
+    :param ends: by the name of a log, its logical end; files after it have no bytes yet.
+    :param shielded: ranges that are gone from the log and kept in the shield.
+    :param gone: deleted ranges by the journal. They belong to the log, so that a loss at its beginning is
+        seen.
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
@@ -236,7 +238,7 @@ def offset_ranges(
 
 
 def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages, but: str) -> OffsetRange:
-    """:param but: the part of the segment that its lake lacks, as a clause."""
+    """:param but: a clause on topics that the lake's copy lacks; "": it lacks none."""
     segment = decision.segment
     if segment.id in lakes.proven:
         where, beside = Place.BOTH, f"a lake has it{but}"
@@ -277,7 +279,7 @@ def _archived(log: str, span: ArchivedSpan, start: int, end: int) -> OffsetRange
 
 
 def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return the lakes' ranges with a fault that are sound in no other place."""
+    """Return the lakes' ranges with a fault that no other place has in a sound state."""
     found = {(span.lineage, span.start_offset): span for span in spans if span.fault}
     covers = {lineage: _in_lineage(pieces, lineage) for lineage, _ in found}
     return [
@@ -290,9 +292,9 @@ def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRang
 def _expired(
     log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange], lost: Sequence[Interval]
 ) -> list[OffsetRange]:
-    """Return ranges that expired, or that rules kept out, and that are in no other place.
+    """Return the ranges that expired, or that rules left out, and that no other place has.
 
-    :param lost: ranges deleted while no rule permitted it.
+    :param lost: ranges that were deleted though no rule permitted it.
     """
     covers = {span.lineage: _in_lineage(pieces, span.lineage) for span in spans}
     reached = dict.fromkeys(covers, 0)
@@ -311,7 +313,10 @@ def _expired(
 
 
 def _losses(gone: Sequence[ReleasedSpan]) -> list[Interval]:
-    """Return ranges deleted while no rule permitted it; not those that one of our runs deleted after all."""
+    """Return the ranges that others deleted though no rule permitted it.
+
+    Ranges that our runs deleted are left out.
+    """
     by_runs = merge_intervals(span for span in gone if not span.others)
     return merge_intervals(
         part
@@ -326,8 +331,9 @@ def _place_of_ended(text: str) -> Place:
 
 
 def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
-    """Return the ranges that have a place. What went in the present lineage is no older bytes under the same
-    offsets.
+    """Return the ranges that have a place.
+
+    A range that was deleted in the present lineage isn't covered by older bytes under the same offsets.
     """
     own = _in_lineage(pieces, lineage)
     went = merge_intervals(span for span in gone if span.lineage == lineage)
@@ -343,7 +349,7 @@ def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[Release
 def _nowhere(
     log: str, lineage: int, cover: Sequence[Interval], gone: Sequence[ReleasedSpan], lakes: Lakes
 ) -> Iterator[OffsetRange]:
-    """Yield ranges between the ends of a log that are in no known place."""
+    """Yield the ranges between the first and the last known offset of a log that no known place has."""
     edges = [*(edge for part in cover for edge in part)]
     edges += [edge for span in gone for edge in (span.start_offset, span.end_offset)]
     if not edges:
@@ -371,7 +377,7 @@ def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:
 
 
 def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
-    """Yield ranges by lineage and offset, with neighbours of one place and one reason as one."""
+    """Yield ranges in the order of lineages and offsets. Neighbours with one place and reason are joined."""
     for run in in_runs(sorted(pieces, key=lambda piece: (piece.lineage, piece.start_offset)), _is_same):
         yield replace(
             run[0],

@@ -1,9 +1,9 @@
-"""Results of the last look into lakes and journal, so that the next one reads only what is new.
+"""Results of the last look into lakes and journal, so that the next look reads only new rows.
 
-What only lakes have can't change any more: receipts are a chain to which rows are added, and what a run has
-deleted is gone. So it is kept as runs of segments that follow each other. What may still change is kept as it
-was read: segments that are on disk as well, and those with a fault. Where something contradicts what is kept,
-all is read again; so the answer is always the one that reading all would give.
+A range that only lakes have can't change any more: rows are only added to a chain of receipts, and a run's
+deletion is final. Such ranges are kept as runs of adjoining segments. Ranges that may still change are kept
+as they were read: segments that are also on disk, and those with a fault. If a fact contradicts the memory,
+everything is read again. So the result is always the same as if everything were read.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from storage_engine.model.store import Lineages, in_runs
 from storage_engine.retention.proof.verification_memory import KeptRows
 
 _KEPT_LAKES = 3
-"""Two lakes, and each of them while the other can't be asked."""
+"""Number of kept memories: for two lakes together, and for each of them while the other can't be asked."""
 
 LogLineage = tuple[str, int]
 Slot = tuple[str, int, int]
-"""(log, lineage, base offset) of a segment."""
+"""Log, lineage and base offset of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeMark:
     """The row up to which a lake's chain of receipts was read.
 
-    :param sequence: of its last receipt; -1: it had none.
-    :param open: receipts of segments that may still change place.
-    :param faulty: receipts that verifying found at fault, and that count as such.
+    :param sequence: sequence number of its last receipt; -1: it had none.
+    :param open: receipts of segments whose place may still change.
+    :param faulty: receipts in which verify found a fault that still counts.
     """
 
     lake_id: str
@@ -59,9 +59,9 @@ class LakeMark:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMemory:
-    """Ranges that some lakes had together.
+    """Ranges that some lakes together had.
 
-    :param settled: ranges that only they have, as runs.
+    :param settled: ranges that only these lakes have, as runs.
     """
 
     marks: tuple[LakeMark, ...]
@@ -76,8 +76,8 @@ class ArchivedMemory:
 class DeletedMemory:
     """Ranges that runs had deleted.
 
-    :param last_undo: the newest event by which a run brought back its deletions.
-    :param known_id: all events up to this one are in ``spans``.
+    :param last_undo: the newest event of an undo.
+    :param known_id: number of the last event that ``spans`` takes into account.
     """
 
     last_undo: int = 0
@@ -87,13 +87,13 @@ class DeletedMemory:
 
 @dataclass(frozen=True, slots=True)
 class RangeMemory:
-    """:param archived: by the lakes that could be asked, the last ones first."""
+    """:param archived: one memory for each set of lakes that could be asked, the last set first."""
 
     archived: tuple[ArchivedMemory, ...] = ()
     deleted: DeletedMemory = DeletedMemory()
 
     def of(self, lake_ids: Sequence[str]) -> ArchivedMemory:
-        """Return the kept results of these lakes together; empty where there are none."""
+        """Return the memory of exactly these lakes; empty: there is none."""
         found = (one for one in self.archived if one.lake_ids == tuple(lake_ids))
         return next(found, ArchivedMemory(tuple(map(LakeMark, lake_ids))))
 
@@ -103,13 +103,13 @@ class RangeMemory:
 
 
 _VERSION = 2
-"""Version of the memory's fields; results of another version count as none."""
+"""Version of the memory's fields. A memory of another version counts as none."""
 
 _MEMORIES = KeptRows("storage_engine_range_memories", "memory")
 
 
 def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
-    """Return what the last look at a store kept; nothing is made or changed.
+    """Return the memory that the last look at a store kept. Nothing is made or changed.
 
     :raises StorageEngineError: the journal can't be read.
     """
@@ -123,7 +123,7 @@ def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
 
 
 def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
-    """Keep the results of a look for the next one, in place of the earlier ones.
+    """Keep a look's memory for the next look. It replaces the earlier one.
 
     :raises StorageEngineError: the journal can't be written.
     """
@@ -134,10 +134,10 @@ def keep_ranges(journal_url: str, store_id: str, memory: RangeMemory) -> None:
 class LakeLook:
     """Result of a look into a lake.
 
-    :param rows: its receipts from the last known one on, in their order.
-    :param history: verification's memory of its receipts of this store.
-    :param hidden: segments on disk whose receipts are not sound at this moment.
-    :param has_those_before: none of those before ``rows`` was deleted, as far as their number tells.
+    :param rows: the lake's receipts from the last known one on, in their order.
+    :param history: remembered checks of the lake's receipts of this store.
+    :param hidden: segments on disk whose receipts aren't sound now.
+    :param has_those_before: judged by their number, no receipt before ``rows`` was deleted.
     """
 
     rows: Sequence[ReceiptSpan]
@@ -149,9 +149,9 @@ class LakeLook:
 def look_at_receipts(
     lake: Lake, store_id: str, first_sequence: int, history: History, hidden: Iterable[Slot] = ()
 ) -> LakeLook:
-    """Read a store's receipts in a lake from one on, and count those before it.
+    """Read a store's receipts in a lake, from a sequence number on, and count those before it.
 
-    :param history: as of :class:`LakeLook`, like ``hidden``.
+    :param history: the same as in :class:`LakeLook`, like ``hidden``.
     :raises LakeUnavailableError: the lake can't be read.
     """
     rows = receipt_spans(lake, store_id, first_sequence)
@@ -161,12 +161,12 @@ def look_at_receipts(
 def known_spans(
     known: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
 ) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return the ranges for which lakes have receipts, by the kept results and the rows added since.
+    """Return the ranges for which lakes have receipts, from the memory and the rows that were added since.
 
-    No offset is among it that no receipt is of. Of a segment that was archived twice one may be left out.
+    Every offset in them has a receipt. Of a segment that was archived twice, one range may be left out.
 
-    :param read: looks at a lake's receipts from one on.
-    :return: None: the kept results of a lake aren't the beginning of its chain, or there are none.
+    :param read: looks at a lake's receipts, from a sequence number on.
+    :return: None: the memory contradicts a lake's chain of receipts, or there is no memory.
     """
     memory = known.of(lake_ids)
     if all(mark.sequence < 0 for mark in memory.marks):
@@ -187,10 +187,11 @@ def look_at_lakes(
     first_offsets: Mapping[str, int],
     lineages: Lineages,
 ) -> tuple[RangeMemory, tuple[ArchivedSpan, ...]]:
-    """Return the ranges of all lakes together, and the results to keep.
+    """Return the memory to keep, and the ranges of all lakes together.
 
-    :param read: looks at a lake, from a receipt on: the last known one shows that the chain is the same.
-    :param first_offsets: where each log begins on disk.
+    :param read: looks at a lake's receipts from a sequence number on. The last known receipt shows that the
+        chain is the same.
+    :param first_offsets: by the name of a log, where it begins on disk.
     """
     memory = known.of(lake_ids)
     looks = [read(mark.lake_id, max(0, mark.sequence)) for mark in memory.marks]
@@ -269,14 +270,14 @@ def _is_contradicted(
 
 
 def _goes_on(mark: LakeMark, look: LakeLook) -> bool:
-    """Return whether a lake's chain still begins with the known part."""
+    """Return whether a lake's chain of receipts still begins with the known part."""
     last = next((row for row in look.rows if row.sequence == mark.sequence), None)
     is_same = last is not None and last.row_hash == mark.row_hash and look.has_those_before
     return mark.sequence < 0 or is_same
 
 
 def _overlaps(runs: Sequence[ArchivedSpan], row: ReceiptSpan) -> bool:
-    """Return whether a receipt overlaps runs of offsets, which are in order and don't overlap each other."""
+    """Return whether a receipt overlaps one of the runs. The runs are sorted and don't overlap each other."""
     at = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
     return at > 0 and runs[at - 1].end_offset > row.start_offset
 
@@ -293,7 +294,7 @@ class _Hash:
 def _settling(
     spans: Iterable[ArchivedSpan], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> Iterator[ArchivedSpan]:
-    """Yield the sound spans that end before what is on disk begins, and share no offset with another span."""
+    """Yield the sound spans that end before the log's begin on disk and overlap no other span."""
     for (log, lineage), group in groupby(in_order(spans), key=lambda one: (one.log, one.lineage)):
         mine = [*group]
         first = first_offsets.get(log) if lineage == lineages.of(log) else None
@@ -307,7 +308,7 @@ def _settling(
 
 
 def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
-    """Return spans with those that follow each other joined."""
+    """Return the spans, with adjoining ones joined."""
     return map(_as_one, in_runs(in_order(spans), _follows))
 
 
@@ -331,7 +332,7 @@ def _as_one(run: Sequence[ArchivedSpan]) -> ArchivedSpan:
 
 
 def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
-    """Yield ranges deleted for one reason as few spans without a common offset: each counts once."""
+    """Yield deleted ranges joined by their reason. No two of them overlap, so each offset counts once."""
 
     def kind(one: ReleasedSpan) -> tuple[str, int, str, str]:
         return one.log, one.lineage, one.log_id, one.excused

@@ -1,7 +1,7 @@
-"""Write behind the results what the store's runs deleted or lost: into its lakes, then into its stamp.
+"""Copies of the journal's record of deletions and losses: into the store's lakes, then into its stamp.
 
-The journal is the truth. Nothing is released or refused on these rows, so that what can't be written now is a
-notice, and the next run writes it.
+The journal is the truth. Nothing is released or refused because of these rows. So a row that can't be written
+now is a notice, and the next run writes it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from storage_engine.retention.store.stamp import Stamp, read_stamp
 
 
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
-    """Write the store's deletions that lakes and stamp lack; a dry run writes nothing.
+    """Write the store's deletions that lakes and stamp lack. A dry run writes nothing.
 
-    Killed at any instant and run again, it goes on. Each range of a run is there once.
+    It may be killed at any instant and run again. Each range of a run is written once.
 
-    :return: rows that could not be written, and why.
+    :return: notices on rows that could not be written, and why.
     """
     return () if run.request.dry_run else tuple(filter(None, _record(context, run)))
 
@@ -69,9 +69,9 @@ def _record(context: Context, run: Run) -> Iterator[str]:
 
 
 def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: StoreRecord) -> tuple[str, ...]:
-    """Write a store's deletions that lakes lack, unless a run of the store is at work.
+    """Write the deletions of a store that lakes lack.
 
-    :return: rows that could not be written, and why.
+    :return: notices on rows that could not be written, and why.
     """
     try:
         reader = JournalReader(journal_url)
@@ -88,7 +88,7 @@ def _write_into(
     runs: Sequence[DeletingRun],
     store_name: str | None,
 ) -> Generator[str, None, list[DeletedRange]]:
-    """Yield failures to write, and return the rows that were there."""
+    """Yield failures to write, and return the rows that the lakes already had."""
     rows: list[DeletedRange] = []
     for config in lakes:
         try:
@@ -96,8 +96,8 @@ def _write_into(
                 rows += yield from _write_rows(lake, reader, record.store_id, runs, store_name)
         except (StorageEngineError, OSError) as error:
             yield Text(
-                f"lake {config.location}: runs' deletions could not be written into its table "
-                "deletions, and will be by the next run: ",
+                f"lake {config.location}: runs' deletions could not be written into its table deletions. "
+                "The next run tries again: ",
                 reason_text(error),
             )
     return rows
@@ -121,7 +121,7 @@ def _stamped_otherwise(
 ) -> str:
     """Return a text if the journal's deletion differs from the stamp's; "": they agree.
 
-    Asked before the stamp goes on to a later deletion: what it says then tells nothing of this one.
+    This is checked before the stamp gets a later deletion: after that it can't be compared.
 
     :param rows: the lakes' rows of the store's deletions.
     """
@@ -137,14 +137,14 @@ def _stamped_otherwise(
         if known in explained.absent.digests and explained.why is not Absence.OLDER_COPY:
             found = explained.clause
     return found and (
-        f"run {known.run}: expected its plan, intents, results and losses with the SHA-256 "
-        f"{known.sha256}, as the store's stamp has it, {found}. The stamp stays as it is. Find out who "
-        "writes to the journal; bring it back from a backup that agrees with the stamp"
+        f"run {known.run}: expected its plan, intents, results and losses with the SHA-256 {known.sha256}, "
+        f"by the store's stamp, {found}. The stamp stays as it is. Find out who writes to the journal. "
+        "Bring the journal back from a backup that agrees with the stamp"
     )
 
 
 def _open(config: LakeConfig) -> Lake | None:
-    """Open a lake; None: it is a copy, or not what it should be, as the run's end says once."""
+    """Open a lake; None: it is a copy, or can't be used as it is. The run's end reports that once."""
     try:
         lake = open_lake(config)
     except LakeIdentityError:
@@ -155,7 +155,7 @@ def _open(config: LakeConfig) -> Lake | None:
 def _write_rows(
     lake: Lake, reader: JournalReader, store_id: str, runs: Sequence[DeletingRun], store_name: str | None
 ) -> Generator[str, None, Sequence[DeletedRange]]:
-    """Yield failures to write, and return the rows that were there."""
+    """Yield failures to write, and return the rows that the lake already had."""
 
     def missing(known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
         rows = missing_rows(lake, reader, store_id, runs, known)
@@ -168,7 +168,7 @@ def _write_rows(
         if reason := drop_unreadable(lake, store_id):
             yield (
                 f"lake {lake.location}: its table deletions was damaged ({reason}), and is made again from "
-                "the journal: of other stores by the next run of each"
+                "the journal. The rows of each other store are written by that store's next run"
             )
     try:
         rows = missing(known)
@@ -179,9 +179,9 @@ def _write_rows(
         if explained.altered is not None:
             yield (
                 f"lake {lake.location}: expected run {explained.absent.run} in the journal begun "
-                f"{time_text(explained.absent.begun_at_ms)}, as its table deletions has it, "
-                f"{explained.clause}. What it deleted isn't written again. Find out who writes to the "
-                "journal; bring it back from a backup that agrees with the lake"
+                f"{time_text(explained.absent.begun_at_ms)}, by its table deletions, {explained.clause}. "
+                "The run's deletions aren't written again. Find out who writes to the journal. Bring the "
+                "journal back from a backup that agrees with the lake"
             )
     if rows:
         add_deletions(lake, store_id, missing)

@@ -1,8 +1,8 @@
 """Begin and end of a store's logs at the last look, and ranges that should be here and are missing. Pure.
 
-Files that are gone tell nothing of themselves, and no lake has what was never archived. So each look that may
-write remembers where logs begin and end. Only logs with an identity of their own are remembered, as others
-are made again under their names.
+Deleted files leave no trace, and no lake has a segment that was never archived. So each look that may write
+remembers where logs begin and end. Only logs with an identity of their own are remembered, because others may
+be made again under the same names.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from storage_engine.model.store import Absence, Lineages, LogIdentity, LogSnapsh
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """A log when it was looked at.
+    """A log as it was last looked at.
 
-    :param start_offset: of its first segment.
-    :param safe_end: below which no broker cuts it: the offset that its replicas in sync had reached.
+    :param start_offset: base offset of its first segment.
+    :param safe_end: offset that its in-sync replicas had reached: no broker cuts the log below it.
     """
 
     log: str
@@ -32,18 +32,18 @@ class SeenLog:
     identity: LogIdentity = field(default_factory=LogIdentity)
 
     def is_same_log(self, other: SeenLog) -> bool:
-        """Return whether it is the same log; where one of them has no identity, by the name alone."""
+        """Return whether both are the same log. If one of them has no identity, the name alone decides."""
         return self.log == other.log and may_be_one(self.identity.log_id, other.identity.log_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Offsets [start_offset, end_offset) of a log that were here, and should be, and aren't.
+    """Offsets [start_offset, end_offset) of a log that were here, should still be here, and are missing.
 
-    :param why: the known facts of that, as a sentence without its end.
+    :param why: the known facts about it, as a sentence without its end.
     :param is_unknown: it is unknown whether the log should be here.
-    :param log_id: which log it is of, as receipts have it; "": it can't be told.
-    :param is_other: another log has its name by now, so that nothing by that name tells of it.
+    :param log_id: identity of the log, as receipts have it; "": unknown.
+    :param is_other: another log has its name by now, so facts about that name say nothing about it.
     """
 
     log: str
@@ -62,9 +62,9 @@ def logs_of_snapshot(
     lineages: Lineages,
     known: Iterable[SeenLog] = (),
 ) -> tuple[SeenLog, ...]:
-    """Return a snapshot's logs as they are remembered.
+    """Return a snapshot's logs in the form in which they are remembered.
 
-    :param known: remembered logs: of a log whose end can't be read that is its end.
+    :param known: remembered logs. If a log's end can't be read, the remembered end is used.
     """
     before = {(one.log, one.lineage): one for one in known}
 
@@ -90,7 +90,10 @@ def logs_of_snapshot(
 
 
 def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
-    """Return the logs of a plan, which tells less of them: of before anything was remembered."""
+    """Return the logs of a plan in that form.
+
+    A plan knows less of them; it serves while nothing is remembered.
+    """
     lineages = Lineages(plan.lineage or 1, plan.log_lineages)
     return tuple(
         SeenLog(
@@ -107,7 +110,7 @@ def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
 
 
 def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[SeenLog, ...]:
-    """Return known logs that are missing: no log has their names, or another one has."""
+    """Return the known logs that are missing: their name is gone, or another log has it."""
     found = {one.log: one for one in here}
     return tuple(one for one in known if one.log not in found or not one.is_same_log(found[one.log]))
 
@@ -115,11 +118,11 @@ def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[Seen
 def remembered(
     known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> tuple[SeenLog, ...]:
-    """Return the logs to remember after this look: logs whose deletion was right are forgotten.
+    """Return the logs to remember after this look. Rightly deleted logs are forgotten.
 
-    Of a log that is as it was the earlier look stays, so that nothing changes where nothing has.
+    If a log is unchanged, its earlier entry stays: so nothing is written without a change.
 
-    :param absences: of :func:`absent_logs`.
+    :param absences: why the logs of :func:`absent_logs` are missing.
     """
     before = {one.log: one for one in known if one not in absences}
 
@@ -138,13 +141,12 @@ def remembered(
 def missing_ranges(
     known: Sequence[SeenLog], here: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> Iterator[Missing]:
-    """Yield the ranges of known logs that should be on disk and are missing. Another log of its name hides
-    none of it.
+    """Yield the ranges of known logs that should be on disk and are missing.
 
-    Of a log that is here that is its end: no broker cuts below what replicas in sync have. Its beginning goes
-    as it expires.
+    Another log with the same name doesn't hide them. In a log that still exists only its end can be missing:
+    no broker cuts below the offset that in-sync replicas have. A later begin is expiry.
 
-    :param absences: of :func:`absent_logs`.
+    :param absences: why the logs of :func:`absent_logs` are missing.
     """
     found = {one.log: one for one in here}
     newest = {one.log: one for one in sorted(known, key=lambda one: one.at_ms)} | found

@@ -1,6 +1,8 @@
-"""Check a lake in turns that the journal remembers, and lay a store over what lake and journal know of it.
+"""Checks of a lake in turns that the journal remembers, and comparison of a store with the facts of lake and
+journal.
 
-What lake, receipts and stamp witnessed of deletions is held against the journal that tells of them now.
+Lake, receipts and stamp are witnesses of deletions: their facts are compared with the journal's present
+record.
 """
 
 from __future__ import annotations
@@ -75,20 +77,21 @@ from storage_engine.retention.store.unnamed_lakes import heads_unasked, how_to_n
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 _NAMED = 3
-"""Number of changed ranges of a run above which only the number is told."""
+"""Number of changed ranges of a run that a text names; of more it gives the number."""
 
 _ADVICE = (
-    "Nothing was changed. Find out who writes to the journal; bring it back from a backup that agrees with "
-    "the lake."
+    "Nothing was changed. Find out who writes to the journal. Bring the journal back from a backup that "
+    "agrees with the lake."
 )
 
 
 def deletion_findings(
     reader: JournalReader, lake: Lake, store_id: str, stamped: RunDigest | None
 ) -> tuple[Finding, ...]:
-    """Return the runs of which the journal tells something else than was witnessed when they deleted.
+    """Return findings on the runs whose record in the journal differs from what was witnessed at their
+    deletions.
 
-    :param stamped: by the store's stamp; None: there is none, or it was not asked for.
+    :param stamped: the deletion in the store's stamp; None: there is none, or the stamp wasn't read.
     :raises JournalUnavailableError: the journal can't be read.
     """
     return tuple(_findings(reader, lake, store_id, stamped))
@@ -105,7 +108,8 @@ def _findings(
             Status.WARNING,
             "table deletions",
             Text("could not be read: ", error),
-            "Nothing rests on it. Where it is lost the store's next run makes it again from the journal.",
+            "Nothing depends on this table. If it is lost, the store's next run makes it again from the "
+            "journal.",
         )
     sources: dict[RunDigest, list[str]] = {}
     for digest, source in dict.fromkeys(_witnessed(lake, store_id, rows, stamped)):
@@ -152,8 +156,8 @@ def _absence(explained: ExplainedAbsence, sources: Mapping[RunDigest, Sequence[s
     return Finding(
         Status.WARNING if is_older else Status.FAILURE,
         f"run {absent.run}",
-        f"expected it in the journal{begun}, with what it deleted{_listed(row.name for row in absent.rows)}, "
-        f"as {source} has it; {explained.clause}",
+        f"expected it in the journal{begun}, with its deletions{_listed(row.name for row in absent.rows)}, "
+        f"by {source}; {explained.clause}",
         "If the journal was put back from an older copy, bring back the newer one; otherwise find "
         "out who removed the run."
         if is_older
@@ -194,14 +198,14 @@ def _changed(
     sources: Mapping[RunDigest, Sequence[str]],
     rows: Sequence[DeletedRange],
 ) -> Finding:
-    """Return a text if the journal's events of a run aren't the witnessed ones."""
+    """Return a text if the journal's events of a run differ from the witnessed ones; "": they don't."""
     digest, found = next(iter(wrong.items()))
     names = " and ".join(dict.fromkeys(source for it in wrong for source in sources[it]))
     return Finding(
         Status.FAILURE,
         f"run {digest.run}",
-        f"expected its plan, intents, results and losses with the SHA-256 {digest.sha256}, as {names} has "
-        f"it, found {found} by the journal: it was changed since{_changes(history, rows)}",
+        f"expected its plan, intents, results and losses with the SHA-256 {digest.sha256}, by {names}, "
+        f"found {found} by the journal: it was changed since{_changes(history, rows)}",
         _ADVICE,
     )
 
@@ -210,12 +214,12 @@ def _changes(history: RunHistory, rows: Sequence[DeletedRange]) -> str:
     try:
         now = tuple(ranges_by_event(history, None))
     except (BadInputError, KeyError, TypeError, ValueError) as error:
-        return f"; it can't be understood any more ({error})"
+        return f"; the record can't be understood any more ({error})"
     return _listed(change for row in rows for change in _change(row, now))
 
 
 def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
-    """Yield the differences between a journal and a row of a deletion, as a clause."""
+    """Yield clauses on the differences between the journal and a row of a deletion."""
     parts = [
         part
         for part in now
@@ -225,7 +229,7 @@ def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
         and part.event_id <= row.event_id
     ]
     if not parts:
-        yield f"{row.name} is not among what it deleted"
+        yield f"{row.name} is not among its deletions"
         return
     said = []
     if causes := sorted({part.cause for part in parts} - {row.cause}):
@@ -233,7 +237,7 @@ def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
     if (at_ms := max(part.at_ms for part in parts)) != row.at_ms:
         said.append(f"the time {time_text(row.at_ms)} became {time_text(at_ms)}")
     if people := sorted({part.who for part in parts} - {row.who}):
-        said.append(f"{row.who}, who decided it, became {', '.join(people)}")
+        said.append(f"the decider {row.who} became {', '.join(people)}")
     if said:
         yield f"{row.name}: {', '.join(said)}"
 
@@ -246,7 +250,7 @@ def _listed(clauses: Iterable[str]) -> str:
 
 _PROVEN = (Where.BOTH, Status.OK)
 _ADOPT = Text(
-    "Archive it. If that is refused because this store is the archived one, run ",
+    "Archive the store. If that is refused, and this store really is the archived one, run ",
     Command("adopt"),
     " first: its log differs from the archived one from some offset on.",
 )
@@ -262,14 +266,16 @@ def verify_lake(
 ) -> tuple[StoreVerification, ...]:
     """Check every store's part of a lake.
 
-    :param journal_url: where the times of checks are remembered; made if it isn't there.
-    :param level: up to BYTES.
-    :param max_bytes: how much to read of data files; the next call goes on with what was seen longest ago.
-    :param renew: first prove segments again whose rows another engine has moved, and add receipts for them,
-        whatever the budget: they block deletion. Without it nothing in the lake is changed.
+    :param journal_url: the journal that remembers the times of checks. It is made if it is missing.
+    :param level: the depth of the check, up to BYTES.
+    :param max_bytes: how many bytes of data files to read; the next call continues with the files checked
+        longest ago.
+    :param renew: first prove moved segments again, whatever the budget: another engine has moved their rows,
+        and that blocks their deletion. Receipts are added for them. Without this option nothing in the lake
+        is changed.
     :raises LakeUnavailableError: the lake is missing or can't be read.
-    :raises JournalUnavailableError: the journal can't be written, and a budget needs it: the same segments
-        would be checked each time. Without a budget everything is checked, and nothing remembered.
+    :raises JournalUnavailableError: the journal can't be written, and a budget needs it: otherwise each call
+        would check the same segments. Without a budget everything is checked, and nothing is remembered.
     """
     lake = open_lake(lake_config)
     check = partial(verify, lake, level)
@@ -300,11 +306,12 @@ def verify_store(
     max_bytes: int | None = None,
     renew: bool = False,
 ) -> tuple[StoreVerification, ...]:
-    """Check the lakes' parts of ``store``, and that store and lakes together still have every byte.
+    """Check the lakes' parts of a store, and that the store and its lakes together still have every byte.
 
-    :param max_bytes: how much to read of data files and, at STORE, of the store's own; as for a whole lake.
-    :param renew: as for a whole lake.
-    :return: one result for each lake that can be asked; the other one's proofs count in its ranges.
+    :param max_bytes: how many bytes to read of data files and, at STORE, of the store's own files; otherwise
+        as in :func:`verify_lake`.
+    :param renew: as in :func:`verify_lake`.
+    :return: one result for each lake that can be asked. Proofs of the other lake count in its ranges, too.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: no lake can be read.
     :raises JournalUnavailableError: the journal can't be read, or can't be written and a budget needs it.
@@ -361,7 +368,7 @@ def verify_store(
     missing = (
         *_unreachable_findings(unreachable),
         *(
-            Finding(Status.WARNING, "restored store", f"{note}; no receipt proves these bytes", _ADOPT)
+            Finding(Status.WARNING, "restored store", f"{note}. No receipt proves these bytes", _ADOPT)
             for note in filled_notes(store.real_root, _unproven(snapshot, results))
         ),
     )
@@ -385,13 +392,15 @@ def _memory(journal_url: str, *, is_needed: bool) -> VerificationMemory | None:
 def _unreachable_findings(unreachable: Mapping[str, str]) -> Iterator[Finding]:
     for location, why in unreachable.items():
         found = Text("could not be verified: ", why)
-        yield Finding(Status.WARNING, f"lake {location}", found, "Verify when it is back.")
+        yield Finding(Status.WARNING, f"lake {location}", found, "Verify again when the lake is back.")
 
 
 def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
-    """Add the store's name in the journal, and where the journal differs on deletions from lake and stamp."""
+    """Add the store's name by the journal, and findings on deletions for which the journal differs from lake
+    and stamp.
+    """
     try:
         found = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
         known = Journal(journal_url, read_only=True).store_with_id(result.store_id)
@@ -401,7 +410,7 @@ def _with_journal(
         if missing_sqlite_file(journal_url):
             return result
         detail = Text("its record of deletions was not compared: ", Text(error).removesuffix("."))
-        unasked = Finding(Status.WARNING, "journal", detail, "Verify when it can be read.")
+        unasked = Finding(Status.WARNING, "journal", detail, "Verify again when the journal can be read.")
         return replace(result, findings=(*result.findings, unasked))
 
 
@@ -417,7 +426,9 @@ def _proven_ends(
 
 
 def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> set[tuple[str, int]]:
-    """Return the segments on disk, by log and base offset, that weren't found to have a receipt's bytes."""
+    """Return, by log and base offset, the segments on disk that were not found to have the bytes of a
+    receipt.
+    """
     proven: dict[str, list[RangeStatus]] = {}
     for it in (it for result in results for it in result.ranges if (it.where, it.status) == _PROVEN):
         proven.setdefault(it.log, []).append(it)
@@ -430,7 +441,7 @@ def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> 
 
 
 def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot: StoreSnapshot) -> int:
-    """Return for how many sealed segments receipts of replicas in a lake count."""
+    """Return the number of sealed segments that are proven by replicas' receipts in a lake."""
     from storage_engine.retention.replicas import archived_by_replicas
 
     proofs = Proofs((LakeProofs(lake, {}, {}),), acts=read_own_acts(record.real_path))
@@ -441,31 +452,35 @@ def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot:
 def other_lake_findings(
     others: Sequence[LakeHead], result: StoreVerification, has_rows: bool
 ) -> Iterator[Finding]:
-    """Yield the lakes that a store was archived into and that weren't named, where that leaves a gap. Pure.
+    """Yield findings on lakes that a store was archived into and that weren't named, if that leaves a gap.
 
-    :param others: last receipts of the store in those lakes.
-    :param has_rows: a lake that was named has receipts of the store.
+    Pure.
+
+    :param others: the store's last receipts in those lakes.
+    :param has_rows: one of the named lakes has receipts of the store.
     """
     late = [f"{log} from {offset}" for log, offset in sorted(result.begins.items()) if offset > 0]
     if has_rows and not late:
         return
-    here = f"only {', '.join(late)} on is known here" if has_rows else "the named lakes have none of it"
+    here = (
+        f"the named lakes have only {', '.join(late)} on" if has_rows else "the named lakes have none of it"
+    )
     for head in others:
         yield Finding(
             Status.WARNING if has_rows else Status.FAILURE,
             f"lake {lake_named(head)}",
             f"the store was archived into it, by its stamp or journal, up to receipt {head.sequence}; {here}",
-            f"Name that lake: {how_to_name(head)}; --second-lake names another one beside it.",
+            f"Name that lake: {how_to_name(head)}; to name two lakes, use --second-lake for one of them.",
         )
 
 
 def _journalled(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead, ...]:
-    """Return the receipts of a store that a lake has to have by the journal's word."""
+    """Return the receipts of a store that, by the journal, a lake has to have."""
     return _known_of(KnownHeads(tuple(journalled_heads(journal, store_id))), lake, store_id)
 
 
 def _journalled_witnesses(lake: Lake, journal: Journal, store_id: str) -> Witnesses:
-    """Return other lakes and stores that, by the journal, have receipts of a store's bytes."""
+    """Return other lakes and stores that have, by the journal, receipts of this store's bytes."""
     unasked = lakes_unasked(journalled_heads(journal, store_id), (lake,), {})
     return Witnesses(unasked=unasked, compared=partial(compared_receipts, journal, store_id))
 
@@ -475,9 +490,9 @@ def _known_of(known: KnownHeads, lake: Lake, _store_id: str) -> tuple[ChainHead,
 
 
 def _renew(lake: Lake, store_id: str) -> int:
-    """Prove moved segments again; how many.
+    """Prove moved segments again, and return their number.
 
-    Where the chain of receipts is broken none is: that is the first thing that verifying says.
+    If the chain of receipts is broken, none is proven: the check reports that first.
     """
     moved = moved_receipts(lake, with_rows(receipts(lake, store_id, with_ended=True)))
     if not moved:
@@ -488,6 +503,6 @@ def _renew(lake: Lake, store_id: str) -> int:
 
 
 def _holding(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:
-    """Return the receipts that hold; those of segments that expired are among them."""
+    """Return the valid receipts, also those of expired segments."""
     broken = losses(find_faults(lake, whole(rows)))
     return [row for row in rows if row.identity not in broken]

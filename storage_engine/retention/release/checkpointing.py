@@ -1,9 +1,7 @@
-"""Flush after a cleanup, and a look at the broker's checkpoint. It is never written here.
+"""Flush after a cleanup, and a look at the broker's checkpoint, which is never written here.
 
-A running broker flushes by itself, and what it deletes there it flushes itself: beside one, this
-measures how far the broker is behind with it.
-
-Recovery trusts the checkpoint: a value that is higher than the truth makes a broker skip messages.
+A running broker flushes by itself, also after its own deletions. Then only its lag behind is measured.
+Recovery trusts the checkpoint: a value above the truth makes a broker skip messages.
 """
 
 from __future__ import annotations
@@ -51,10 +49,10 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 class DependentsResult:
     """Results for the files that pointed only into deleted segments.
 
-    :param min_offset: the log's, by the files that are there; None when nothing was released.
+    :param min_offset: the log's min offset, by the files on disk; None: nothing was released.
     :param deleted: number of files by kind.
-    :param freed_bytes: 0 while they lie in the run's quarantine.
-    :param notices: checks that could not be made while the store was taken, and files that stayed.
+    :param freed_bytes: size of the deleted files; 0 while they are in the run's quarantine.
+    :param notices: checks that could not be made while the store was locked, and files that stayed.
     """
 
     run_key: str
@@ -65,11 +63,11 @@ class DependentsResult:
 
 
 def clean_dependents(store: AnyStore, run_key: str) -> DependentsResult:
-    """Delete the dependents of what the run released; nothing when it released nothing.
+    """Delete the dependents of the released segments. Nothing is deleted if the run released nothing.
 
-    A running broker deletes them itself; what stays longer than it takes is a notice.
+    A running broker deletes them itself. Files that stay longer than the broker needs become a notice.
 
-    :raises RunStateError: the run has not released yet, or was undone.
+    :raises RunStateError: the run has released nothing yet, or was undone.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
     """
@@ -90,13 +88,13 @@ def clean_dependents(store: AnyStore, run_key: str) -> DependentsResult:
 
 
 def deleted_dependents(context: Context, run: Run) -> tuple[DependentFile, ...]:
-    """The files that the run deleted, by its results."""
+    """Return the files that the run deleted, by its results."""
     results = context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)
     return tuple(from_jsonable(DependentFile, event.payload) for event in results if event.subject)
 
 
 def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResult:
-    """:param logs: those that lost segments: files of a log that was refused may be unreadable."""
+    """:param logs: names of the logs that lost segments. A refused log may have unreadable files."""
     # Drift since the release is recorded before the hold is renewed.
     keep_held(context, run, clock_ms())
     with context.changing(clock_ms()) as held:
@@ -136,13 +134,17 @@ def _stay_notices(paths: Sequence[str]) -> tuple[str, ...]:
     if not paths:
         return ()
     return (
-        f"{count_text(len(paths), 'queue or index file')} below the log's beginning stay, the first is "
-        f"{paths[0]}: a running broker deletes such when its log begins later again, or after its next start",
+        f"{count_text(len(paths), 'queue or index file')} below the log's begin stay, the first is "
+        f"{paths[0]}. A running broker deletes such files after its next deletion of segments, or after its "
+        "next start",
     )
 
 
 def _record_results(context: Context, run: Run) -> None:
-    """Record every file that is gone after an intent of this run, those from before a kill included."""
+    """Record every file that is gone after an intent of this run.
+
+    Files that were deleted before a kill are included.
+    """
     known = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
     gone = {
         event.subject: event.payload
@@ -158,13 +160,14 @@ def _record_results(context: Context, run: Run) -> None:
 class CheckpointResult:
     """Result of flushing a store.
 
-    :param checkpoint: its values as they are, by name.
+    :param checkpoint: its present values by name.
     :param flushed: number of files and directories that were flushed.
     :param notices: values that a person should look at.
-    :param progress: how far a running broker is with its own work; None where none runs.
-    :param alarms: limits of the policy that it is behind beyond.
-    :param positions: how far the store is; of one that our own engine writes, after it was flushed.
-    :param positions_before: of such a store, before that.
+    :param progress: the running broker's progress with its own work; None: no broker runs.
+    :param alarms: limits of the policy that its lag exceeds.
+    :param positions: the positions of the store. If our own engine writes the store, they are from after its
+        flush.
+    :param positions_before: the positions before that flush; None: another broker writes the store.
     """
 
     run_key: str
@@ -180,10 +183,10 @@ class CheckpointResult:
 def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     """Flush the active segment, the checkpoint, and every directory that the run changed.
 
-    Flushing changes no byte, so it needs no hold. Beside a running broker nothing is flushed. A store that
-    our own engine writes is flushed by that, and its checkpoint is written.
+    Flushing changes no byte, so the store isn't locked. If a broker runs, nothing is flushed. If our own
+    engine writes the store, the engine flushes it and writes its checkpoint.
 
-    :param run_key: a run, which needs no plan.
+    :param run_key: key of a run, which needs no plan.
     :raises BrokerError: the running broker can't be asked.
     """
     context = open_context(store)
@@ -215,9 +218,11 @@ def _flush_store(context: Context, run: Run, now_ms: int) -> CheckpointResult:
 
 
 def _flush(paths: Iterable[str]) -> Iterator[str]:
-    """Flush files and directories; yield which files can't be: one log's keeps no other's from being flushed.
+    """Flush files and directories, and yield a notice for each file that can't be flushed.
 
-    :raises OSError: a directory can't be flushed, or a file isn't there.
+    Files of one log don't keep those of other logs from being flushed.
+
+    :raises OSError: a directory can't be flushed, or a file is missing.
     """
     for path in paths:
         try:
@@ -226,11 +231,11 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
             if not os.path.lexists(path) or Path(path).is_dir():
                 raise
             why = reason_text(error)
-            yield f"{path} can't be flushed, so that what the broker wrote to it last may be lost: {why}"
+            yield f"{path} can't be flushed, so the broker's last writes to it may be lost: {why}"
 
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
-    """Return the result of a flush of our own engine's store."""
+    """Return the result of a flush by our own engine."""
     progress = process_of(context.broker).progress(now_ms)
     checkpoint = found.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)
@@ -241,7 +246,7 @@ def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -
 
 
 def _measured(context: Context, run_key: str, now_ms: int, progress: BrokerProgress) -> CheckpointResult:
-    """Return how far the running broker is. That its checkpoint goes on is what it should do."""
+    """Return the progress of the running broker. A rising checkpoint is no notice: that is normal."""
     checkpoint, unknown = take_checkpoint(context.broker)
     alarms = progress_alarms(progress, context.store.policy)
     notices = (*unknown, *_look_at(checkpoint, {}, now_ms))
@@ -266,7 +271,7 @@ def _look_at(now: Mapping[str, int], before: Mapping[str, int], now_ms: int) -> 
             )
         if value > before.get(name, value):
             notices.append(
-                f"checkpoint: {name} rose from {before[name]} to {value} since the plan: the broker ran in "
-                "between"
+                f"checkpoint: {name} rose from {before[name]} to {value} since the plan: the broker ran "
+                "meanwhile"
             )
     return tuple(notices)

@@ -1,6 +1,8 @@
-"""Judge a plan's segments before the first one is deleted: of each log all of them pass, or none goes.
+"""Judgement of a plan's segments before the first one is deleted.
 
-What concerns the store as a whole refuses every log; what concerns a log leaves the others alone.
+In each log all segments pass, or none is deleted.
+
+A fault of the whole store refuses every log. A fault of one log doesn't affect the others.
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import KnownHeads
 from storage_engine.same_bytes.own_acts import read_own_acts
 
-MAY_BE_GONE = "It was not deleted, older ones of the plan may be."
-"""The ending of errors while segments are deleted."""
+MAY_BE_GONE = "It was not deleted; older segments of the plan may be."
+"""Last sentence of errors while segments are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
     """Results for planned segments that are gone.
 
-    :param others: those that our other runs deleted.
-    :param gone: those that were deleted by none of our runs.
-    :param went: logs of which segments are gone, and that go on.
+    :param others: segments that our other runs deleted.
+    :param gone: results for segments that none of our runs deleted.
+    :param went: names of logs that lost segments and that the release continues with.
     """
 
     others: tuple[SegmentRelease, ...]
@@ -55,21 +57,22 @@ class Settled:
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """Return why logs don't go on."""
+        """Return the refusals of logs that the release doesn't continue with."""
         return self.gone.refusals
 
     def require_one(self, judged: Judged) -> None:
-        """Make sure that a log is left, one that goes or one that has gone.
+        """Make sure that at least one log is left: it may lose segments, or already has.
 
-        :raises StorageEngineError: all are refused; the error of a release of the first one alone.
+        :raises StorageEngineError: all logs are refused. It is the error that a release of the first log
+            alone would raise.
         """
         require_one(judged.refusals, {*self.went, *judged.ends})
 
 
 def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> Settled:
-    """Account for planned segments that are gone: this run's doing, from before a kill, or somebody else's.
+    """Account for planned segments that are gone: this run deleted them before a kill, or somebody else did.
 
-    :raises StorageEngineError: no log is left, since each one lost segments that should have stayed.
+    :raises StorageEngineError: no log is left, because each one lost segments that should have stayed.
     """
     others: list[SegmentRelease] = []
     there = {segment.id for log in snapshot.logs for segment in log.segments}
@@ -103,7 +106,7 @@ def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> S
 
 
 def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> None:
-    """Make durable, and record, that segments are gone that the run meant to delete."""
+    """Make the deletion of segments durable, and record it as this run's result."""
     for directory in sorted({Path(one.facts.path).parent for one in gone}):
         durable.fsync_path(directory)
     said = [(one.subject, to_jsonable(one)) for one in gone]
@@ -113,9 +116,9 @@ def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> N
 def read_proofs_to_delete(
     context: Context, wanted: Collection[SegmentId], known: KnownHeads, lease: Lease
 ) -> Proofs:
-    """Read the lakes' proofs of segments that are about to be deleted; their data files are read once more.
+    """Read the lakes' proofs of segments that are about to be deleted. Their data files are read once more.
 
-    :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
+    :param lease: renewed after each data file: reading may take longer than a lease lasts.
     """
     return read_proofs(
         context.store.lakes,
@@ -132,7 +135,7 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
     """Read the lakes' proofs of the plan's segments.
 
     :param lease: renewed meanwhile.
-    :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
+    :raises LakeUnavailableError: no lake can be asked, and nobody waived the plan.
     """
     if not context.store.archives:
         return Proofs((), acts=read_own_acts(context.record.real_path))
@@ -146,8 +149,8 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
 class Judged:
     """The gate's decisions on all logs of a plan.
 
-    :param verdicts: of the logs that pass, oldest first in each.
-    :param refusals: of the other logs.
+    :param verdicts: verdicts of the logs that pass, oldest segment first in each.
+    :param refusals: refusals of the other logs.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -155,11 +158,11 @@ class Judged:
 
     @property
     def ends(self) -> dict[str, int]:
-        """Return the begin of each log that passes, once its segments are gone, by name."""
+        """Return, by name of each log that passes, where it will begin."""
         return {verdict.segment.log: verdict.segment.end_offset for verdict in self.verdicts}
 
     def without(self, refusals: Sequence[Refusal]) -> Judged:
-        """Refuse more logs."""
+        """Refuse further logs."""
         logs = refused_logs(refusals)
         left = tuple(verdict for verdict in self.verdicts if verdict.segment.log not in logs)
         return Judged(left, (*self.refusals, *refusals))
@@ -174,14 +177,15 @@ def judge_logs(
     lease: Lease,
     consent: Consent,
 ) -> Judged:
-    """Judge every segment of every log before the first one goes; a log goes as a whole or not at all.
+    """Judge every segment of every log before the first is deleted.
 
-    A log is refused where one of its segments doesn't pass, has other bytes than its receipt, or can't be
-    read.
+    A log is released as a whole or not at all.
 
-    :param decisions: of logs that are not refused yet.
-    :param refusals: of the others.
-    :param lease: renewed while files are hashed, which may take longer than a lease lasts.
+    A log is refused if one of its segments doesn't pass, has other bytes than its receipt, or can't be read.
+
+    :param decisions: decisions on logs that aren't refused yet.
+    :param refusals: refusals of the other logs.
+    :param lease: renewed while files are hashed: hashing may take longer than a lease lasts.
     :param consent: persons' decision on the plan, with the waiver by which it may be released.
     """
     planned = {segment.id: segment for segment in plan.to_delete}
@@ -195,7 +199,7 @@ def judge_logs(
 
 
 def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[Refusal]:
-    """Refuse the logs of segments that don't pass. All have one error, which names each such segment."""
+    """Refuse the logs of segments that don't pass. All have the same error, which names each such segment."""
     refused = [verdict for verdict in verdicts if verdict.passage is Passage.REFUSED]
     said = {one.segment.id: Text(f"{one.segment.facts.path}: ", one.detail) for one in refused}
     what_now = _what_now(proofs)
@@ -204,7 +208,7 @@ def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[R
         join_texts("; ", said.values()),
         ". ",
         what_now,
-        f", or let a person waive plan {plan.digest}.",
+        f", or have a person waive plan {plan.digest}.",
     )
     by_log: dict[str, list[Verdict]] = {}
     for verdict in refused:
@@ -219,7 +223,7 @@ def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[R
                     join_texts("; ", (said[one.segment.id] for one in mine)),
                     ".",
                 ),
-                Text(what_now, ", or let a person waive the plan of the next run."),
+                Text(what_now, ", or have a person waive the plan of the next run."),
             ),
             error,
             {one.segment.base_offset: one.detail for one in mine},
@@ -245,26 +249,26 @@ def _what_now(proofs: Proofs) -> str:
     if not any(lake.faults for lake in proofs.asked):
         return "Archive them"
     return Text(
-        "Archive them again, which puts a new data file in the place of one that is lost or damaged; "
-        "where another engine has put rows into other files, run ",
+        "Archive them again, which replaces a lost or damaged data file. If another engine has moved rows "
+        "to other files, run ",
         Command("verify --level bytes --renew"),
-        ", which proves them there",
+        ": it proves the rows there",
     )
 
 
 def reading_of(context: Context, lease: Lease) -> Reading:
-    """Return the way to read segments again, at the pace of archiving beside a broker."""
+    """Return how to read segments again: at the pace of archiving while a broker runs."""
     return Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
 
 
 def compared_last(
     context: Context, verdicts: Sequence[Verdict], unseen: Collection[str], lease: Lease
 ) -> Judged:
-    """Compare with their receipts the files that may have been written to without a trace.
+    """Compare files that may have been written to unnoticed with their receipts, right before the deletion.
 
-    What goes by an archive rule is held against the rule once more: it may have been lifted meanwhile.
+    If an archive rule permits the deletion, the rule is checked once more: it may have been lifted meanwhile.
 
-    :param unseen: their paths.
+    :param unseen: paths of these files.
     :param lease: renewed while files are hashed.
     """
     judged = Judged(tuple(verdicts), ())
@@ -307,8 +311,8 @@ def _no_longer_left_out(context: Context, verdicts: Sequence[Verdict]) -> list[R
         refusal(
             log,
             GateRefusedError(
-                f"log {log}: expected an archive rule by which it may go without a copy, or some of its "
-                f"topics, found none that permits it any more. {MAY_BE_GONE} Archive it, and run again."
+                f"log {log}: expected an archive rule by which the log, or some of its topics, may be "
+                f"deleted without a copy, found none any more. {MAY_BE_GONE} Archive it, and run again."
             ),
             MAY_BE_GONE,
         )
@@ -324,11 +328,11 @@ def _hash_again(
     nothing: Callable[[str], str],
     passed: Callable[[Verdict], Verdict],
 ) -> Judged:
-    """Compare files with their receipts; refuse the logs of those that have other bytes or can't be read.
+    """Compare files with their receipts. Refuse the logs of files that have other bytes or can't be read.
 
-    :param again: which segments.
-    :param nothing: returns, for a log's name, the errors' sentence on its deletions.
-    :param passed: returns the verdict for one whose bytes have been compared.
+    :param again: ids of the segments to compare.
+    :param nothing: returns, by a log's name, the errors' sentence on its deletions.
+    :param passed: returns the verdict of a segment whose bytes were compared.
     """
     compared: list[Verdict] = []
     refusals: dict[str, Refusal] = {}
@@ -356,18 +360,17 @@ def _hash_again(
 
 
 def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
-    """Make sure that a segment is as it was when it was compared with other nodes' receipts.
+    """Make sure that a segment hasn't changed since it was compared with other nodes' receipts.
 
-    :raises ChangedUnderUsError: it isn't, or that is unknown.
+    :raises ChangedUnderUsError: it has changed, or that is unknown.
     """
     path = verdict.segment.facts.path
     sha256 = digest(path, reading) if verdict.sha256 else "none"
     if sha256 != verdict.sha256:
         raise ChangedUnderUsError(
-            f"{path}: expected SHA-256 {verdict.sha256 or 'taken'} as it was when it was compared with what "
-            f"other nodes archived, found {sha256}: another program writes to it, or may. {said} Find out "
-            "who does, "
-            "and run again.",
+            f"{path}: expected SHA-256 {verdict.sha256 or 'taken'} from the comparison with other nodes' "
+            f"archived bytes, found {sha256}: another program writes to the file, or may do so. {said} Find "
+            "out who does, and run again.",
             path=path,
         )
 
@@ -375,7 +378,7 @@ def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
 def check_clock(context: Context, plan: Plan) -> None:
     """Make sure that the age of segments is certain.
 
-    :raises GateRefusedError: segments would go for their age, and the clock was set forward.
+    :raises GateRefusedError: segments would be deleted because of their age, and the clock was set forward.
     """
     forced = any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers)
     if forced and context.store.policy.minimum_retention_hours is None:
@@ -383,10 +386,9 @@ def check_clock(context: Context, plan: Plan) -> None:
     jumped_ms = jumped_forward_ms(read_clock(), context.journal.clock_readings(context.record.store_id))
     if jumped_ms:
         raise GateRefusedError(
-            f"{plan.store_root}: expected the clock to go on as the time since the machine's start does, "
+            f"{plan.store_root}: expected the clock to advance like the time since the machine's start, "
             f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
-            "Nothing was deleted. Set it right; if it is right now, it is believed a day after it was set. "
-            "Segments deleted whatever their age, as by a forced cleanup where no "
-            "minimum_retention_hours is set, "
-            "still may."
+            "Nothing was deleted. Set the clock right. If it is right now, it is trusted a day after it was "
+            "set. A cleanup that ignores age still works, such as a forced one without "
+            "minimum_retention_hours."
         )

@@ -1,13 +1,12 @@
-"""Deletion of the approved plan's segments, as far as each passes the gate. The only place that lets segments
-go.
+"""Deletion of the approved plan's segments, as far as each passes the gate. Only here are segments released.
 
-Holding the store, by its broker's means and our lease: a new snapshot, a new plan, every segment judged
-before the first one goes; then, oldest first: intent, the deed, directory flushed, result. Of a stopped
-broker's store one by one; beside a running broker together, since it deletes them itself. Killed at any
-instant and run again, it goes on where it stopped.
+First the store is locked by its broker's means and our lease. Then a new snapshot and a new plan are made,
+and every segment is judged before the first is deleted. Then the oldest come first: intent, deletion, flush
+of the directory, result. In a stopped broker's store segments are deleted one by one. A running broker
+deletes them together by itself. It may be killed at any instant and run again.
 
-A kill within a segment leaves companions of a file that is gone. Intents say which these are, of
-whatever run. Before one goes after all, its receipt has to hold still, and nobody may have touched it.
+A kill within a segment leaves companions of a deleted file. Intents of any run name them. Before such a
+companion is deleted, its receipt has to be still valid, and nobody may have touched it.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ from storage_engine.same_bytes.removing import remove_rest
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An approved segment that stays after all."""
+    """An approved segment that is kept after all."""
 
     log: str
     base_offset: int
@@ -109,16 +108,17 @@ class Kept:
 class ReleaseResult:
     """Result of a release.
 
-    :param deleted: by this run, or set aside in its quarantine.
+    :param deleted: segments that this run deleted, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
-    :param freed_bytes: 0 while deleted files lie in the run's quarantine; without files that the broker
-        removes later.
+    :param freed_bytes: size of the deleted files; 0 while they are in the run's quarantine. Files that the
+        broker removes later don't count.
     :param new_min_offset: where the log begins now; None: the plan has several logs.
-    :param notices: checks that could not be made while the store was taken.
-    :param unread: consumers' losses by it, as computed right before.
-    :param new_min_offsets: by name, where each log of the plan begins now.
-    :param refused: logs that were refused, while others went: the run ends with an error that names them.
-    :param gone: approved segments of the other logs that were deleted by none of our runs.
+    :param notices: checks that could not be made while the store was locked.
+    :param unread: consumers' losses by the release, as computed right before it.
+    :param new_min_offsets: by name of each log of the plan, where it begins now.
+    :param refused: logs that were refused while others were released. The run ends with an error that names
+        them.
+    :param gone: approved segments of the other logs that none of our runs deleted.
     """
 
     run_key: str
@@ -136,7 +136,7 @@ class ReleaseResult:
 
     @property
     def kept_text(self) -> str:
-        """Return how many approved segments stay after all, and why; "" where none does."""
+        """Return how many approved segments are kept after all, and why; "": none is."""
         if not self.kept:
             return ""
         reasons = Counter(kept.reason.value for kept in self.kept)
@@ -145,11 +145,11 @@ class ReleaseResult:
 
 
 def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> tuple[str, ...]:
-    """Finish the removal of segments that a run was killed in the middle of.
+    """Finish the removal of segments that a killed run left half done.
 
-    A running broker deletes by itself; so does it here.
+    Nothing is done beside a running broker: it deletes by itself.
 
-    :return: files that stay, and why, as sentences.
+    :return: sentences on files that stay, and why.
     """
     there = [segment for log in held.snapshot.logs for segment in log.segments]
     if context.broker.is_live or not any(one.companions for one in chain(plan.to_delete, there)):
@@ -161,7 +161,7 @@ def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> 
 
 
 def _half_gone(context: Context, there: Collection[SegmentId]) -> Iterator[tuple[str, SegmentRelease]]:
-    """Yield removals that were intended and not finished, by the key of their run."""
+    """Yield intended removals that weren't finished, with the key of their run."""
     for run_key, meant in open_releases(context.journal, context.record.store_id).items():
         for release in meant.values():
             is_gone = release.segment.id not in there and not os.path.lexists(release.facts.path)
@@ -180,16 +180,16 @@ def _finish(
         )
         if release.receipt_hash is not None and not is_proven:
             names = ", ".join(companion.path for companion in release.companions)
-            yield f"{names}: left of a deleted segment, and no valid receipt proves it any more, so it stays"
+            yield f"{names}: left of a deleted segment. No valid receipt proves them any more, so they stay"
             continue
         run = context.run(run_key)
         remove = remover(context, run, release.companions, held.lease, now_ms, begin=False)
         for path in remove_rest(release.segment, Path(context.record.real_path), remove):
-            yield f"{path}: left of a deleted segment, and touched since, so it stays"
+            yield f"{path}: left of a deleted segment. It was touched since, so it stays"
 
 
 def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
-    """:raises LakeUnavailableError: a lake can't be asked, so that its proofs are unknown."""
+    """:raises LakeUnavailableError: a lake can't be asked, so its proofs are unknown."""
     if all(release.receipt_hash is None for release in wanted.values()):
         return Proofs(())
     known = known_heads(context.journal, context.record)
@@ -200,9 +200,9 @@ def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: 
 
 
 def deleted_of(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return the segments that are deleted, by the broker's answer or by their files.
+    """Return the segments that are deleted, by the broker's answer or else by their files.
 
-    :raises BrokerError: a running broker has to say it, and can't be asked.
+    :raises BrokerError: a running broker has to answer, and can't be asked.
     """
     deleted = held.store.deleted(segments)
     if deleted is not None:
@@ -211,18 +211,22 @@ def deleted_of(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId
 
 
 def left_of(held: Locked, segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Return the segments whose files have to be gone by now, once all are deleted.
+    """Return the segments whose files have to be gone after all were deleted.
 
-    :raises BrokerError: as :func:`deleted_of`.
+    Segments that the broker reports as deleted are left out.
+
+    :raises BrokerError: a running broker has to answer, and can't be asked.
     """
     deleted = held.store.deleted(segments) or frozenset()
     return tuple(segment for segment in segments if segment.id not in deleted)
 
 
 def deleted_from(context: Context, snapshot: StoreSnapshot, planned: Collection[SegmentId]) -> StoreSnapshot:
-    """Return a snapshot of what nobody but us may delete: beside a running broker, of the planned logs alone.
+    """Return the part of a snapshot in which nobody but us may delete.
 
-    In others it compacts, or deletes by rules that nothing holds.
+    If a broker runs, that is the planned logs.
+
+    In other logs the broker compacts, or deletes by its own rules without a hold.
     """
     if not context.broker.is_live:
         return snapshot
@@ -231,22 +235,22 @@ def deleted_from(context: Context, snapshot: StoreSnapshot, planned: Collection[
 
 
 def bytes_that_wait(deleted: Sequence[Segment]) -> int:
-    """Return how many bytes of deleted segments are still in files."""
+    """Return the size of files of deleted segments that still exist."""
     files = [file for segment in deleted for file in segment.files]
     return sum(file.size_bytes for file in files if os.path.lexists(file.path))
 
 
 def waiting_notices(waiting_bytes: int) -> tuple[str, ...]:
-    """Say that space isn't free yet; nothing where it is."""
+    """Return a notice that space isn't free yet; empty: it is."""
     if not waiting_bytes:
         return ()
     return (
-        f"{bytes_text(waiting_bytes)} of what is deleted are still on the disk: the broker removes the files "
-        "in a round of its own",
+        f"{bytes_text(waiting_bytes)} of deleted segments are still on the disk: the broker removes these "
+        "files later",
     )
 
 
-_MAY_GO = f"What it has deleted isn't recorded; the same run finds it out when it is run again. {MEND}"
+_MAY_GO = f"Its deletions aren't recorded. Run this again to find out. {MEND}"
 
 
 def release(
@@ -254,28 +258,29 @@ def release(
 ) -> ReleaseResult:
     """Delete the planned segments that pass the gate, log by log.
 
-    A log goes as a whole or not at all. One that is refused blocks no other: where some go, what was refused
-    is in the result, which stands for this run, and whoever ends the run has to raise it
+    A log is released as a whole or not at all. A refused log doesn't block the others. If some logs are
+    released, the refused ones are in the result, and the end of the run has to raise them
     (:attr:`~storage_engine.retention.report.finishing.FinishResult.refused`). The errors below that name a
-    segment are raised where no log is left.
+    segment are raised only if no log is left.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param approved_digest: digest of the caller's plan; None: of the recorded one. The journal alone says
-        whether a second person has to approve it, and has.
-    :raises BadInputError: the files can't be set aside, though the policy wants it; nothing was deleted.
-    :raises RunStateError: no such run, it has no plan, it is a dry run, it was undone, or another plan was
-        approved.
+    :param approved_digest: digest of the plan that the caller approved; None: of the recorded plan. Only the
+        journal says whether a second person has to approve the plan, and whether one has.
+    :raises BadInputError: the files can't be set aside, though the policy requires it; nothing was deleted.
+    :raises RunStateError: there is no such run, it has no plan, it is a dry run, it was undone, or another
+        plan was approved.
     :raises NotApprovedError: a second person has to approve the plan, and none has.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
-    :raises GateRefusedError: a segment has no valid receipt, or is gone; or beside a running broker the store
+    :raises GateRefusedError: a segment has no valid receipt, or is gone; or the store of a running broker
         can't be held.
-    :raises ChangedUnderUsError: a segment changes under our eyes; older ones may be gone.
-    :raises BrokerError: a running broker didn't delete all that was approved; run again, it goes on.
-    :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more than was approved.
+    :raises ChangedUnderUsError: a segment changes while it is read; older ones may already be deleted.
+    :raises BrokerError: a running broker didn't delete all approved segments. Run again, it continues.
+    :raises ReleasedTooMuchError: more than the approved segments was deleted, by a running broker or by
+        another program.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
-    :raises CorruptFileError: files that point into the segments couldn't be cleaned up behind them.
+    :raises CorruptFileError: files that point into the segments couldn't be cleaned up after them.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -395,10 +400,11 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A plan held against the store as it is.
+    """A plan, compared with the present store.
 
-    :param going: segments that may still be deleted, of logs that aren't refused for missing ones.
-    :param stay: segments that may not.
+    :param going: decisions on segments that may still be deleted, in logs that aren't refused for missing
+        segments.
+    :param stay: decisions on segments that may not be deleted.
     """
 
     settled: Settled
@@ -409,9 +415,9 @@ class _Found:
 
 
 def _judge(context: Context, run: Run, plan: Plan, held: Locked, known: KnownHeads, now_ms: int) -> _Found:
-    """Account for what is gone, and judge the rest by a fresh plan and what the lakes prove.
+    """Account for planned segments that are gone, and judge the others by a fresh plan and the lakes' proofs.
 
-    :raises StorageEngineError: nothing may go, as the clock isn't certain, or no log is left.
+    :raises StorageEngineError: nothing may be deleted, because the clock isn't certain or no log is left.
     """
     settled = settle(context, run, plan, held.snapshot)
     policy = context.store.policy
@@ -442,7 +448,7 @@ def _judge(context: Context, run: Run, plan: Plan, held: Locked, known: KnownHea
 
 
 def _went(going: Sequence[Decision], judged: Judged) -> bool:
-    """Return whether files of a log that was refused only now vanished while they were hashed."""
+    """Return whether files of newly refused logs vanished while they were hashed."""
     refused = refused_logs(judged.refusals)
     return any(
         one.segment.log in refused and not all(Path(file.path).exists() for file in one.segment.files)
@@ -456,8 +462,11 @@ def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
 
 
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
-    """Make durable what an earlier run unlinked before it was killed: after a power loss its segment could
-    come back in one directory, while a younger one, in another, is gone for good."""
+    """Make the deletions of an earlier killed run durable.
+
+    Otherwise a power loss could bring back its segment in one directory, while a younger one in another
+    directory stays deleted.
+    """
     for path in flush_paths(context.broker, snapshot):
         if path.is_dir():
             durable.fsync_path(path)
@@ -484,7 +493,7 @@ def _judge_all(
 def _dependents(
     context: Context, snapshot: StoreSnapshot, judged: Judged
 ) -> tuple[Judged, tuple[DependentFile, ...]]:
-    """Find the files to delete after the segments; refuse logs whose files can't be read."""
+    """Find the files to delete after the segments. Refuse logs whose files can't be read."""
     found, unreadable = find_dependents(context.broker, snapshot, judged.ends)
     return judged.without([refusal(log, error) for log, error in unreadable.items()]), found
 
@@ -499,10 +508,12 @@ def _delete_all(
     held: Locked,
     remove: Remove,
 ) -> list[Refusal]:
-    """Delete segments, as many at a time as the broker takes.
+    """Delete segments, in batches of the size that the broker takes.
 
-    :param unseen: paths of files that are compared with their receipts once more.
-    :return: the logs of which a file has changed: nothing more of them was deleted. The others have gone.
+    :param unseen: paths of files that may be written to unnoticed: they are compared with their receipts once
+        more.
+    :return: refusals of logs with a changed file: no further segment of them was deleted. The segments of the
+        other logs are deleted.
     :raises ChangedUnderUsError: a file has changed, and the broker doesn't say which one.
     """
     stopped: list[Refusal] = []
@@ -538,7 +549,7 @@ def _delete_all(
 
 
 def intend_dependents(context: Context, run: Run, files: Sequence[DependentFile], lease: Lease) -> None:
-    """Say once of each file that it goes after the run's segments."""
+    """Record, once for each file, the intent to delete it after the run's segments."""
     known = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)}
     said = [(file.facts.path, to_jsonable(file)) for file in files if file.facts.path not in known]
     context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, said, lease=lease)
@@ -553,7 +564,7 @@ def _delete(
     held: Locked,
     remove: Remove,
 ) -> None:
-    """Have segments go together: intents, the deed, results."""
+    """Delete segments together: intents, deletion, results."""
     segments = [verdict.segment for verdict in verdicts]
 
     def is_replicated() -> bool:
@@ -584,7 +595,7 @@ def _delete(
 
 
 def _log_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
-    """Return the identities of logs that go without a receipt, as far as they can be told."""
+    """Return the identities, as far as known, of logs whose segments are deleted without a receipt."""
     logs = {one.segment.log for one in verdicts if one.passage is Passage.NOT_ARCHIVED}
     if logs and context.broker.identities is not None:
         with suppress(StorageEngineError, OSError):

@@ -1,7 +1,7 @@
-"""End a run with its report, whatever became of it.
+"""The end of a run with its report, whether it failed or not.
 
-A run that says what an earlier one said writes none: that one's answers for it. Most runs delete
-nothing, for the reasons of the run before. What each segment is kept for is in their plans.
+A run that would report the same as an earlier one writes no report: the earlier report answers for it. Most
+runs delete nothing, for the same reasons as the run before. Their plans say why each segment is kept.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from storage_engine.retention.store.managed_store import (
 )
 
 WHY = "why"
-"""Key of a report's result in the journal: the digest of its reasons."""
+"""Key in the result of a report event: the digest of its reasons."""
 SINCE = "unchanged_since"
-"""Key of a report's result in the journal: the run whose report answers for the run."""
+"""Key in the result of a report event: the run whose report answers for this run."""
 
 
 def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
-    """Return the key of the earlier run whose report answers for this one; None: it needs one of its own.
+    """Return the key of the earlier run whose report answers for this run; None: it needs a report of its
+    own.
 
-    That report is there, gives the same reasons, and this run did nothing and alarms nobody.
+    The earlier report exists and gives the same reasons, and this run did nothing and has no alarm.
     """
     own = context.journal.events(run, Step.REPORT, Phase.RESULT)
     last = own[-1] if own else context.journal.last_result(run.store_id, Step.REPORT)
@@ -61,9 +62,11 @@ def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
 
 
 def validated_since(store: AnyStore, run_key: str) -> str | None:
-    """Return the key of the run that validated the store as it still is; None: it changed, or it failed.
+    """Return the key of the run that validated the store in its present state.
 
-    Both plans delete nothing and are made of the very same files, and this run deleted nothing behind them.
+    None: it has changed, or the validation failed.
+
+    The plans of both runs delete nothing and name exactly the same files, and this run deleted no dependents.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -78,7 +81,7 @@ def validated_since(store: AnyStore, run_key: str) -> str | None:
 
 
 def is_idle(report: Report) -> bool:
-    """Tell whether a run changed nothing and found nothing that a person has to know."""
+    """Return whether a run changed nothing and found nothing that a person has to know."""
     did = (
         report.archived,
         report.archived_ahead,
@@ -103,10 +106,10 @@ def is_idle(report: Report) -> bool:
 
 
 def reasons_digest(report: Report) -> str:
-    """Return a digest of why nothing is deleted: causes, notices, and the reasons of the segments in their
-    order.
+    """Return a digest of the reasons why nothing is deleted: causes, notices, and the segments' reasons in
+    their order.
 
-    Not of their number: a log that grows is kept for the reasons it was kept for.
+    The number of segments doesn't count: a log that grows is kept for the same reasons.
     """
     reasons = groupby(report.segments, key=lambda segment: (segment.log, segment.reason.value))
     why = {
@@ -123,7 +126,7 @@ def reasons_digest(report: Report) -> str:
 
 
 def report_of_stored(stored: StoredReport) -> Report:
-    """Return the report that a journal has stored.
+    """Return the report that a journal stores.
 
     :raises BadInputError: it is of a release whose reports have other fields.
     """
@@ -132,7 +135,7 @@ def report_of_stored(stored: StoredReport) -> Report:
     if stored.version != REPORT_VERSION:
         raise BadInputError(
             f"run {run}: expected a report of version {REPORT_VERSION}, found version {stored.version}. "
-            "Nothing was changed. Use the release that wrote it; --json shows it as it is."
+            "Nothing was changed. Use the release that wrote it. The option --json shows it unchanged."
         )
     return from_jsonable(Report, fields, f"report of run {run}")
 
@@ -153,14 +156,15 @@ _ENDED = frozenset(
 class FinishResult:
     """End of a run.
 
-    :param ok: nothing failed and nothing was refused.
-    :param finished: the run is over; otherwise the same run key goes on with it.
-    :param unread: consumers' losses by the run, and the command that exports the messages, in words.
-    :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or
-        the run was undone since.
+    :param ok: nothing failed, and nothing was refused.
+    :param finished: the run has ended; otherwise it continues under the same run key.
+    :param unread: lines on consumers' losses by the run, with the command that exports the messages.
+    :param refused: the error that the run has to end with because logs were refused; "": none was, or the run
+        was undone since.
     :param errors: why steps of the run failed, unless they were done since, and validation's findings.
-    :param wrong_lakes: why lakes are unusable as they are, which fails the run's end as well.
-    :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
+    :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
+    :param unchanged_since: the earlier run whose report, named here, answers for this run; "": the run wrote
+        its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.
     :param not_approved: who refused the run's plan, or that nobody answered in time; "": neither.
     """
@@ -181,23 +185,23 @@ class FinishResult:
 
     @property
     def ending_error(self) -> StorageEngineError | None:
-        """The error with which the run has to end; None: there is none."""
+        """Return the error that the run has to end with; None: there is none."""
         return ending_error(self.refused, self.wrong_lakes)
 
     def raise_refused(self) -> None:
-        """Raise the error with which the run has to end, if there is one.
+        """Raise the error that the run has to end with, if there is one.
 
         :raises LogsRefusedError: logs of the run were refused.
-        :raises LakeIdentityError: a lake is unusable as it is, such as a copy.
+        :raises LakeIdentityError: a lake can't be used as it is, such as a copy.
         """
         if (error := self.ending_error) is not None:
             raise error
 
 
 def finish(store: AnyStore, run_key: str) -> FinishResult:
-    """Write the run's report as JSON and text, and close the run if it is at its end.
+    """Write the run's report as JSON and text, and close the run if all its steps are done.
 
-    A run that did nothing, for the reasons that the last report gives, writes none.
+    A run that did nothing, for the same reasons as in the last report, writes none.
 
     :raises RunStateError: there is no such run.
     """
@@ -289,5 +293,5 @@ def _refused_text(report: Report) -> str:
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """A report as plain values for JSON."""
+    """Return a report as plain values for JSON."""
     return {**to_jsonable(report), "ok": report.ok}

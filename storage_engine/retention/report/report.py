@@ -1,6 +1,6 @@
-"""A run's report: what it did and why, for each segment that was deleted or kept; and its figures.
+"""A run's report: what it did and why, for each segment that was deleted or kept, and its figures.
 
-Its figures are for readers who don't open the report.
+The figures are for readers who don't open the report.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from storage_engine.retention.store.known_heads import known_heads
 
 
 def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -> None:
-    """Record a validation of this run; the latest one counts.
+    """Record a validation of this run. The latest one counts.
 
     :raises RunStateError: there is no such run.
     """
@@ -54,7 +54,7 @@ def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -
 
 
 def recorded_validation(context: Context, run: Run) -> ValidationResult | None:
-    """The run's latest validation."""
+    """Return the run's latest validation; None: there is none."""
     results = context.journal.events(run, Step.VALIDATE, Phase.RESULT)
     return from_jsonable(ValidationResult, results[-1].payload["result"]) if results else None
 
@@ -63,18 +63,18 @@ class Fate(StrEnum):
     DELETED = "deleted"
     KEPT = "kept"
     PENDING = "pending"
-    """To be deleted by the plan, and still on disk."""
+    """The plan deletes it, and it is still on disk."""
     MISSING = "missing"
-    """To be deleted by the plan, and gone though no run deleted it."""
+    """The plan deletes it, and it is gone though no run deleted it."""
     GONE_PROVEN = "gone-proven"
-    """The same, and a lake proves it."""
+    """The plan deletes it, it is gone though no run deleted it, and a lake proves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One segment of the plan: what became of it, why, and on what ground.
+    """One segment of the plan: its fate, the reason, and the proof.
 
-    :param proof: the ground on which it was deleted; "" when it was not.
+    :param proof: the ground on which it was deleted; "": it was not deleted.
     """
 
     log: str
@@ -94,7 +94,10 @@ class SegmentReport:
 def segment_reports(
     plan: Plan | None, gone: Mapping[str, SegmentRelease], released: ReleaseResult | None
 ) -> tuple[SegmentReport, ...]:
-    """:param gone: by subject, segments that this run deleted, or another one."""
+    """Return the segments of a plan, each with its fate.
+
+    :param gone: by subject, the segments that this run or another one deleted.
+    """
     stayed = {segment_subject(k.log, k.base_offset): k for k in (released.kept if released else ())}
     missing = {
         (one.log, offset): Fate.MISSING
@@ -141,8 +144,8 @@ def _fate(
 class StepReport:
     """Result of one step of a run.
 
-    :param took_ms: None while the step is not done.
-    :param error: the last failure, unless the step was done since.
+    :param took_ms: duration; None: the step is not done.
+    :param error: the last failure; "": there was none, or the step was done since.
     """
 
     step: str
@@ -154,7 +157,7 @@ class StepReport:
 def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
     """Return the steps that a run took, in their order.
 
-    :param unproven: segments that the run wanted in a lake, and that have no receipt.
+    :param unproven: segments that the run meant to have in a lake, and that have no receipt.
     """
     rows: list[StepReport] = []
     for step in Step:
@@ -184,7 +187,7 @@ def _failure(said: Mapping[str, Any]) -> str:
 
 
 def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
-    """Return where a run measured consumer lag, the last time, and archived, each time."""
+    """Return where a run measured consumer lag last, and where it archived each time."""
     results = [
         (event.step, str(event.payload.get(RAN) or "")) for event in events if event.phase is Phase.RESULT
     ]
@@ -195,7 +198,7 @@ def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
 
 
 def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collection[SegmentId]) -> bool:
-    """Return whether archiving that failed was done since."""
+    """Return whether archiving succeeded after it had failed."""
     results = [
         event.event_id for event in events if (event.step, event.phase) == (Step.ARCHIVE, Phase.RESULT)
     ]
@@ -203,7 +206,10 @@ def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collect
 
 
 def _archive_step(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
-    """Return the step that archives, which has results of segments only; empty where none had to go."""
+    """Return the step that archives, built from its results for segments.
+
+    Empty: nothing had to be archived.
+    """
     own = [event for event in events if event.step == Step.ARCHIVE]
     took = [event.payload[TOOK] for event in own if event.phase is Phase.RESULT and TOOK in event.payload]
     step = StepReport(Step.ARCHIVE.value, not unproven, sum(took) if took else None, "")
@@ -212,31 +218,31 @@ def _archive_step(events: Sequence[Event], unproven: Collection[SegmentId]) -> t
 
 class Outcome(StrEnum):
     DONE = "done"
-    """Everything that was approved and passed the gate is deleted, and what should hold does."""
+    """All segments that were approved and passed the gate are deleted, and validation found no failure."""
     NOTHING_TO_DO = "nothing-to-do"
     BLOCKED = "blocked"
-    """Something would go, but nothing may; the segments say why."""
+    """Segments are due, but none may be deleted; the segments say why."""
     UNFINISHED = "unfinished"
-    """A step is still to be done: run the same again."""
+    """A step isn't done yet: run the same again."""
     FAILED = "failed"
     """A step failed and was not done since, or validation found a failure."""
     RELEASED_IN_PART = "released-in-part"
-    """Segments of some logs are deleted; other logs were refused, and stay as they are."""
+    """Segments of some logs are deleted. Other logs were refused, and stay unchanged."""
     UNDONE = "undone"
-    """All that it deleted was brought back."""
+    """All files that it deleted were brought back."""
     DRY_RUN = "dry-run"
-    """It was asked only for what would go; nothing was archived or deleted."""
+    """The run was only asked what it would delete; nothing was archived or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSegment:
-    """One segment that the run wanted in the lake and that is there with a receipt.
+    """A segment that the run meant to have in the lake and that is there with a receipt.
 
-    :param by_this_run: False where it was proven before the run began.
-    :param lake: which of the store's lakes has it.
-    :param hashed_again: it had been touched since, and this run found its bytes unchanged.
-    :param first_stored_at_ms: when its oldest message was stored, and ``last_stored_at_ms`` its newest; None:
-        it has none.
+    :param by_this_run: false: it was proven before the run began.
+    :param lake: location of the lake that has it.
+    :param hashed_again: it was touched after its receipt, and this run found its bytes unchanged.
+    :param first_stored_at_ms: when its oldest message was stored; ``last_stored_at_ms`` is for its newest.
+        None: it has no messages.
     """
 
     log: str
@@ -261,33 +267,34 @@ InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run's acts with reasons, as its page, mail and JSON form show them.
+    """A run's actions with their reasons, as page, mail and JSON show them.
 
-    :param unproven: base offsets that the run wanted in the lake and that have no receipt.
-    :param unproven_logs: the log of each; empty in reports of before there was this field.
-    :param archived_ahead: number of segments that the run archived though they don't go yet.
-    :param archive_lag: sealed, unproven segments at the run's end; None when it was not measured.
-    :param alarms: thresholds of the policy that archive lag or a running broker's work exceed, and ranges of
-        the log that others deleted.
-    :param hold: on a store whose broker runs, at the run's last look, with all drift found in the run;
-        None where none runs.
-    :param levels: of the disks when the plan was made.
-    :param unread: consumers' losses by the deletion; where nothing is deleted yet, as the plan foresees them.
-    :param unread_lines: the same in words, with the commands that get it back.
-    :param owed: messages that the broker still had to deliver or to decide then; empty where the policy
-        ignores them.
+    :param unproven: base offsets of segments that the run meant to have in the lake and that have no receipt.
+    :param unproven_logs: the log of each of them; empty in reports from before this field existed.
+    :param archived_ahead: number of segments that the run archived though the plan doesn't delete them.
+    :param archive_lag: sealed, unproven segments at the run's end; None: it was not measured.
+    :param alarms: limits of the policy that archive lag or a running broker's work exceed, and ranges that
+        others deleted.
+    :param hold: the hold's status at the run's last look, with all drift found in the run; None: no broker
+        runs.
+    :param levels: levels of the disks when the plan was made.
+    :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
+    :param unread_lines: the losses as lines of text, with the commands that export the messages.
+    :param owed: messages that the broker still had to deliver or to decide then; empty if the policy ignores
+        them.
     :param notices: notices for a person that changed nothing.
-    :param freed_bytes: 0 while deleted files lie in a quarantine; without files that a broker removes later.
-    :param quarantine: of the deleted files; None: they were deleted for good.
-    :param refused: logs of which nothing more was deleted, though segments of others were.
-    :param lake_directory: the value of ``--lake`` for the lake; LAKE where no directory here is known to be
-        it.
-    :param wrong_lakes: why lakes of the store aren't what they should be, such as a copy, and what to do.
-    :param hashed_again: number of segments beside those that go which a lake had, and whose bytes this run
-        found unchanged.
-    :param ran: where consumer lag was measured and segments were archived; empty where neither was done, and
-        in reports of before there was this field.
-    :param approval: what a second person said of the plan, as a sentence; "": nobody was asked.
+    :param freed_bytes: size of the deleted files; 0 while they are in a quarantine. Files that a broker
+        removes later don't count.
+    :param quarantine: quarantine of the deleted files; None: they were deleted for good.
+    :param refused: logs of which no further segment was deleted, while segments of others were.
+    :param lake_directory: the value of ``--lake`` for the lake; LAKE: no directory on this machine is known
+        to be the lake.
+    :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
+    :param hashed_again: number of archived segments, other than those to delete, whose bytes this run found
+        unchanged.
+    :param ran: where consumer lag was measured and segments were archived; empty: neither was done, or the
+        report is older than this field.
+    :param approval: a sentence on a second person's answer about the plan; "": nobody was asked.
     """
 
     outcome: Outcome
@@ -342,12 +349,15 @@ class Report:
 
     @property
     def has_several_logs(self) -> bool:
-        """Return whether an offset alone names no segment."""
+        """Return whether a segment's name needs its log besides the offset."""
         return len({row.log for row in self.segments} | {row.log for row in self.archived}) > 1
 
     @property
     def unproven_ids(self) -> tuple[tuple[str, int], ...]:
-        """Return segments without a receipt, by log and base offset; in an older report no log is known."""
+        """Return the segments without a receipt, by log and base offset.
+
+        In an older report the log is unknown.
+        """
         logs = self.unproven_logs or ("",) * len(self.unproven)
         return tuple(zip(logs, self.unproven, strict=True))
 
@@ -367,8 +377,9 @@ def build_report(store: AnyStore, run_key: str) -> Report:
 
 
 def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
-    """Return the same as :func:`build_report`, for an open context, with the lakes' rows if they were just
-    read.
+    """Return the same as :func:`build_report` for an open context.
+
+    Rows of the lakes may be given if they were just read.
     """
     store, plan = context.store, run.plan
     events = context.journal.events(run)
@@ -509,7 +520,7 @@ def _notices(
 
 
 def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
-    """Return the logs that could not be archived when it was tried last."""
+    """Return the logs that could not be archived at the last attempt."""
     found: dict[str, RefusedLog] = {}
     for event in (event for event in events if event.step == Step.ARCHIVE):
         if REFUSED in event.payload:
@@ -520,7 +531,7 @@ def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
 
 
 def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
-    """Return the log's ranges that others deleted during this run, and whether the lake has them."""
+    """Return the log's ranges that others deleted during this run, and which place has them."""
     if not hold:
         return ()
     gone = [one for one in hold.disturbances if one.kind in GONE]
@@ -530,14 +541,15 @@ def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
 def _while(
     what: str, result: ReleaseResult | DependentsResult | None, known: Collection[str]
 ) -> Iterator[str]:
-    """Return the notices of a step that weren't ``known`` before."""
+    """Return the notices of a step that aren't among the known ones."""
     notices = result.notices if result else ()
     yield from (Text(f"while {what}: ", notice) for notice in notices if notice not in known)
 
 
 def read_lakes(context: Context, run: Run) -> InLakes:
-    """Read the segments that the run wanted in the lakes: those that they have, those that they lack, why
-    some are unknown, and which lakes aren't what they should be.
+    """Read from the lakes which segments of the run they have, and which they lack.
+
+    Also return why some are unknown, and which lakes can't be used as they are.
     """
     wanted = [
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
@@ -550,7 +562,9 @@ def read_lakes(context: Context, run: Run) -> InLakes:
     known = known_heads(context.journal, context.record)
     proofs = read_proofs(context.store.lakes, context.record, set(wanted), known=known)
     if not proofs.asked:
-        unknown = (Text("what is archived is unknown: ", reason) for _, reason in proofs.unreachable)
+        unknown = (
+            Text("it is unknown which segments are archived: ", reason) for _, reason in proofs.unreachable
+        )
         return (), tuple(wanted), tuple(unknown), ()
     found = {key: (lake, row) for lake in reversed(proofs.asked) for key in wanted for row in lake.of(key)}
     archived = tuple(
@@ -571,7 +585,7 @@ def read_lakes(context: Context, run: Run) -> InLakes:
 
 
 def _ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
-    """Return the segments that the run proved beside those that it deletes, or found proven still."""
+    """Return the segments that the run proved, or found still proven, besides those that it deletes."""
     done = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
     return {one.subject for one in done if bool(one.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
 
@@ -625,12 +639,12 @@ def _outcome(
 
 
 LOGS_NAMED = 100
-"""Of more logs than these the others' spans are left out: figures travel in messages."""
+"""Greatest number of logs whose spans are listed: figures are sent in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpan:
-    """The offsets of one log, from the first to the one behind the last."""
+    """The offsets of one log, from the first to the end."""
 
     log: str
     first_offset: int
@@ -641,9 +655,9 @@ class OffsetSpan:
 class Counts:
     """Figures of some segments.
 
-    :param messages: None where not every segment has a receipt that says it.
-    :param lake: which lake has them; "" where they are in several, or in none.
-    :param first_message_ms: when the broker stored the first message; None where no receipt says it.
+    :param messages: number of messages; None: some segment has no receipt that says it.
+    :param lake: location of the lake that has them; "": they are in several lakes or in none.
+    :param first_message_ms: when the broker stored the first message; None: no receipt says it.
     """
 
     segments: int
@@ -657,9 +671,11 @@ class Counts:
 
 
 def archived_receipts(store: AnyStore, run_key: str, step: Step) -> Mapping[str, list[Receipt]]:
-    """Return the receipts of what a run archived, by lake; of all its attempts, also one that was killed.
+    """Return the receipts of the segments that a run archived, by lake.
 
-    :param step: which step of the run archived.
+    All its attempts count, also a killed one.
+
+    :param step: the step of the run that archived.
     :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
@@ -684,7 +700,7 @@ def archived_counts(store: AnyStore, run_key: str, step: Step) -> tuple[Counts, 
 
 
 def released_segments(store: AnyStore, run_key: str) -> tuple[SegmentRelease, ...]:
-    """Return the segments that a run has deleted until now, whatever its outcome."""
+    """Return the segments that a run has deleted so far, whatever its outcome."""
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)
     done, _ = releases(() if run is None else context.journal.events(run, Step.RELEASE))
@@ -692,9 +708,9 @@ def released_segments(store: AnyStore, run_key: str) -> tuple[SegmentRelease, ..
 
 
 def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
-    """Return the figures of what a run deleted; where no lake can be read, without those of lakes.
+    """Return the figures of a run's deletions. If no lake can be read, they lack the lakes' figures.
 
-    :return: None: nothing was deleted.
+    :return: the figures; None: nothing was deleted.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -718,7 +734,10 @@ def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
 
 
 def _receipts(context: Context, wanted: Collection[tuple[str, int]]) -> Mapping[str, list[Receipt]]:
-    """Return the receipts of segments by lake; one that both lakes have is the first one's."""
+    """Return the receipts of segments by lake.
+
+    If both lakes have a segment, the first one's receipt is returned.
+    """
     if not wanted:
         return {}
     known = known_heads(context.journal, context.record)
@@ -736,10 +755,10 @@ def _receipts(context: Context, wanted: Collection[tuple[str, int]]) -> Mapping[
 def _counts(
     segments: Collection[tuple[str, int, int, int]], receipts: Collection[Receipt], lake: str
 ) -> Counts:
-    """Count segments and the messages that their receipts have, with the spans of their offsets.
+    """Return the figures of some segments: numbers, messages by their receipts, and spans of offsets.
 
-    :param segments: each one's log, first offset, end offset and size.
-    :param receipts: of all of them, or none.
+    :param segments: log, first offset, end offset and size of each segment.
+    :param receipts: the receipts of all of them, or none.
     """
     logs = sorted({log for log, *_ in segments})
     spans = tuple(

@@ -1,4 +1,7 @@
-"""A report for reading: plain text, one fact a line. Long names and hashes are whole in the JSON only."""
+"""A report for reading: plain text, one fact on a line.
+
+Long names and hashes are complete only in the JSON.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _NAME_WIDTH = 60
 
 
 def report_text(report: Report) -> str:
-    """Render a report."""
+    """Render a report as text."""
     return join_texts("\n", (Text(line).each(printable) for line in _lines(report))) + "\n"
 
 
@@ -75,11 +78,11 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 _QUESTION_BYTES = 4096
-"""A question is no longer, in UTF-8; the page that it names has the rest."""
+"""Greatest length of a question, in UTF-8 bytes. The page that it names has the rest."""
 
 
 def question_subject(report: Report) -> str:
-    """Say in a line what a second person is asked."""
+    """Return one line on what a second person is asked."""
     going = [row for row in report.segments if row.planned]
     size = bytes_text(sum(row.size_bytes for row in going))
     return f"{report.store}: delete {count_text(len(going), 'segment')}, {size}?"
@@ -89,8 +92,8 @@ def question_body(report: Report, why: str, link: str) -> str:
     """Describe a plan to a second person: which segments are deleted and why, consumers' losses, and the
     proofs.
 
-    :param why: somebody is asked, as a clause.
-    :param link: to the uncut text.
+    :param why: why somebody is asked, as a clause.
+    :param link: link to the complete text.
     """
     going = [row for row in report.segments if row.planned]
     reasons = Counter(row.reason.value for row in going)
@@ -115,7 +118,7 @@ def question_body(report: Report, why: str, link: str) -> str:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """Say a run's outcome to a person."""
+    """Return the text on a run's outcome for a person."""
     if outcome is Outcome.DRY_RUN:
         return "dry run: nothing was archived or deleted"
     return outcome.value
@@ -166,7 +169,7 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _named(report: Report, log: str, base_offset: int) -> str:
-    """Return a segment's name: with its log, where there are several."""
+    """Return a segment's name. If there are several logs, it includes the log."""
     return f"{log}/{base_offset:020d}" if log and report.has_several_logs else f"{base_offset:020d}"
 
 
@@ -217,7 +220,10 @@ def _segments(report: Report, fate: Fate) -> Iterator[str]:
 
 
 def _why(row: SegmentReport) -> str:
-    """The reason; of names in it that brokers let grow to 255 characters, both ends."""
+    """Return the reason.
+
+    Long names in it, which brokers permit up to 255 characters, are cut in the middle.
+    """
     if row.reason is not Reason.LAG_BLOCKED:
         return row.detail
     return re.sub(r"[^\s,;]+", lambda word: shortened(word[0], _NAME_WIDTH), row.detail)
@@ -228,7 +234,7 @@ def _ground(row: SegmentReport) -> str:
 
 
 def _short_hashes(text: str) -> str:
-    """Enough of each SHA-256 to find it in the JSON report, which has it whole."""
+    """Return enough of each SHA-256 to find it in the JSON report, which has it complete."""
     return re.sub(r"\b([0-9a-f]{16})[0-9a-f]{48}\b", r"\1…", text)
 
 
@@ -305,7 +311,7 @@ def _lag(report: Report) -> Iterator[str]:
 
 
 def _notices(report: Report) -> Iterator[str]:
-    """Yield the notices; a notice of several steps once, with the names of all of them."""
+    """Yield the notices. A notice of several steps is yielded once, with the names of all of them."""
     steps: dict[str, list[str]] = {}
     for notice in report.notices:
         step, _, rest = notice.partition(": ") if notice.startswith("while ") else ("", "", notice)
@@ -325,7 +331,7 @@ def _pending(report: Report) -> Iterator[str]:
     pending = [item for item in report.owed if item.count != 0]
     yield from (pending_text(item) for item in pending)
     if pending:
-        yield f"when the plan was made; policy: {report.pending_policy}"
+        yield f"state when the plan was made; policy: {report.pending_policy}"
 
 
 def _checkpoint(report: Report) -> Iterator[str]:

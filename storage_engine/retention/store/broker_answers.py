@@ -1,8 +1,8 @@
-"""A broker package's answers, taken and checked before anything is decided or recorded by them.
+"""Answers of a broker's package, which are checked before anything is decided or recorded by them.
 
-Whatever is wrong with one, and whatever a package raises but our errors and those of the operating
-system, is a :class:`BrokerPackageError`. Checks go over whole columns, since a store may have
-100,000 segments; only what is found wrong is looked for one by one.
+A wrong answer becomes a :class:`BrokerPackageError`. So does every error of a package other than our own
+errors and those of the operating system. Checks cover whole columns, because a store may have 100,000
+segments. Single segments are looked at only to name a fault.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from storage_engine.model.store import (
 
 _NO_NAMES = frozenset({"", ".", ".."})
 _PATH_MAX = 4096
-"""No system takes a longer path."""
+"""Longest path that any system accepts."""
 _MANY = 100
-"""Number of directories from which a listing of their parent costs less than a look at each."""
+"""From this number of directories on, one listing of their parent costs less than a look at each."""
 
 
 class RealDirectories:
-    """Directories by their real paths. Each directory on the way is looked at once, not once a file."""
+    """Directories by their real paths. Each directory on a path is looked at once, not once for each file."""
 
     def __init__(self, paths: Sequence[os.PathLike[str]]) -> None:
         self._said = ", ".join(map(os.fspath, paths))
@@ -75,7 +75,7 @@ class RealDirectories:
         return self._said
 
     def first_outside(self, paths: Sequence[str]) -> str | None:
-        """Return the first of files that :meth:`has` says no of; None: it has all."""
+        """Return the first file for which :meth:`has` is false; None: there is none."""
         parts = [path.rpartition("/") for path in paths]
         names = {name for _, _, name in parts}
         is_plain = _NO_NAMES.isdisjoint(names) and "\0" not in "".join(names)
@@ -86,7 +86,10 @@ class RealDirectories:
         return next((path for path in paths if not self.has(path)), None)
 
     def _list_parents(self, directories: Set[str]) -> None:
-        """Look at many directories of one parent by one listing; others are looked at one by one."""
+        """Look at many directories of one parent by one listing.
+
+        Other directories are looked at one by one.
+        """
         parents = Counter(directory.rpartition("/")[0] for directory in directories)
         for parent, count in parents.items():
             if count < _MANY or not parent.startswith("/") or "\0" in parent or len(parent) > _PATH_MAX:
@@ -99,7 +102,7 @@ class RealDirectories:
                         self._real[path] = f"{real.rstrip('/')}/{entry.name}"
 
     def has(self, path: str) -> bool:
-        """Return whether a file would lie below one of them, and not among our own files there."""
+        """Return whether a file would be below one of the directories, but not among our own files."""
         directory, _, name = path.rpartition("/")
         return name not in _NO_NAMES and "\0" not in name and self._has_in(directory)
 
@@ -114,7 +117,7 @@ class RealDirectories:
         return known
 
     def real(self, path: str) -> str:
-        """Return a file's path by its real directory; of a symbolic link its own."""
+        """Return a file's path with its real directory. A symbolic link at the end isn't followed."""
         directory, _, name = path.rpartition("/")
         real = self._directory(directory) if path.startswith("/") else os.path.realpath(directory)
         return f"{real.rstrip('/')}/{name}"
@@ -134,8 +137,8 @@ Types = Mapping[str, Set[type]]
 MEND: Final = "Mend the package that brings the broker."
 UNCHANGED: Final = f"Nothing was changed. {MEND}"
 _ASKED: Final = f"Asking changed nothing. {MEND}"
-"""Of a question: the step that asks may have deleted something before."""
-MAY_BE_DONE: Final = f"A part of it may be done, which the next run finds out. {MEND}"
+"""For questions: the step that asks may already have deleted something."""
+MAY_BE_DONE: Final = f"A part of it may be done. The next run finds out. {MEND}"
 _INT: Final[Set[type]] = frozenset({int})
 _TEXT: Final[Set[type]] = frozenset({str})
 _SENTENCE: Final[Set[type]] = frozenset({str, Text})
@@ -186,14 +189,17 @@ DECISION: Final[Types] = {"segment": {Segment}, "reason": {Reason}, "detail": _S
 
 
 def check_all(things: Sequence[Any], of: type, where: Callable[[Any], str]) -> None:
-    """Make sure that all are of this class; one derived from it could say something else each time."""
+    """Make sure that all objects are exactly of this class.
+
+    An object of a derived class could answer differently each time.
+    """
     if not set(map(type, things)) <= {of}:
         wrong = next(one for one in things if type(one) is not of)
         refuse(where(things[0]), f"each of type {of.__name__}", f"{wrong!r:.400}")
 
 
 def check_each(things: Sequence[Any], of: type, types: Types, where: Callable[[Any], str]) -> None:
-    """Make sure that all have this class, and their fields these types."""
+    """Make sure that all objects are exactly of this class, and their fields of these types."""
     if not set(map(type, things)) <= {of}:
         wrong = next(one for one in things if type(one) is not of)
         refuse(f"answer of type {type(wrong).__name__}", f"type {of.__name__}", f"{wrong!r:.400}")
@@ -212,64 +218,65 @@ def refuse(where: str, expected: str, found: str = "", then: str = UNCHANGED) ->
 T = TypeVar("T")
 
 QUESTIONS: Final[Mapping[str, str]] = {
-    "archivable": "tell what may be archived",
-    "causes.triggers": "tell which causes hold",
+    "archivable": "say which segments may be archived",
+    "causes.triggers": "say which causes hold",
     "causes.watch": "look at clock and disks",
-    "consumers.pending": "tell what it still has to deliver",
-    "consumers.unread": "tell what consumers have not read",
+    "consumers.pending": "list the messages that it still has to deliver",
+    "consumers.unread": "say which messages consumers have not read",
     "consumers.unread_by_log": "tell what consumers have not read of each log",
-    "course.deletes_at_ms": "tell when it deletes",
-    "course.kept_ms": "tell how long it keeps segments",
-    "course.oldest_message_ms": "tell when its oldest message was stored",
+    "course.deletes_at_ms": "say when it deletes segments",
+    "course.kept_ms": "say how long it keeps segments",
+    "course.oldest_message_ms": "say when its oldest message was stored",
     "course.rule_config": "tell its rules",
-    "course.sealed_at_ms": "tell when segments were written to last",
-    "course.start": "say what a simulation starts from",
-    "data_paths": "tell where it writes",
-    "dependents.find": "list what depends on segments",
-    "dependents.unread": "tell what it left out of segments' dependents",
-    "glance": "tell what its store is",
+    "course.sealed_at_ms": "say when segments were last written to",
+    "course.start": "give the starting point of a simulation",
+    "data_paths": "name the directories that it writes to",
+    "dependents.find": "list the dependents of segments",
+    "dependents.unread": "name the dependents that it left out",
+    "glance": "describe its store",
     "hold.end": "end its hold",
-    "hold.held_until_ms": "tell until when it is held",
-    "hold.hold_due": "hold what goes soon",
-    "hold.holds": "tell what it holds",
+    "hold.held_until_ms": "say when the hold ends",
+    "hold.hold_due": "hold segments that are soon deleted",
+    "hold.holds": "say which logs it holds",
     "hold.renew": "hold its store",
-    "hold.status": "tell what is held",
-    "hold.unheld_segments": "tell what it deletes of a store that isn't held",
-    "identities.absences": "tell why logs aren't here",
-    "identities.contradiction": "tell whether a log is the archived one",
+    "hold.status": "describe its hold",
+    "hold.unheld_segments": "list the segments that it deletes without a hold",
+    "identities.absences": "say why logs are missing",
+    "identities.contradiction": "say whether a log is the archived one",
     "identities.is_present": "tell its directories",
-    "identities.own_ends": "tell where segments end",
-    "identities.read": "tell which logs it has",
-    "is_live": "tell whether its broker runs",
+    "identities.own_ends": "say where segments end",
+    "identities.read": "name its logs",
+    "is_live": "say whether its broker runs",
     "limit.may_archive": "say whether its store may be archived",
-    "limit.why": "tell whether it may be deleted from",
-    "lock.check": "look at its lock",
+    "limit.why": "say whether segments may be deleted from it",
+    "lock.check": "check its lock",
     "lock.check_deletable": "say whether its segments may be deleted",
-    "lock.deleted": "tell what is deleted",
-    "lock.max_delete_batch": "tell how much it deletes at once",
-    "lock.notices": "tell what could not be checked",
-    "plan": "plan for its store",
+    "lock.deleted": "say which segments are deleted",
+    "lock.max_delete_batch": "say how many segments it deletes at once",
+    "lock.notices": "name the checks that could not be made",
+    "plan": "plan deletions in its store",
     "process.checkpoint": "read its checkpoint",
-    "process.is_user_ours": "tell who uses its store",
+    "process.is_user_ours": "say who uses its store",
     "process.flush_now": "flush its store",
-    "process.flush_paths": "tell what has to be flushed",
-    "process.progress": "tell how far it is",
+    "process.flush_paths": "name the files to flush",
+    "process.progress": "describe its progress",
     "process.running_pid": "tell its process",
-    "process.signs_of_a_run": "tell by which files it shows that its broker has run",
-    "process.user": "tell who uses its store",
+    "process.signs_of_a_run": "name the files that change when its broker runs",
+    "process.user": "say who uses its store",
     "renewed": "open its store again",
-    "replicas.contexts": "tell its facts about segments beside their files",
+    "replicas.contexts": "describe segments beyond their files",
     "replicas.range_sha256": "read a range of offsets",
     "shield.end_force": "end a forced deletion",
-    "shield.need": "tell how large a shield has to be",
+    "shield.need": "say how large a shield has to be",
     "shield.sealed_files": "list its sealed files",
-    "snapshot": "tell what its store is",
-    "tasks.check_deleted_topics": "tell which topics are there",
-    "tasks.look": "tell how far its tasks are",
+    "snapshot": "describe its store",
+    "tasks.check_deleted_topics": "say which topics exist",
+    "tasks.look": "describe its background tasks",
 }
-"""Requests to a store, and the verb for each, as in "expected its package to <do>". Requests that lock it or
-delete aren't among them: after their errors the caller says what is known of the store. ``lock`` is a store
-that is locked.
+"""Requests to a store, and the verb for each, as in "expected its package to <do>".
+
+Requests that lock or delete aren't among them: after their errors the caller says what is known of the store.
+``lock`` stands for a locked store.
 """
 PARTS: Final[Mapping[str, type]] = {
     "causes": StoreCauses,
@@ -284,27 +291,27 @@ PARTS: Final[Mapping[str, type]] = {
     "shield": StoreShield,
     "tasks": BackgroundTasks,
 }
-"""Parts that only some stores have: objects that are asked likewise."""
+"""Parts that only some stores have. They are objects that are asked in the same way."""
 _CHANGING: Final = frozenset(
     {"hold.end", "hold.hold_due", "hold.renew", "process.flush_now", "shield.end_force"}
 )
-"""Those that change files, or settings of the running broker."""
+"""Requests that change files, or settings of the running broker."""
 
 _MAX_OFFSET: Final = (1 << 63) - 1
 
 
 @contextmanager
 def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[None]:
-    """Turn whatever a broker's package raises into one error.
+    """Turn errors of a broker's package into one kind of error.
 
-    Our errors, and those of the operating system, stay what they are: the contract names them. So does
-    being out of memory, which is no fault of the package. A file that isn't there any more is an error of its
-    log: its broker runs on while it is asked about.
+    Three kinds stay as they are: our errors, those of the operating system, and lack of memory. The contract
+    names the first two, and the third is no fault of the package. A missing file is an error of its log,
+    because the broker may run on while it is asked.
 
-    :param broker: its name.
+    :param broker: the broker's name.
     :param doing: the package's task, as in "expected the package to <doing>".
-    :param then: the known state of the store, and the remedy.
-    :raises FileGoneError: a file vanished between being listed and being read.
+    :param then: sentences on the known state of the store, and the remedy.
+    :raises FileGoneError: a file vanished after it was listed and before it was read.
     :raises BrokerPackageError: the package raised anything else.
     """
     try:
@@ -320,18 +327,18 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
 
 
 def ask(broker: str, doing: str, question: Callable[[], T]) -> T:
-    """Return a package's answer unchecked; only a failure to answer is handled.
+    """Return a package's answer unchecked. Only a failure to answer is handled.
 
-    :raises BrokerPackageError: as :func:`package_errors`.
+    :raises BrokerPackageError: the package failed, as in :func:`package_errors`.
     """
     with package_errors(broker, doing):
         return question()
 
 
 class _Asked:
-    """A store of a package, or a part of it, whose errors in answers to ``QUESTIONS`` are one kind.
+    """A package's store, or a part of it. All errors in its answers to ``QUESTIONS`` become one kind.
 
-    :param name: of the part, with a full stop behind it; "": it is the store.
+    :param name: name of the part, followed by a full stop; "": it is the store.
     """
 
     __slots__ = ("_asked", "_broker", "_name")
@@ -352,7 +359,7 @@ class _Asked:
         return partial(_ask_with, self._broker, doing, then, answer) if callable(answer) else answer
 
     def _part(self, name: str) -> _Asked | None:
-        with package_errors(self._broker, f"tell whether it has {name}", _ASKED):
+        with package_errors(self._broker, f"say whether it has {name}", _ASKED):
             part = getattr(self._asked, name)
         if part is not None and not isinstance(part, PARTS[name]):
             where = f"broker {self._broker}: {name}"
@@ -363,16 +370,16 @@ class _Asked:
 def _ask_with(
     broker: str, doing: str, then: str, question: Callable[..., T], /, *arguments: Any, **named: Any
 ) -> T:
-    """Return the answer to a question with arguments; errors are those of :func:`package_errors`."""
+    """Return the answer to a question with arguments. Its errors are those of :func:`package_errors`."""
     with package_errors(broker, doing, then):
         return question(*arguments, **named)
 
 
 def asked(store: BrokerStore, broker: str) -> BrokerStore:
-    """Return a store whose answers come, or are a :class:`BrokerPackageError`.
+    """Return a store whose failures to answer become a :class:`BrokerPackageError`.
 
-    :param broker: its name.
-    :raises BrokerPackageError: it is written for an older contract.
+    :param broker: the broker's name.
+    :raises BrokerPackageError: the package is written for an older contract.
     """
     with package_errors(broker, "open its store"):
         refuse_former_members(store, FORMER_MEMBERS)
@@ -380,9 +387,9 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
 
 
 def asked_lock(held: object, broker: str) -> LockedStore:
-    """Return a store that is locked, whose answers come likewise.
+    """Return a locked store whose failures to answer become the same error.
 
-    :raises BrokerPackageError: it is something else, or has impossible values.
+    :raises BrokerPackageError: the object isn't a locked store, or has impossible values.
     """
     where = f"broker {broker}: lock"
     if not isinstance(held, LockedStore):
@@ -391,20 +398,21 @@ def asked_lock(held: object, broker: str) -> LockedStore:
     _check_said((), locked.notices, where)
     size = locked.max_delete_batch
     if size is not None and (type(size) is not int or size < 1):
-        refuse(f"{where}: max_delete_batch", "a number from 1 on, or None", f"{size!r:.400}")
+        refuse(f"{where}: max_delete_batch", "a number of at least 1, or None", f"{size!r:.400}")
     return locked
 
 
 def answer_for_left(
     segments: Sequence[Segment], question: Callable[[Sequence[Segment]], T]
 ) -> tuple[Sequence[Segment], T]:
-    """Return the segments of a log that are left while its broker deletes the oldest ones, with an answer.
+    """Return the segments of a log that are left, and an answer about them, while the broker deletes the
+    oldest ones.
 
-    What goes between being listed and being asked about keeps no answer about the others away, however often.
+    However often segments vanish after they were listed, the others get an answer.
 
-    :param segments: of one log, oldest first.
-    :param question: asked again without the deleted segments, and those before them.
-    :raises FileGoneError: a file went that is of none of them.
+    :param segments: segments of one log, oldest first.
+    :param question: the question. It is asked again without the deleted segments and those before them.
+    :raises FileGoneError: a file is gone, but not the own file of any of these segments.
     """
     left = segments
     while True:
@@ -420,22 +428,22 @@ def answer_for_left(
 def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
     """Return a store's present state, as far as possible.
 
-    Offsets between two segments may be missing: whoever needs them says so of that log.
+    Offsets between two segments may be missing. A caller that needs them refuses that log.
 
-    :param broker: the store's, by its name.
-    :raises BrokerPackageError: it can't be.
-    :raises StorageEngineError: as ``BrokerStore.snapshot`` does.
+    :param broker: name of the store's broker.
+    :raises BrokerPackageError: the snapshot is impossible.
+    :raises StorageEngineError: the same errors as of ``BrokerStore.snapshot``.
     """
     return _taken(store, lambda: store.snapshot(now_ms), broker)
 
 
 def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
-    """Return the same for a caller that only looks."""
+    """Return the store's present state for a caller that only looks."""
     return _taken(store, lambda: store.glance(now_ms), broker)
 
 
 def _taken(store: BrokerStore, take: Callable[[], StoreSnapshot], broker: str) -> StoreSnapshot:
-    with package_errors(broker, "tell what its store is"):
+    with package_errors(broker, "describe its store"):
         snapshot = take()
         data_paths = store.data_paths
     check_snapshot(snapshot, data_paths, broker)
@@ -443,10 +451,11 @@ def _taken(store: BrokerStore, take: Callable[[], StoreSnapshot], broker: str) -
 
 
 def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
-    """Return the sealed segments that are there, whatever is missing between them.
+    """Return the sealed segments that exist, even if some are missing between them.
 
-    :raises BrokerPackageError: they can't be.
-    :raises StorageEngineError: as ``StoreShield.sealed_files`` does, or the store can have no shield.
+    :raises BrokerPackageError: these segments are impossible.
+    :raises StorageEngineError: the same errors as of ``StoreShield.sealed_files``, or the store can't have a
+        shield.
     """
     if (shield := store.shield) is None:
         raise BadInputError(
@@ -467,7 +476,7 @@ def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
 def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
     """Return the segments of a store that may be archived by now.
 
-    :raises BrokerPackageError: it isn't sealed, or none of the snapshot's.
+    :raises BrokerPackageError: a returned segment isn't sealed, or isn't in the snapshot.
     :raises OSError: a file can't be read.
     """
     found = store.archivable(snapshot)
@@ -485,10 +494,10 @@ def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
 
 
 def check_snapshot(snapshot: StoreSnapshot, data_paths: Sequence[os.PathLike[str]], broker: str) -> None:
-    """Make sure that a snapshot can be true, and fits into journal, lake and reports.
+    """Make sure that a snapshot is possible, and fits into journal, lake and reports.
 
     :param data_paths: the directories that the broker writes to.
-    :raises BrokerPackageError: it can't be.
+    :raises BrokerPackageError: the snapshot is impossible.
     """
     where = f"broker {broker}"
     check_each([snapshot], StoreSnapshot, SNAPSHOT, lambda _: f"{where}: snapshot")
@@ -521,7 +530,7 @@ def _check_names(names: Iterable[object], where: str) -> None:
 
 
 def _check_segments(segments: Sequence[Segment], logs: Sequence[str], where: str) -> None:
-    """:param logs: for each segment, the name of the log that has it."""
+    """:param logs: the name of each segment's log."""
 
     def at(number: int) -> str:
         return f"{where}: log {logs[number]}, offset {segments[number].base_offset}"
@@ -539,20 +548,21 @@ def _check_segments(segments: Sequence[Segment], logs: Sequence[str], where: str
         refuse(at(number), f"offsets from 0 to {_MAX_OFFSET}", f"[{starts[number]}, {ends[number]})")
     if not all(map(le, starts, ends)):
         number = next(i for i, end in enumerate(ends) if end < starts[i])
-        refuse(at(number), "an end at its base offset or behind", str(ends[number]))
+        refuse(at(number), "an end at its base offset or after it", str(ends[number]))
     same = list(map(str.__eq__, logs, logs[1:]))
     in_order = map(lt, starts, starts[1:]), map(le, ends, starts[1:])
     for number, (is_one_log, grows, is_behind) in enumerate(zip(same, *in_order, strict=True)):
         if is_one_log and not (grows and is_behind):
             refuse(
                 at(number + 1),
-                f"segments oldest first that don't overlap, so one at {ends[number]} or behind",
-                f"it behind [{starts[number]}, {ends[number]})",
+                "segments that are sorted, oldest first, and don't overlap, so the next one at "
+                f"{ends[number]} or after it",
+                f"it after [{starts[number]}, {ends[number]})",
             )
     sealed = [state is SegmentState.SEALED for state in map(attrgetter("state"), segments)]
     for number, (is_one_log, before, this) in enumerate(zip(same, sealed, sealed[1:], strict=False)):
         if is_one_log and this and not before:
-            refuse(at(number + 1), "an active segment, as the one before it is", "a sealed one")
+            refuse(at(number + 1), "an active segment, because the one before it is active", "a sealed one")
 
 
 def _check_files(segments: Sequence[Segment], directories: RealDirectories, where: str) -> None:
@@ -565,7 +575,9 @@ def _check_files(segments: Sequence[Segment], directories: RealDirectories, wher
         refuse(f"{where}: {path}", "a size in bytes", "one below 0")
     if len(set(paths)) < len(paths):
         path = next(path for path, count in Counter(paths).items() if count > 1)
-        refuse(f"{where}: {path}", "each file once", "it again, of another segment or as a companion")
+        refuse(
+            f"{where}: {path}", "each file once", "the same file again, of another segment or as a companion"
+        )
     if (path := directories.first_outside(paths)) is not None:
         refuse(f"{where}: {path}", f"a file in {directories}", "one elsewhere")
 
@@ -575,11 +587,11 @@ def take_triggers(
 ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
     """Return the causes that hold now, and notices.
 
-    :raises BrokerPackageError: they are something else.
+    :raises BrokerPackageError: the package's answer isn't that.
     """
     if (causes := store.causes) is None:
         return (ALWAYS,), ()
-    with package_errors(snapshot.broker, "tell which causes hold"):
+    with package_errors(snapshot.broker, "say which causes hold"):
         triggers, notices = causes.triggers(snapshot, now_ms, request)
     _check_said(triggers, notices, f"broker {snapshot.broker}: {snapshot.root}")
     return triggers, notices
@@ -588,7 +600,7 @@ def take_triggers(
 def take_watch(store: BrokerStore, now_ms: int, broker: str) -> Watch:
     """Return the causes that hold for a store by clock and disks alone.
 
-    :raises BrokerPackageError: its package doesn't tell.
+    :raises BrokerPackageError: the package's answer isn't that.
     """
     with package_errors(broker, "look at clock and disks", _ASKED):
         return watch_of(store, now_ms)
@@ -601,7 +613,7 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
 
 
 def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return a store's checkpoint, and why it is unknown; (): it is known. No deletion rests on it."""
+    """Return a store's checkpoint, and why it is unknown. Empty: it is known. No deletion depends on it."""
     try:
         return process_of(store).checkpoint(), ()
     except BrokerPackageError:
@@ -611,28 +623,28 @@ def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, .
 
 
 def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-    """Return the deletions that a broker's own rules make in a store.
+    """Return the deletions that a broker's own rules plan in a store.
 
-    :param snapshot: as it was taken, by :func:`take_snapshot`.
-    :raises BrokerPackageError: it is no plan for that snapshot.
-    :raises StorageEngineError: as ``BrokerStore.plan`` does.
+    :param snapshot: the snapshot from :func:`take_snapshot`.
+    :raises BrokerPackageError: the answer is no plan for that snapshot.
+    :raises StorageEngineError: the same errors as of ``BrokerStore.plan``.
     """
-    with package_errors(snapshot.broker, "plan for its store"):
+    with package_errors(snapshot.broker, "plan deletions in its store"):
         plan = store.plan(snapshot, now_ms, request)
     check_plan(plan, snapshot)
     return plan
 
 
 def due_now(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> tuple[Segment, ...]:
-    """Return the segments that a cleanup asked for by a person would delete now, by its rules."""
+    """Return the segments that a cleanup would delete now by its rules, if a person asked for it."""
     most = sum(len(log.segments) for log in snapshot.logs)
     return propose(store, snapshot, now_ms, PlanRequest(manual=True, max_segments=most)).to_delete
 
 
 def check_plan(plan: Plan, snapshot: StoreSnapshot) -> None:
-    """Make sure that a plan deletes of each log the oldest sealed segments, each once and as they are.
+    """Make sure that a plan deletes only the oldest sealed segments of each log, each once and unchanged.
 
-    :raises BrokerPackageError: it doesn't.
+    :raises BrokerPackageError: the plan deletes others.
     """
     where = f"broker {snapshot.broker}: {snapshot.root}"
     check_each([plan], Plan, PLAN, lambda _: f"{where}: plan")
@@ -653,7 +665,7 @@ def check_plan(plan: Plan, snapshot: StoreSnapshot) -> None:
 
 
 def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> None:
-    """:param segments: the log's, as they are."""
+    """:param segments: the log's present segments."""
     if tuple([decision.segment for decision in log.decisions]) != segments:
         by_offset = {segment.base_offset: segment for segment in segments}
         for decision in log.decisions:
@@ -669,10 +681,14 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
         refuse(
             f"{where}, offset {expected.base_offset}",
             "the oldest segments to be deleted",
-            f"that it stays and {found.base_offset} goes",
+            f"that it stays and {found.base_offset} is deleted",
         )
     if going[-1].state is not SegmentState.SEALED:
-        refuse(f"{where}, offset {going[-1].base_offset}", "sealed segments to go", "an active one")
+        refuse(
+            f"{where}, offset {going[-1].base_offset}",
+            "that only sealed segments are deleted",
+            "an active one",
+        )
     at_most = segments[len(going)].base_offset if len(going) < len(segments) else _MAX_OFFSET
     if not going[-1].end_offset <= log.new_min_offset <= at_most:
         refuse(
@@ -686,15 +702,17 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
 def list_dependents(
     store: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
 ) -> tuple[DependentFile, ...]:
-    """Return the files that go after segments; none of them is a segment's, or leads out of the store.
+    """Return the dependents to delete after segments.
 
-    :param snapshot: of the store as it is.
-    :param min_offsets: by name, where logs are to begin.
-    :raises BrokerPackageError: the package names something else.
-    :raises StorageEngineError: as ``StoreDependents.find`` does.
-    :raises OSError: likewise.
+    None of them is a segment's file or outside of the store.
+
+    :param snapshot: snapshot of the present store.
+    :param min_offsets: by name of a log, where it will begin.
+    :raises BrokerPackageError: the package names other files.
+    :raises StorageEngineError: the same errors as of ``StoreDependents.find``.
+    :raises OSError: the same errors as of ``StoreDependents.find``.
     """
-    with package_errors(snapshot.broker, "list what depends on segments"):
+    with package_errors(snapshot.broker, "list the dependents of segments"):
         files = () if store.dependents is None else store.dependents.find(min_offsets)
         data_paths = store.data_paths
     where = f"broker {snapshot.broker}: {snapshot.root}: dependents of {', '.join(min_offsets):.400}"
@@ -715,14 +733,16 @@ def list_dependents(
             refuse(f"{where}: {path}", f"a file in {directories}", "one elsewhere")
         real = directories.real(path)
         if real in taken_paths:
-            refuse(f"{where}: {path}", "a file of no segment, once", "a segment's, or one again")
+            refuse(
+                f"{where}: {path}", "a file of no segment, once", "a segment's file, or a file a second time"
+            )
         taken_paths.add(real)
         _check_dependent(path, taken_files, where)
     return files
 
 
 def _check_dependent(path: str, taken: Collection[tuple[int, int]], where: str) -> None:
-    """:param taken: device and inode of all files of segments."""
+    """:param taken: device and inode of every file of a segment."""
     try:
         stat = os.lstat(path)
     except FileNotFoundError:
@@ -731,4 +751,4 @@ def _check_dependent(path: str, taken: Collection[tuple[int, int]], where: str) 
     if not S_ISREG(stat.st_mode):
         refuse(f"{where}: {path}", "an ordinary file", "a directory, a link, a pipe or a device")
     if (stat.st_dev, stat.st_ino) in taken:
-        refuse(f"{where}: {path}", "a file of no segment", "another name of one")
+        refuse(f"{where}: {path}", "a file of no segment", "another name of a segment's file")

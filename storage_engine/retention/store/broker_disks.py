@@ -1,4 +1,4 @@
-"""Check that journals, reports and exports lie neither on a running broker's disks nor among its files."""
+"""Checks that journals, reports and exports are neither on a running broker's disks nor among its files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from storage_engine.retention.store.managed_store import ManagedStore
 def checked_data_paths(
     store: ManagedStore, broker: BrokerStore, *, any_place: bool = False
 ) -> tuple[Path, ...]:
-    """Return where a store's broker writes, which is nowhere where we do.
+    """Return the directories that a store's broker writes to, after a check that ours are none of them.
 
-    :param any_place: that is left unchecked, for who writes nothing.
-    :raises BadInputError: as :func:`check_places` and :func:`check_disks` do.
-    :raises BrokerPackageError: its package can't tell.
+    :param any_place: skip the check, for a caller that writes nothing.
+    :raises BadInputError: our files are in a wrong place, as in :func:`check_places` and :func:`check_disks`.
+    :raises BrokerPackageError: the broker's package doesn't name its directories.
     """
     data_paths = tuple(broker.data_paths)
     if not any_place:
@@ -38,13 +38,14 @@ def checked_data_paths(
 def check_disks(
     store: ManagedStore, data_paths: Sequence[Path], temporary: Mapping[str, Path] | None = None
 ) -> None:
-    """Make sure that lake, journal, reports and temporary files lie on no disk of a running broker.
+    """Make sure that lake, journal, reports and temporary files are not on a disk of a running broker.
 
-    What isn't there yet would lie on the disk of the directory above it.
+    A missing directory counts as on the disk of the directory above it.
 
-    :param data_paths: where the broker writes.
-    :param temporary: directories that receive temporary files, by their purpose.
-    :raises BadInputError: something does, and the store's settings don't allow it; names all that does.
+    :param data_paths: the directories that the broker writes to.
+    :param temporary: directories for temporary files, by their purpose.
+    :raises BadInputError: some are on such a disk, and the store's settings don't allow it. The error names
+        all of them.
     """
     if store.may_share_disks:
         return
@@ -64,19 +65,20 @@ def check_disks(
 
 
 def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple[str, Path], ...]:
-    """Return the lakes, journals and reports on a disk that the broker writes to: what each is, and where.
+    """Return the lakes, journals and reports on a disk that the broker writes to: for each its kind and its
+    path.
 
-    :param data_paths: where the broker writes.
+    :param data_paths: the directories that the broker writes to.
     """
     disks = {_device(path) for path in data_paths}
     return tuple((what, path) for what, path, _ in _kept(store) if _device(path) in disks)
 
 
 def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[Path]) -> None:
-    """Make sure that a lake that is about to be made lies on no disk of its store's broker, stopped or not.
+    """Make sure that a new lake won't be on a disk of its store's broker, running or stopped.
 
-    :param data_paths: where the broker writes.
-    :raises BadInputError: it does, and the store's settings don't allow it; nothing was created.
+    :param data_paths: the directories that the broker writes to.
+    :raises BadInputError: it would be, and the store's settings don't allow it; nothing was created.
     """
     if store.live is not None and store.live.allow_same_disk:
         return
@@ -85,17 +87,18 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
         if (other := disks.get(_device(path))) is not None:
             raise BadInputError(
                 f"lake {lake.location}: expected a lake on another disk than its store's, found the {what} "
-                f"({path}) on that of {other}: it fills the disk that it is to free, and is lost with it. "
-                "Nothing was created. Put it on another disk, or allow it by name: --allow-same-disk."
+                f"({path}) on that of {other}: it would fill the disk that needs space, and be lost with "
+                "it. Nothing was created. Put it on another disk, or allow it by name: --allow-same-disk."
             )
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
     """Return a notice for a person who manages a store by its files while its broker runs.
 
-    :func:`check_disks` refuses that where the broker was named, which only then can be allowed by name.
+    If the broker was named, :func:`check_disks` refuses such a place instead. Only then can it be allowed by
+    name.
 
-    :return: "": nothing; none of our files is on its disks, or no broker is seen to run.
+    :return: the notice; "": none of our files is on its disks, or no running broker was found.
     """
     if store.is_live or not (shared := shared_disks(store, data_paths)):
         return ""
@@ -109,10 +112,10 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
 
 
 def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
-    """Make sure that lake, journal and reports lie in no store's root, and not among its own files.
+    """Make sure that lake, journal and reports are in no store's root, and not among its own files.
 
-    :param data_paths: where the store's broker writes.
-    :raises BadInputError: one does; nothing was changed.
+    :param data_paths: the directories that the store's broker writes to.
+    :raises BadInputError: one of them is; nothing was changed.
     """
     places = {what: directory for what, _, directory in _kept(store)}
     refuse_inside_store(places)
@@ -129,7 +132,7 @@ def _real(path: Path) -> Path:
 
 
 def _kept(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
-    """Every local place that is written to for a store: what it is, its path, and the directory of it."""
+    """Yield every local place that is written to for a store: its kind, its path, and its directory."""
     for name, lake in zip(("lake", "second lake"), store.lakes, strict=False):
         directories = local_directories(lake)
         for what, path in local_places(lake).items():
@@ -140,7 +143,10 @@ def _kept(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
 
 
 def _device(path: Path) -> int:
-    """The file system that ``path`` lies on, or would."""
+    """Return the file system that ``path`` is on.
+
+    A missing path counts as on that of the directory above it.
+    """
     for place in (path, *path.absolute().parents):
         try:
             return place.stat().st_dev

@@ -1,4 +1,4 @@
-"""Finding a broker's store by the broker's name, and whether its disk answers at all."""
+"""Opening of a store by its broker's name, and a check whether its disk answers at all."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ ANSWER_SECONDS = 30.0
 
 
 def check_answers(root: str) -> None:
-    """Make sure that the disk of a store answers, if only that nothing is there.
+    """Make sure that the disk of a store answers, even if only to say that a path is missing.
 
-    Nothing interrupts who waits for a mount whose server is gone: a thread waits, and is left to it.
+    Nothing can interrupt a thread that waits for a mount whose server is gone. So a thread of its own waits,
+    and is left behind.
 
-    :raises DiskUnavailableError: it says nothing for ``ANSWER_SECONDS``.
+    :raises DiskUnavailableError: the disk doesn't answer for ``ANSWER_SECONDS``.
     """
     asking = threading.Thread(target=_ask, args=(root,), name=f"storage-engine-ask {root}", daemon=True)
     asking.start()
@@ -46,7 +47,7 @@ def check_answers(root: str) -> None:
     if asking.is_alive():
         raise DiskUnavailableError(
             f"{root}: expected an answer of its disk within {ANSWER_SECONDS:.0f} s, found none. Nothing was "
-            "read or changed. Check that the disk is well, and that the server of its mount can be reached."
+            "read or changed. Check that the disk works, and that the server of its mount can be reached."
         )
 
 
@@ -59,11 +60,11 @@ def _ask(root: str) -> None:
 def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerStore:
     """Open ``store`` by its broker.
 
-    :param memory: the remembered state of a hold beside a running broker; None: there is none, so that it can
-        be looked at, and not be held.
-    :raises BadInputError: no such broker, or settings that its broker would not work with, as those of a
-        running one whose stores are managed while it is stopped.
-    :raises BrokerError: the store's broker runs by its settings, and can't be asked.
+    :param memory: remembered state of a running broker's hold; None: there is none, so the store can be read
+        but not held.
+    :raises BadInputError: there is no such broker, or its settings don't fit. Such as settings of a running
+        broker for a kind whose stores are managed while it is stopped.
+    :raises BrokerError: by its settings the store's broker runs, and it can't be asked.
     """
     broker = find_broker(store.broker)
     if store.engine and broker.engine is None:
@@ -81,10 +82,11 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
 def inspect_store(
     store: ManagedStore, now_ms: int, *, messages: bool, queues: bool, snapshot: StoreSnapshot | None
 ) -> Inspection:
-    """Describe a store for a person; of a kind that tells nothing more, what every store has.
+    """Describe a store for a person. If its kind has no description of its own, the general one is returned.
 
-    :param snapshot: of a running broker's store; None: take one. The others are those of the kind.
-    :raises StorageEngineError: it can't be looked at.
+    :param snapshot: snapshot of a running broker's store; None: one is taken. The other parameters are for
+        the inspection of its kind.
+    :raises StorageEngineError: the store can't be read.
     """
     if (inspection := find_broker(store.broker).inspection) is not None:
         with package_errors(store.broker, "describe its store"):
@@ -100,9 +102,10 @@ def inspect_store(
 
 
 def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
-    """Open the store of a stopped broker whose disk is full, to delete what others of its cluster have.
+    """Open the store of a stopped broker whose disk is full, to delete segments that other nodes of its
+    cluster have.
 
-    :raises BadInputError: this kind has no replicas that could be asked.
+    :raises BadInputError: this kind of broker has no replicas that can be asked.
     """
     kind = find_broker(store.broker)
     running, opened = kind.running, None
@@ -128,17 +131,17 @@ def _managed_while_stopped(store: ManagedStore) -> BadInputError:
 
 
 def fence_watch(store: ManagedStore) -> FenceWatch | None:
-    """Return the watch of a store's hold; None: no hold of it depends on anything that can be watched."""
+    """Return the watch of a store's hold; None: the hold depends on nothing that can be watched."""
     running = find_broker(store.broker).running
     return None if running is None else running.watch_fence(settings_of(store))
 
 
 def open_to_look(store: ManagedStore) -> BrokerStore:
-    """Open ``store`` with what its journal, if there is one, remembers of a hold; no journal is made.
+    """Open ``store`` with its journal's memory of a hold, if it has a journal. No journal is made.
 
-    Without it a held segment's age is that of its file as the hold has set it.
+    Without that memory a held segment's age is the time that the hold has set on its file.
 
-    :raises StorageEngineError: as :func:`open_store` does, or the journal can't be read.
+    :raises StorageEngineError: the journal can't be read, or the same errors as of :func:`open_store`.
     """
     if not store.is_live or not store.journal_url:
         return open_store(store)
@@ -154,7 +157,10 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
 
 
 def may_clean_now(store: ManagedStore) -> bool:
-    """Return whether a cleanup may delete from a store as it is now: of some kinds only while none runs."""
+    """Return whether a cleanup may delete from a store in its present state.
+
+    Some kinds permit it only while no broker runs.
+    """
     if store.cleans_up or not store.cleans_up_on_request:
         return store.cleans_up
     with closing(open_to_look(store)) as opened:
@@ -164,7 +170,7 @@ def may_clean_now(store: ManagedStore) -> bool:
 def refuse_cleanup(store: ManagedStore) -> None:
     """Make sure that a store may be held and cleaned up.
 
-    :raises BadInputError: such a store is archived alone.
+    :raises BadInputError: the store can only be archived.
     """
     if not store.cleans_up_on_request:
         title = find_broker(store.broker).words.title
@@ -172,18 +178,21 @@ def refuse_cleanup(store: ManagedStore) -> None:
             f"{store.root}: expected a store that can be cleaned up, found one of {title} that is left "
             "to its running broker. Nothing was changed. Let it delete by its own rules, which ",
             Command("plan"),
-            " shows; or say that we delete, with --deletes-us or the setting deletes; or stop the "
-            "broker, and leave its address out.",
+            "  shows. Or have us delete, with --deletes-us or the setting deletes. Or stop the broker, and "
+            "leave out its address.",
         )
     check_undo_settings(store)
 
 
 def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
-    """Make sure that no process uses a store that is managed as a stopped broker's; wait for another run.
+    """Make sure that no process uses a stopped broker's store.
 
-    Who deletes locks it as well; a run that has nothing to delete would never see who has it.
+    If another of our runs uses it, wait for that run.
 
-    :param is_leased: tells whether a run changes the store, by its journal.
+    A run that deletes locks the store anyway. But a run with nothing to delete would never find out who uses
+    it.
+
+    :param is_leased: returns whether a run changes the store, by its journal.
     :raises StoreBusyError: another process has its lock.
     """
     take_turn(lambda: _refuse_in_use(store, broker, is_leased))
@@ -195,8 +204,8 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
         return
     if is_leased() or process.is_user_ours():
         raise TurnTakenError(
-            f"{store.root}: expected a store that no other run changes, found that {who}, another run of "
-            "storage-engine. Nothing was changed. Wait until it is done."
+            f"{store.root}: expected a store that no other run changes, found that {who}: it is another run "
+            "of storage-engine. Nothing was changed. Wait until it is done."
         )
     kind = find_broker(store.broker)
     deletes = "" if cleanups_of(store.broker, LiveBroker()) is Cleanups.WHEN_DUE else " with --deletes-us"
@@ -210,16 +219,16 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
 
 
 def refuse_shield(store: ManagedStore) -> None:
-    """Make sure that a store's segments can have a second name.
+    """Make sure that a store can have a shield.
 
-    :raises BadInputError: they can't with this kind of broker.
+    :raises BadInputError: this kind of broker can't have one.
     """
     if find_broker(store.broker).aside is not Aside.IN_STORE:
         raise no_shield(store)
 
 
 def no_shield(store: ManagedStore) -> BadInputError:
-    """Return the error of a store that can have no shield."""
+    """Return the error for a store that can't have a shield."""
     return BadInputError(
         f"{store.root}: expected a store that can have a shield, found one of "
         f"{find_broker(store.broker).words.title}. Nothing was changed. Archive it: ",
@@ -231,36 +240,35 @@ def no_shield(store: ManagedStore) -> BadInputError:
 
 
 def check_undo_settings(store: ManagedStore) -> None:
-    """Make sure that what a policy says of an undo can be done.
+    """Make sure that a policy's settings for an undo are possible with the store's broker.
 
-    :raises BadInputError: it can't.
+    :raises BadInputError: they aren't.
     """
     broker = find_broker(store.broker)
     hours, directories = store.policy.undo_window_hours, store.policy.undo_directories
     if hours is not None and not isinstance(broker.aside, Aside):
         raise BadInputError(
             f"store {store.name}: expected no undo_window_hours with {broker.words.title}, found {hours}: "
-            "what is deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings "
-            "segments back from the lake."
+            "deleted files can't be set aside there. Nothing was changed. Leave the setting empty. The "
+            "command restore brings segments back from the lake."
         )
     if directories and broker.aside is not Aside.OUTSIDE:
         raise BadInputError(
             f"store {store.name}: expected no undo_directories with {broker.words.title}, found "
-            f"{', '.join(directories)}: its quarantine lies in the store. Nothing was changed. Leave them "
+            f"{', '.join(directories)}: its quarantine is in the store. Nothing was changed. Leave them "
             "empty."
         )
     if broker.aside is Aside.OUTSIDE and (hours is None) == bool(directories):
         found = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
         raise BadInputError(
-            f"store {store.name}: expected undo_window_hours together with undo_directories, as "
-            f"a quarantine of {broker.words.title} lies outside the store, found {found}. Nothing was "
-            "changed. "
+            f"store {store.name}: expected undo_window_hours together with undo_directories, because a "
+            f"quarantine of {broker.words.title} is outside the store, found {found}. Nothing was changed. "
             "Give both, --undo-window-hours and --undo-directory at a shell, or neither."
         )
 
 
 def running_broker(store: ManagedStore) -> RunningBroker | None:
-    """Return the description that the store's running broker gives of itself; None: the broker is stopped.
+    """Return the description that the store's running broker gives of itself. None: no broker was named.
 
     :raises BrokerError: the broker can't be asked.
     """
@@ -273,21 +281,19 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
 
 
 def assumes_defaults(store: ManagedStore) -> bool:
-    """Return whether the time that the broker keeps segments was given nowhere, so that its defaults
-    decide.
-    """
+    """Return whether no setting says how long the broker keeps segments, so that its default applies."""
     if store.broker_conf is not None or store.is_live:
         return False
     return may_set_age(store) and not sets_age(store)
 
 
 def may_set_age(store: ManagedStore) -> bool:
-    """Return whether settings outside a store's own files may say how long its segments stay."""
+    """Return whether settings outside a store's own files can say how long its segments are kept."""
     return find_broker(store.broker).settings.of_age != frozenset()
 
 
 def sets_age(store: ManagedStore) -> bool:
-    """Return whether one of the settings given beside those of the broker may say how long segments stay."""
+    """Return whether a setting that was given beside the broker's own may say how long segments are kept."""
     names = find_broker(store.broker).settings.of_age
     return bool(store.overrides if names is None else names & set(store.overrides))
 

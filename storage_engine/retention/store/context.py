@@ -1,7 +1,7 @@
-"""An open store, which every step begins with: settings, journal, identity, and its broker's rules.
+"""An open store, with which every step begins: settings, journal, identity, and its broker's rules.
 
-A process opens it once (:func:`opened`) and closes it. Its steps look again which store it is, and ask its
-broker again for the settings: a person may have changed them while a step worked for hours.
+A process opens it once (:func:`opened`) and closes it. Each step checks again which store it is, and reads
+its broker's settings again: a person may have changed them while a step worked for hours.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from storage_engine.retention.store.managed_store import ManagedStore
 T = TypeVar("T")
 
 WHOLE = ""
-"""Subject of the event that carries a step's result as a whole."""
+"""Subject of the event with a step's result as a whole."""
 RAN = "ran"
-"""Field of an event that records a step's result: where it was done, such as in Spark at a master."""
+"""Field of an event with a step's result: where the step ran, such as in Spark at a master."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A store that is ours to change, as it was when it became so.
+    """A store that is locked for our changes, with the snapshot from that moment.
 
     :param notices: checks that could not be made.
     """
@@ -78,10 +78,9 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """
-    :param data_paths: where the broker writes, as it said when that was held against where we write.
-    :param closing: ends all that was opened for the store, also to look at it again.
-    :param only_gives_back: nothing is written for the store, so that lakes may lie anywhere.
+    """:param data_paths: the directories that the broker writes to. They were compared with ours.
+    :param closing: closes everything that was opened for the store, also by a later look.
+    :param only_gives_back: nothing is written for the store, so lakes may be anywhere.
     """
 
     store: ManagedStore
@@ -98,9 +97,9 @@ class Context:
         return self.record.name or self.store.name
 
     def renewed(self) -> Context:
-        """Return the store as it is by now: its identity, and its broker's settings.
+        """Return the store with its present identity and its broker's present settings.
 
-        :raises StorageEngineError: as :func:`open_context` does.
+        :raises StorageEngineError: the same errors as of :func:`open_context`.
         """
         record = identify(self.store, self.journal)
         broker = _renewed(self.store, self.broker, hold_memory(self.journal, record.store_id))
@@ -124,12 +123,12 @@ class Context:
         return self.journal.run(self.record.store_id, run_key)
 
     def result(self, run: Run, step: Step, cls: type[T]) -> T | None:
-        """Return the step's result, if it was done already."""
+        """Return the step's result, if the step is already done."""
         done = [e for e in self.journal.events(run, step, Phase.RESULT) if e.subject == WHOLE]
         return from_jsonable(cls, done[0].payload["result"]) if done else None
 
     def bytes_per_second(self) -> int | None:
-        """Return how fast segments may be read now; None: without a limit, as in an emergency."""
+        """Return how fast segments may be read now, in bytes a second; None: no limit, as in an emergency."""
         beside = self.broker.is_live or bool(self.broker.limit and process_of(self.broker).user())
         emergency = beside and any(
             trigger.at_once for trigger in take_watch(self.broker, clock_ms(), self.store.broker).triggers
@@ -144,7 +143,7 @@ class Context:
         archive_lag: ArchiveLag | None = None,
         progress: BrokerProgress | None = None,
     ) -> None:
-        """Record how full the store's disks are, and from where to where its logs reach."""
+        """Record a sample: the levels of the store's disks, and its logs' first and last offsets."""
         oldest_message_ms = None
         # A chart's figure: what can't be read here is for who decides or archives to say.
         with suppress(OSError, FileGoneError):
@@ -166,11 +165,10 @@ class Context:
 
     @contextmanager
     def errors(self, run: Run, step: Step) -> Iterator[Callable[[Any], None]]:
-        """Record why a step failed, for the report; the error goes on its way.
+        """Record why a step failed, for the report, and let the error pass.
 
-        Yields what records what the step came to, and how long it has taken since.
-
-        To wait for a person is no failure.
+        It yields a function that records the step's result and its duration so far. Waiting for a person
+        isn't a failure.
         """
         try:
             yield partial(self.save, run, step, started_ns=time.monotonic_ns())
@@ -182,7 +180,7 @@ class Context:
             raise
 
     def record_error(self, run: Run, step: Step, error: Exception) -> None:
-        """Record why a step failed, or a part of it."""
+        """Record why a step, or a part of it, failed."""
         said: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
         if commands_in(told := Text(error)):
             said["parts"] = told.to_json()
@@ -190,7 +188,10 @@ class Context:
 
     @contextmanager
     def _locked(self) -> Iterator[LockedStore]:
-        """Hold the broker's lock; whatever its package does, an error of the block goes on its way."""
+        """Hold the broker's lock during a block.
+
+        An error of the block is raised even if the package fails at the end.
+        """
         with package_errors(self.store.broker, "lock its store"):
             lock = self.broker.lock()
             held = lock.__enter__()
@@ -205,12 +206,12 @@ class Context:
 
     @contextmanager
     def changing(self, now_ms: int) -> Iterator[Locked]:
-        """Hold the store, by our lease and by the broker's lock, and look at it again.
+        """Lock the store with our lease and the broker's lock, and take a new snapshot.
 
-        Another run that has it is waited for.
+        If another run has the store, wait for it.
 
-        :raises StoreBusyError: a broker has it, or another run still does.
-        :raises GateRefusedError: beside a running broker the store can't be held.
+        :raises StoreBusyError: a broker has it, or another run still has it.
+        :raises GateRefusedError: the store of a running broker can't be held.
         :raises StoreCrashedError: its broker has to recover it first.
         """
         with ExitStack() as stack:
@@ -223,9 +224,9 @@ class Context:
                 broker = find_broker(self.store.broker)
                 recover = Text("; or run ", Command("recover")) if broker.engine else ""
                 raise StoreCrashedError(
-                    f"{snapshot.root}: its broker did not stop cleanly ({broker.words.crash_sign}), so "
-                    "where its log ends is not certain. Nothing was deleted. Start the broker, let it "
-                    "recover, stop it cleanly, and run again",
+                    f"{snapshot.root}: its broker did not stop cleanly ({broker.words.crash_sign}), so the "
+                    "end of its log is not certain. Nothing was deleted. Start the broker, let it recover, "
+                    "stop it cleanly, and run again",
                     recover,
                     ".",
                 )
@@ -233,17 +234,17 @@ class Context:
 
 
 AnyStore = ManagedStore | Context
-"""A store by its settings, or open."""
+"""A store: its settings, or the open store."""
 
 
 @contextmanager
 def opened(
     store: ManagedStore, broker: BrokerStore | None = None, *, only_gives_back: bool = False
 ) -> Iterator[Context]:
-    """Open a store for all that a process does with it.
+    """Open a store once for everything that a process does with it.
 
-    :param broker: as of :func:`open_context`, and so is ``only_gives_back``.
-    :raises StorageEngineError: as :func:`open_context` does.
+    :param broker: the same as in :func:`open_context`, like ``only_gives_back``.
+    :raises StorageEngineError: the same errors as of :func:`open_context`.
     """
     context = open_context(store, broker, only_gives_back=only_gives_back)
     try:
@@ -255,12 +256,12 @@ def opened(
 def open_context(
     store: AnyStore, broker: BrokerStore | None = None, *, only_gives_back: bool = False
 ) -> Context:
-    """Open a store; one that is open is looked at again.
+    """Open a store. If it is already open, its present state is read again.
 
-    :param broker: the store as it was opened for a step that only some runs have; None: it is opened as ever.
-    :param only_gives_back: to end its hold, which no lake's place prevents.
-    :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
-        running broker, or among its files; or a lake of a store that nobody knows is of another kind.
+    :param broker: the open store, for a step that only some runs have; None: the store is opened as usual.
+    :param only_gives_back: the call only ends the store's hold, so lakes may be anywhere.
+    :raises BadInputError: settings can't be used. Or our files would be on a disk of the running broker, or
+        among its files. Or a lake of a store that nobody knows is of another kind.
     :raises StoreNotFoundError: there is no such store.
     :raises BrokerError: the running broker can't be asked.
     """
@@ -289,9 +290,12 @@ def open_context(
 
 
 def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
-    """Refuse lakes of another kind of broker before a store that no journal knows is recorded beside them.
+    """Make sure that the lakes of an unknown store are for its kind of broker, before a journal records the
+    store.
 
-    :raises BadInputError: a lake is for another broker's segments. What can't be read is for others to tell.
+    A lake that can't be read is left to later checks.
+
+    :raises BadInputError: a lake is for another broker's segments.
     """
     if not store.archives:
         return
@@ -311,7 +315,7 @@ def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
 
 
 def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
-    """Return a store by the settings of this moment."""
+    """Return a store with its present settings."""
     renewed = broker.renewed(memory)
     if renewed is None:
         broker.close()
@@ -327,7 +331,7 @@ def managed_of(store: AnyStore) -> ManagedStore:
 def refuse_dry_run(run: Run) -> None:
     """Make sure that a run may archive and delete.
 
-    :raises RunStateError: it was begun as a dry run.
+    :raises RunStateError: the run was begun as a dry run.
     """
     if run.request.dry_run:
         raise RunStateError(
@@ -337,16 +341,16 @@ def refuse_dry_run(run: Run) -> None:
 
 
 def approved_plan(run: Run) -> Plan:
-    """Return a run's plan, as it was recorded.
+    """Return a run's recorded plan.
 
-    :raises RunStateError: the run has no plan, or the journal has another than was recorded.
+    :raises RunStateError: the run has no plan, or the journal has another one than was recorded.
     """
     if run.plan is None:
         raise RunStateError(f"run {run.run_key!r}: expected a plan, found none. Make its plan first.")
     if run.plan.digest != run.plan_digest:
         raise RunStateError(
             f"run {run.run_key!r}: expected its plan {run.plan_digest} in the journal, found "
-            f"{run.plan.digest}: what is stored is not what was planned. Nothing was changed. Begin another "
+            f"{run.plan.digest}: the stored plan isn't the recorded one. Nothing was changed. Begin another "
             "run."
         )
     return run.plan

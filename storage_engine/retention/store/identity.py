@@ -1,4 +1,4 @@
-"""A store's identity: UUID and lineage, by its stamp, by the journal, or by the lake's receipts."""
+"""A store's identity: its UUID and lineage, by its stamp, by the journal, or by the lakes' receipts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from storage_engine.retention.store.stamp import (
 )
 
 MOVE_RUN = "move"
-"""Run of a store under which its moves are recorded."""
+"""Key of the run under which a store's moves are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """A store's old and new names and places.
 
-    :param person: who decided it; "": nobody had to, since the stamp proves it.
+    :param person: the person who decided it; "": nobody had to, because the stamp proves it.
     """
 
     from_name: str | None
@@ -57,12 +57,12 @@ def carry_out(
     person: str = "",
     reason: str = "",
 ) -> StoreRecord:
-    """Record durably that a store lies at the place of ``store``, on this machine, and is called so.
+    """Record durably that a store is at the place of ``store``, on this machine, with this name.
 
-    :param record: as the journal knows it; that it lies here is proven.
-    :param name: None: the name that it has, if any.
-    :raises StoreIdentityError: another store lies here by the journal, or has the name.
-    :raises OSError: the stamp can't be written. What the journal knows of the place is as it was.
+    :param record: the store's record in the journal. The caller has proven that the store is here.
+    :param name: the new name; None: the present name stays.
+    :raises StoreIdentityError: by the journal another store is here, or has the name.
+    :raises OSError: the stamp can't be written. The journal's record of the place is unchanged.
     """
     move = Move(
         record.name, record.host, record.real_path, name, this_host(), store.real_root, person, reason
@@ -75,7 +75,7 @@ def carry_out(
 
 
 def is_there(store: ManagedStore, journal: Journal, record: StoreRecord, name: str) -> bool:
-    """Return whether a store already has the name and the place of ``store``, and no move is unfinished."""
+    """Return whether a store already has this name and place, and no move is unfinished."""
     stamp = read_stamp(store.real_root)
     here = (store.real_root, this_host())
     return (
@@ -86,11 +86,11 @@ def is_there(store: ManagedStore, journal: Journal, record: StoreRecord, name: s
 
 
 def has_come(store: ManagedStore, journal: Journal, known: StoreRecord) -> bool:
-    """Return whether the disk of another machine's store is this machine's now, at the same path.
+    """Return whether the disk of another machine's store now belongs to this machine, at the same path.
 
-    It has to come under the store's name; where nobody stated one, the settings have to say that the store
-    lies here. The stamp has to be the other machine's, and name the last receipts that the journal recorded:
-    an older copy's doesn't, and a person has to move that.
+    The store has to have the same name; if nobody stated one, the settings have to say that the store is
+    here. The stamp has to be from the other machine, and name the last receipts that the journal recorded. A
+    copy with an older stamp doesn't count: a person has to move it.
     """
     if known.real_path != store.real_root or not may_have_come(store.host, known.host):
         return False
@@ -113,7 +113,7 @@ def _is_newest(stamp: Stamp, journal: Journal, known: StoreRecord) -> bool:
 
 
 def move_notice(journal: Journal, record: StoreRecord) -> tuple[str, ...]:
-    """Return the sentence on a move that nobody had to decide, until a plan has said it."""
+    """Return the sentence on a move that nobody had to decide. It is returned until a plan has said it."""
     moved = journal.last_result(record.store_id, Step.MOVE)
     planned = journal.last_result(record.store_id, Step.PLAN)
     if moved is None or (planned is not None and planned.event_id > moved.event_id):
@@ -123,13 +123,13 @@ def move_notice(journal: Journal, record: StoreRecord) -> tuple[str, ...]:
         return ()
     called = store_called(record.name, record.broker, record.real_path)
     return (
-        f"store {called} lies on host {move.to_host} now, no longer on host "
-        f"{move.from_host}: its stamp proves it, and the journal has recorded it",
+        f"store {called} is now on host {move.to_host}, no longer on host {move.from_host}. Its stamp "
+        "proves that, and the journal has recorded it",
     )
 
 
 def _is_under_way(journal: Journal, known: StoreRecord) -> bool:
-    """Return whether a move to this place and machine was begun and never ended."""
+    """Return whether a move to this place and machine was begun and not ended."""
     moves = [e for e in journal.store_events(known.store_id, Step.MOVE) if e.phase is not Phase.ERROR]
     if not moves or moves[-1].phase is not Phase.INTENT:
         return False
@@ -138,15 +138,15 @@ def _is_under_way(journal: Journal, known: StoreRecord) -> bool:
 
 
 def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
-    """Return the store's identity; a store that nobody knows gets one.
+    """Return the store's identity. An unknown store gets a new one.
 
-    :raises BadInputError: it lies among files that its kind of broker reads alone.
-    :raises WrongHostError: its disk is another machine's.
+    :raises BadInputError: the store is among files that only its kind of broker may use.
+    :raises WrongHostError: its disk is on another machine.
     :raises StoreNotFoundError: there is no such directory.
-    :raises StoreIdentityError: the directory is a copy of a store, another store than the journal knows
-        there, or was moved; or the store has another name, or another store its name.
-    :raises LakeUnavailableError: only the lake could tell, and it can't be asked. Guessing would archive the
-        same segments under a second identity.
+    :raises StoreIdentityError: the directory is a copy of a store, was moved, or has another store than the
+        journal knows there. Or the store has another name, or another store has its name.
+    :raises LakeUnavailableError: only the lake knows the identity, and it can't be asked. A guess could
+        archive the same segments under a second identity.
     """
     known = journal.find_store(store.real_root, store.host)
     if not (known and has_come(store, journal, known)):
@@ -178,7 +178,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
 
 
 def is_known(store: ManagedStore, journal: Journal) -> bool:
-    """Return whether a journal has the store that lies here, by its place or by its stamp.
+    """Return whether a journal has the store in this directory, by its place or by its stamp.
 
     :raises StoreIdentityError: several machines have a store at this place, or the stamp can't be read.
     """
@@ -191,11 +191,11 @@ def is_known(store: ManagedStore, journal: Journal) -> bool:
 def add_to_journal(
     store: ManagedStore, journal: Journal, store_id: str | None, lineages: Lineages, name: str | None = None
 ) -> StoreRecord:
-    """Let a journal know a store that lies here.
+    """Add a store in this directory to a journal.
 
-    :param store_id: None: it gets a new identity.
-    :param name: None: the one that was stated, if any was.
-    :raises StoreIdentityError: the store with this id is at another place, or another one has the name.
+    :param store_id: id of the store; None: it gets a new identity.
+    :param name: name of the store; None: the stated one, if there is one.
+    :raises StoreIdentityError: the store with this id is at another place, or another store has the name.
     """
     return journal.add_store(
         store.real_root,
@@ -211,7 +211,7 @@ def add_to_journal(
 def archived_lineages(
     remembered: Iterable[StoreSummary], store_id: str | None, stamped: Lineages | None
 ) -> Lineages:
-    """Return the lineages of a store by what its lakes together have of it, and its stamp if it has one."""
+    """Return the lineages of a store, by all its lakes together and by its stamp if it has one."""
     newest: dict[str, int] = {}
     for row in (row for row in remembered if row.store_id == store_id):
         newest |= {log: max(lineage, newest.get(log, 1)) for log, lineage in row.log_lineages.items()}
@@ -235,9 +235,11 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
 
 
 def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
-    """Return the store of a stamp, whose disk has come here from another machine; None: it is unknown.
+    """Return the store of a stamp, if its disk has come here from another machine.
 
-    :raises StoreIdentityError: the journal knows it at another place, and nothing proves that it has left.
+    None: the store is unknown.
+
+    :raises StoreIdentityError: the journal knows the store at another place, and nothing proves that it left.
     """
     known = journal.store_with_id(stamp.store_id)
     if known is None or has_come(store, journal, known):
@@ -250,12 +252,12 @@ def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord
 
 
 def _name_here(store: ManagedStore, known: StoreRecord | None) -> str:
-    """Return the name under which a store is to be known here."""
+    """Return the name that a store is to have here."""
     return known.name if known and known.name and not store.named else store.name
 
 
 def _followed(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> StoreRecord:
-    """Return a known store as it is by now: where its disk is, what it is called, which lineage it is at."""
+    """Return a known store with its present place, name and lineages."""
     if has_come(store, journal, known):
         known = carry_out(store, journal, known, store.name if store.named else None)
     if store.named and known.name is None and journal.store_named(store.name) is None:
@@ -274,9 +276,9 @@ def _followed(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: 
 def _check_name(
     store: ManagedStore, journal: Journal, store_id: str | None, remembered: Sequence[StoreSummary]
 ) -> None:
-    """Make sure that a store which the journal doesn't know takes no other one's name.
+    """Make sure that an unknown store doesn't take another store's name.
 
-    :raises StoreIdentityError: another store has it, by the journal or by a lake.
+    :raises StoreIdentityError: by the journal or a lake another store has the name.
     """
     named = journal.store_named(store.name)
     if named is not None and named.store_id != store_id:
@@ -286,9 +288,9 @@ def _check_name(
 
 
 def check_free(store: ManagedStore, remembered: Iterable[StoreSummary]) -> None:
-    """Make sure that lakes know no store by the name of one that they don't know, stated or its directory's.
+    """Make sure that an unknown store's name, stated or from its directory, isn't used in the lakes.
 
-    :raises StoreIdentityError: they know one.
+    :raises StoreIdentityError: a lake has a store with this name.
     """
     for row in remembered:
         if row.store_name == store.name:
@@ -299,9 +301,9 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
     """Make sure that a store isn't still at another place.
 
     :param root: real path of the store's root.
-    :param place: where the store was stamped or recorded.
-    :param stamped_there: only a stamp counts that was written there, not one that was copied there.
-    :raises StoreIdentityError: it is there, so that the root holds a copy.
+    :param place: path at which the store was stamped or recorded.
+    :param stamped_there: count only a stamp that was written at that place, not one that was copied there.
+    :raises StoreIdentityError: the store is still there, so the root has a copy.
     """
     original = None
     with suppress(StoreIdentityError, OSError):
@@ -311,7 +313,7 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
         return
     if original is not None and original.store_id == store_id:
         raise StoreIdentityError(
-            f"{root}: expected a store of its own, found a copy of store {store_id}, which lies at "
+            f"{root}: expected a store of its own, found a copy of store {store_id}, whose original is at "
             f"{place}. Nothing was changed. To manage the copy as a store of its own, run ",
             Command("stamp --new"),
             " on it, with --conn-id if it is a store of Airflow.",
@@ -319,9 +321,9 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
 
 
 def check_broker(store: ManagedStore, known: StoreRecord) -> None:
-    """Make sure that a store is managed as its broker's.
+    """Make sure that a store is managed as the kind of broker that the journal knows.
 
-    :raises StoreIdentityError: the journal knows the store as another broker's.
+    :raises StoreIdentityError: the journal knows the store as another kind of broker's.
     """
     if known.broker != store.broker:
         raise StoreIdentityError(
@@ -332,7 +334,7 @@ def check_broker(store: ManagedStore, known: StoreRecord) -> None:
 
 
 def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> None:
-    """Make sure that the store at a known place is the known one.
+    """Make sure that the store at a known place is still the known store.
 
     :raises StoreIdentityError: the journal knows another store at this place.
     """
@@ -342,9 +344,9 @@ def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp:
         return
     found = "no stamp" if stamp is None else f"that of store {stamp.store_id}"
     raise StoreIdentityError(
-        f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the "
-        f"journal knows at this place, found {found}: another store lies here, perhaps another "
-        "machine's, or the stamp was removed. Nothing was changed. If it is the same store, run ",
+        f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the journal "
+        f"knows at this place, found {found}: another store is here, perhaps another machine's, or the "
+        "stamp was removed. Nothing was changed. If it is the same store, run ",
         Command("stamp"),
         " on it, with --conn-id if it is a store of Airflow; otherwise manage it with a lake and "
         "journal of its own.",
@@ -358,7 +360,8 @@ def _remembered(store: ManagedStore) -> list[StoreSummary]:
 def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
     """Return the id of the store at this path, by the lakes' receipts; None: no receipt names the path.
 
-    :raises BadInputError: receipts of several stores name it, and nothing tells which this is.
+    :raises BadInputError: receipts of several stores name the path, and nothing shows which of these stores
+        it is.
     """
     hosts = (None, this_host())
     found = {
@@ -369,7 +372,7 @@ def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None
     if len(found) > 1:
         raise BadInputError(
             f"{store.real_root}: expected one store with this path in the lake, found {len(found)}: "
-            f"{', '.join(sorted(found))}. Nothing was changed. Say which of them this is: ",
+            f"{', '.join(sorted(found))}. Nothing was changed. Choose the one that is in this directory: ",
             Command("stamp", "--store-id ID"),
             ", with --conn-id if it is a store of Airflow.",
         )

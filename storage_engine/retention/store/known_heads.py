@@ -1,7 +1,7 @@
-"""The last receipts that a store's lakes are known to have had: by the journal, and by the store's own stamp.
+"""The last receipts that a store's lakes are known to have had, by the journal and by the store's own stamp.
 
-A lake that lacks it was put back from an older copy, or another lake lies in its place. Writing into it would
-fork the chain of receipts, and what it proves is not all that was proven.
+If a lake lacks them, it was put back from an older copy, or another lake is in its place. A write would then
+fork the chain of receipts, and the lake's proofs would be incomplete.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from storage_engine.model.proof.receipt import EMPTY_CHAIN, ChainHead, LakeHead
 from storage_engine.retention.store.stamp import read_stamp
 
 RESET = "reset"
-"""Field of a stamp event by which a person said that what was known of the lakes before is over."""
+"""Field of a stamp event: a person said that earlier knowledge of the lakes no longer counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownHeads:
-    """The last receipts that are known of each lake.
+    """The last known receipts of each lake.
 
-    :param heads: by the journal and the stamp; ``lake_id`` is "" where an older version recorded none.
-    :param journalled: ids of the lakes, and locations of those without one, that the journal knows.
-    :param archive_rules: when the journal recorded rules by which the lakes lack messages, by the SHA-256 of
-        their acts; none where the clock was set forward, so that no age is certain.
-    :param acts: the newest that the journal recorded of each lake, by the lake's id.
+    :param heads: last receipts by the journal and the stamp; ``lake_id`` is "" if an older version recorded
+        none.
+    :param journalled: ids of the lakes that the journal knows, or locations of lakes without an id.
+    :param archive_rules: by the SHA-256 of its act, when the journal recorded a rule by which the lakes lack
+        messages. Empty: there are none; or the clock was set forward, so no age is certain.
+    :param acts: by lake id, the newest act that the journal recorded.
     """
 
     heads: tuple[LakeHead, ...] = ()
@@ -53,9 +54,9 @@ class KnownHeads:
     acts: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, lake: Lake, segments: Table) -> tuple[ChainHead, ...]:
-        """Return the receipts that a lake has to have.
+        """Return the last receipts that a lake has to have.
 
-        :param segments: the lake's table, as loaded.
+        :param segments: the lake's table of receipts, as loaded.
         """
         names = {lake_id_of(segments), *ancestors_of(segments)} - {None}
         return tuple(
@@ -65,10 +66,9 @@ class KnownHeads:
         )
 
     def lacks_acts(self, lake: Lake, acts: Acts) -> bool:
-        """Return whether a lake lacks recorded rules or holds, as one that was put back from an older copy
-        does.
+        """Return whether a lake lacks recorded rules or holds. Then it was put back from an older copy.
 
-        :param acts: that it has.
+        :param acts: the acts that the lake has.
         """
         segments = lake.segments()
         own = lake_id_of(segments)
@@ -78,17 +78,17 @@ class KnownHeads:
         return not recorded <= {it.sha256 for it in acts}
 
     def in_journal(self, lake: Lake, segments: Table) -> bool:
-        """Return whether the journal by itself knows the lake's last receipt."""
+        """Return whether the journal alone, without the stamp, knows the lake's last receipt."""
         return bool({lake_id_of(segments), lake.location} & self.journalled)
 
     def check(self, lake: Lake, store_id: str, *, whole: bool = False) -> None:
-        """Make sure that a lake has what it is known to have had, and is the one that lay at its place.
+        """Make sure that a lake has the receipts that it is known to have had, and is the lake that was at
+        its place.
 
-        :param whole: check the whole chain of receipts, not only from the known part on.
-
-        :raises LakeIdentityError: it isn't; nothing is to be written into it or deleted on its proof.
+        :param whole: check the chain of receipts from its beginning, not only from the known part on.
+        :raises LakeIdentityError: it isn't. Nothing may be written into it or deleted by its proof.
         :raises ReceiptError: the chain of receipts is broken.
-        :raises LakeUnavailableError: it can't be read.
+        :raises LakeUnavailableError: the lake can't be read.
         """
         segments = lake.segments()
         lake_id = lake_id_of(segments)
@@ -102,7 +102,7 @@ class KnownHeads:
                     "changed. Mount the right disk; a new lake needs a place of its own. If the old "
                     "one is lost for good, run ",
                     Command("stamp"),
-                    ", which says so; --conn-id names a store of Airflow.",
+                    "to record that; --conn-id names a store of Airflow.",
                 )
         known = self.of(lake, segments)
         try:
@@ -115,17 +115,17 @@ class KnownHeads:
             raise LakeIdentityError(
                 f"lake {lake.location}: expected the receipt number {newest.sequence} of store {store_id}, "
                 f"which journal or stamp recorded, found receipts up to number {last.sequence}: the lake "
-                "was put back from an older copy, or isn't the one that it was. Nothing was changed. Run ",
+                "was put back from an older copy, or is another lake. Nothing was changed. Run ",
                 Command("lake rebuild"),
-                ", which brings in what its warehouse holds, with --journal or --conn-id where the "
-                "journal isn't in the lake's directory; or bring back the newer copy.",
+                ", which reads its warehouse again. Add --journal or --conn-id if the journal isn't in the "
+                "lake's directory. Or bring back the newer copy.",
             ) from error
 
 
 def head_of(lake: Lake, segments: Table, last: ChainHead) -> LakeHead:
-    """Return the last receipt of a store as journal and stamp keep it.
+    """Return the last receipt of a store in the form in which journal and stamp keep it.
 
-    :param segments: the lake's table, as loaded.
+    :param segments: the lake's table of receipts, as loaded.
     """
     return LakeHead(
         lake_id_of(segments) or "", lake.location, last.sequence, last.row_hash, segments.location()
@@ -133,7 +133,7 @@ def head_of(lake: Lake, segments: Table, last: ChainHead) -> LakeHead:
 
 
 def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
-    """Return the last receipts of a store's lakes that journal and stamp know.
+    """Return the last receipts of a store's lakes, by journal and stamp.
 
     :raises StoreIdentityError: the stamp can't be read.
     """
@@ -162,7 +162,7 @@ def _archive_rules(journal: Journal, record: StoreRecord) -> Mapping[str, int]:
 
 
 def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
-    """Return the receipts that a person's last decision kept, and those recorded since."""
+    """Return the last receipts that a person's latest decision kept, and those recorded since."""
     reset = journal.last_event_with(store_id, Step.STAMP, RESET)
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
@@ -171,10 +171,10 @@ def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
 
 
 def holds_elsewhere(journal: Journal, store_id: str, asked: Sequence[Lake]) -> Iterator[tuple[str, Hold]]:
-    """Yield holds of lakes that have segments of a store, each with its lake's location.
+    """Yield the holds of lakes that have segments of a store, each with its lake's location.
 
-    :param asked: lakes that aren't asked again.
-    :raises LakeUnavailableError: the acts of one of them can't be read.
+    :param asked: lakes that the caller has already asked.
+    :raises LakeUnavailableError: the acts of a lake can't be read.
     """
     for location, acts in acts_elsewhere(journalled_heads(journal, store_id), asked):
         for hold in policy_of(acts).holds:
@@ -185,8 +185,8 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
     """Yield the acts of lakes that have segments of a store, each with its lake's location.
 
     :param heads: the last known receipts of the store's lakes.
-    :param asked: lakes that aren't asked again.
-    :raises LakeUnavailableError: the acts of one of them can't be read.
+    :param asked: lakes that the caller has already asked.
+    :raises LakeUnavailableError: the acts of a lake can't be read.
     """
     own = {
         lake_id for lake in asked for lake_id in (lake_id_of(lake.segments()), *ancestors_of(lake.segments()))
@@ -205,7 +205,7 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
             acts = read_acts_at(file_io, place)
         except StorageEngineError as error:
             raise LakeUnavailableError(
-                f"whether its other lake {lake_id} at {location} holds something of it can't be told: ", error
+                f"it is unknown whether its other lake {lake_id} at {location} has a hold on it: ", error
             ) from error
         yield location, acts
 
@@ -214,8 +214,8 @@ def rebuild_heads(journal_url: str | None, lake_location: str) -> dict[str, Chai
     """Return the last known receipt of each store.
 
     :param journal_url: None: there is no journal.
-    :param lake_location: of the lake. Where a store's receipts are known of one lake only, at another place,
-        the lake was there before.
+    :param lake_location: location of the lake. If a store's receipts are known of a single lake at another
+        place, this lake was there before.
     :raises JournalUnavailableError: the journal can't be read.
     :raises StoreIdentityError: a stamp can't be read.
     """

@@ -1,7 +1,7 @@
-"""A store together with everything that managing it takes: settings, lake, journal, reports, policy.
+"""A store with everything that is needed to manage it: settings, lake, journal, reports and policy.
 
-Places for the files of reports and of running jobs, and owners of directories in which files are replaced. A
-job's directory goes with it, or is swept after its death.
+It also has the places for files of reports and of running jobs, and marks directories in which files are
+replaced as ours. A job's directory is removed at its end, or by a sweep if the job died.
 """
 
 from __future__ import annotations
@@ -35,28 +35,32 @@ from storage_engine.model.settings.policy import (
 )
 
 USUAL_SEGMENT_BYTES = 1 << 30
-"""Default segment size of both brokers."""
+"""Default segment size of both brokers, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedStore:
-    """The store that an Airflow connection or a command line describes; crosses processes as JSON.
+    """The store that an Airflow connection or a command line describes.
 
-    :param name: the store's name for people; names its reports, and keys the journal where it was stated.
-    :param root: the broker's storePathRootDir. The store's identity hangs on its real path.
+    It is passed between processes as JSON.
+
+    :param name: the store's name for people. Reports are named by it. If somebody stated it, it is also the
+        store's key in the journal.
+    :param root: the broker's storePathRootDir. The store's identity depends on its real path.
     :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
-    :param report_dir: directory that receives one JSON and one text report a run.
-    :param broker: its kind, as it is registered.
+    :param report_dir: directory that receives one JSON report and one text report for each run.
+    :param broker: the kind of broker, by its registered name.
     :param broker_conf: the broker's own config file; None: the broker's defaults.
-    :param overrides: broker settings by the broker's names, which win over ``broker_conf``.
-    :param time_zone: IANA name of the zone in which deleteWhen is meant; None: this machine's.
-    :param second_lake: receives segments while ``lake`` can't be reached. Segments in either count.
-    :param host: where the store's disk is, by host name or machine id; "*": mounted on every host; None: the
-        host on which it was first seen.
+    :param overrides: broker settings by the broker's names. They take precedence over ``broker_conf``.
+    :param time_zone: IANA name of deleteWhen's time zone; None: this machine's zone.
+    :param second_lake: receives segments while ``lake`` can't be reached. Segments in either lake count.
+    :param host: host of the store's disk, by host name or machine id; "*": mounted on every host; None: the
+        host on which the store was first seen.
     :param live: the broker that runs on the store; None: it is stopped.
-    :param engine: this package's own engine writes the store, or will: a running one is asked, a stopped one
-        is opened.
-    :param named: somebody stated the name, as a connection's id or an option; it is not only its path's.
+    :param engine: this package's own engine writes the store, or will. A running engine is asked, a stopped
+        one is opened.
+    :param named: somebody stated the name, as a connection's id or an option. Otherwise it comes from the
+        path.
     """
 
     name: str
@@ -78,7 +82,7 @@ class ManagedStore:
     def __post_init__(self) -> None:
         if self.second_lake == self.lake:
             raise BadInputError(
-                f"second lake {self.lake.location}: expected another one than the lake, found the same. "
+                f"second lake {self.lake.location}: expected another lake than the first, found the same. "
                 "Nothing was changed. Name another directory or catalog, or none."
             )
 
@@ -96,34 +100,36 @@ class ManagedStore:
 
     @property
     def lakes(self) -> tuple[LakeConfig, ...]:
-        """The lake, and the second one if there is one."""
+        """Return the lake, and the second lake if there is one."""
         return (self.lake,) if self.second_lake is None else (self.lake, self.second_lake)
 
     @property
     def archives(self) -> bool:
-        """Return whether its policy is that segments go into a lake before they are deleted."""
+        """Return whether the policy requires that segments are archived before they are deleted."""
         return self.policy.archive is not ArchiveMode.OFF
 
     @property
     def archive_lakes(self) -> tuple[LakeConfig, ...]:
-        """Return its lakes; none where nothing is archived."""
+        """Return the store's lakes; empty if nothing is archived."""
         return self.lakes if self.archives else ()
 
     @property
     def archives_ahead(self) -> bool:
-        """Return whether segments are archived once sealed: by policy, or for their kind of broker."""
+        """Return whether segments are archived as soon as they are sealed, by policy or for their kind of
+        broker.
+        """
         policy = self.policy
         at_seal = policy.archive_when is ArchiveWhen.SEAL or self._cleanups(None) is not Cleanups.WHEN_DUE
         return self.archives and at_seal
 
     @property
     def cleans_up(self) -> bool:
-        """Return whether it may be held and deleted from; otherwise it is only archived."""
+        """Return whether the store may be held and deleted from; otherwise it is only archived."""
         return self._cleanups(self.live) is Cleanups.WHEN_DUE
 
     @property
     def cleans_up_on_request(self) -> bool:
-        """Return whether segments may be deleted from it when a cleanup is requested."""
+        """Return whether a requested cleanup may delete segments from the store."""
         return self._cleanups(self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
 
     def _cleanups(self, live: LiveBroker | None) -> Cleanups:
@@ -131,12 +137,12 @@ class ManagedStore:
 
     @property
     def is_live(self) -> bool:
-        """Return whether the store's broker runs on, by its settings; an open store asks its broker."""
+        """Return whether the store's broker runs, by its settings. An open store asks its broker instead."""
         return self.live is not None
 
     @property
     def may_share_disks(self) -> bool:
-        """Return whether our files may lie on a disk that the broker writes to."""
+        """Return whether our files may be on a disk that the broker writes to."""
         return self.live is None or self.live.allow_same_disk
 
     @property
@@ -145,9 +151,9 @@ class ManagedStore:
 
     @classmethod
     def local(cls, name: str, root: str, directory: str | os.PathLike[str], **settings: Any) -> ManagedStore:
-        """A store whose lake, journal and reports all lie under one local directory.
+        """Return a store whose lake, journal and reports are all below one local directory.
 
-        :param settings: any other field.
+        :param settings: any other fields of the class.
         """
         base = Path(directory).absolute()
         return cls(
@@ -161,7 +167,7 @@ class ManagedStore:
 
     @property
     def may_have_journal(self) -> bool:
-        """Return whether its journal may exist; needs no library that reads one."""
+        """Return whether its journal may exist. This loads no library that reads a journal."""
         file = self.journal_url.removeprefix("sqlite:///")
         return bool(file) and (file == self.journal_url or Path(file).exists())
 
@@ -170,9 +176,10 @@ class ManagedStore:
 
     @classmethod
     def from_json(cls, text: str) -> ManagedStore:
-        """Inverse of :meth:`to_json`.
+        """Return a store from the text of :meth:`to_json`.
 
-        :raises BadInputError: not JSON, or an unknown, missing or ill-typed key; names it.
+        :raises BadInputError: the text isn't JSON, or a key is unknown, missing or of a wrong type; the error
+            names the key.
         """
         try:
             data = json.loads(text)
@@ -185,7 +192,7 @@ class ManagedStore:
 def archive_threads_of(store: ManagedStore, segment_bytes: int = USUAL_SEGMENT_BYTES) -> int:
     """Return how many of a store's segments its tasks archive at a time, except in an emergency.
 
-    :param segment_bytes: of the largest.
+    :param segment_bytes: size of the largest segment.
     """
     from storage_engine.lake.archive.threads import threads_here
 
@@ -194,7 +201,7 @@ def archive_threads_of(store: ManagedStore, segment_bytes: int = USUAL_SEGMENT_B
 
 
 def store_name(store: ManagedStore) -> str:
-    """Return the name of a store: as it was stated, or its journal has it; else by its place."""
+    """Return the name of a store: the stated one, or the journal's, or else one from its path."""
     if store.journal_url and not store.named:
         from storage_engine.journal.journal import Journal
 
@@ -212,8 +219,8 @@ _PREFIX = ".spark-job-"
 def job_directory(parent: Path) -> Iterator[Path]:
     """Make a directory that only this user can read, and remove it at the end.
 
-    It is locked until then, so that :func:`sweep_job_files` tells it from those of killed processes. These
-    are removed first.
+    It is locked until then: so :func:`sweep_job_files` can tell it from directories of killed processes.
+    Those are removed first.
     """
     make_dirs(parent)
     sweep_job_files(parent)
@@ -229,7 +236,7 @@ def sweep_job_files(parent: Path, *, dry_run: bool = False) -> tuple[Path, ...]:
     """Remove the directories of jobs whose process is dead.
 
     :param dry_run: only find them.
-    :return: those that were removed, or would be.
+    :return: paths of the directories that were removed, or would be.
     """
     dead = []
     for directory in sorted(parent.glob(f"{_PREFIX}*")):
@@ -246,7 +253,10 @@ def sweep_job_files(parent: Path, *, dry_run: bool = False) -> tuple[Path, ...]:
 
 
 def _locked_directory(parent: Path) -> tuple[Path, int]:
-    """A new directory and the descriptor that locks it; a sweep may come between the two."""
+    """Return a new directory and the descriptor that locks it.
+
+    It is made again if a sweep comes between the two.
+    """
     while True:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         lock = _try_lock(directory)
@@ -258,7 +268,10 @@ def _locked_directory(parent: Path) -> tuple[Path, int]:
 
 
 def _try_lock(directory: Path) -> int | None:
-    """The descriptor of a lock on a directory; None where another process has it, or it isn't our lock."""
+    """Return the descriptor of a lock on a directory.
+
+    None: another process has the lock, or it isn't ours.
+    """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -272,7 +285,7 @@ def _try_lock(directory: Path) -> int | None:
 
 
 MARKER = ".storage-engine-reports"
-"""File in a directory whose reports and Data Docs are ours to replace."""
+"""File that marks a directory: we may replace reports and Data Docs in it."""
 
 REPORT_JSON = "report.json"
 REPORT_TEXT = "report.txt"
@@ -285,9 +298,9 @@ USAGE_PAGE = "usage.html"
 USAGE_TABLE = "usage.parquet"
 DATA_DOCS_DIRECTORY = "great_expectations"
 DATA_DOCS_SITE = "gx/uncommitted/data_docs/storage_engine"
-"""Data Docs, below Great Expectations' own directory."""
+"""Directory of Data Docs, inside Great Expectations' own directory."""
 DATA_DOCS = f"{DATA_DOCS_DIRECTORY}/{DATA_DOCS_SITE}/index.html"
-"""The first page of a run's Data Docs, below the run's directory."""
+"""First page of a run's Data Docs, relative to the run's directory."""
 RUN_FILES = (
     PAGE,
     REPORT_TEXT,
@@ -299,20 +312,21 @@ RUN_FILES = (
     USAGE_TABLE,
     MARKER,
 )
-"""Files that a run's directory may have beside its report and its Data Docs."""
+"""Files that a run's directory may have besides its report and its Data Docs."""
 
 _HASH_DIGITS = 8
 
 
 def run_directory(store: ManagedStore, run_key: str) -> Path:
-    """The directory of a run's own files under the store's reports."""
+    """Return the directory of a run's own files, below the store's reports."""
     return Path(store.report_dir) / store_directory(store) / report_name(run_key)
 
 
 def store_directory(store: ManagedStore) -> str:
-    """The name of a store's directory among the reports.
+    """Return the name of a store's directory among the reports.
 
-    A store that is called as its directory, as at a shell, has the hash of its path in it: others may be too.
+    At a shell a store has the name of its directory. Other stores may have the same name, so a hash of the
+    path is added here.
     """
     if store.name == Path(store.root).name:
         return f"{report_name(store.name)}-{short_hash(store.real_root)}"
@@ -320,9 +334,9 @@ def store_directory(store: ManagedStore) -> str:
 
 
 def report_name(text: str) -> str:
-    """A file name made of any text, another one for each text.
+    """Return a file name for any text, a different one for each text.
 
-    Airflow's run ids have colons and plus signs, which not every file system and tool takes: such a text gets
+    Airflow's run ids have colons and plus signs, which some file systems and tools refuse. Such a text gets
     eight digits of its hash.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")
@@ -330,7 +344,7 @@ def report_name(text: str) -> str:
 
 
 def short_hash(text: str) -> str:
-    """Eight hexadecimal digits that tell texts apart."""
+    """Return eight hexadecimal digits of a text's hash."""
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
 
 
@@ -342,9 +356,9 @@ def page_links(directory: Path) -> dict[str, str]:
 
 
 def refuse_foreign(directory: Path, names: Iterable[str]) -> None:
-    """Make sure that what a directory holds under these names is ours to replace.
+    """Make sure that files with these names in a directory are ours to replace.
 
-    :raises BadInputError: it holds something under one of them, and nobody claimed it.
+    :raises BadInputError: a file with such a name exists, and the directory isn't marked as ours.
     """
     marker = directory / MARKER
     if marker.is_file() and not marker.is_symlink():
@@ -352,12 +366,12 @@ def refuse_foreign(directory: Path, names: Iterable[str]) -> None:
     for path in (directory / name for name in names):
         if path.exists() or path.is_symlink():
             raise BadInputError(
-                f"{directory}: expected a new directory, or one that reports of storage-engine are in, found "
-                f"{path.name} of something else. Nothing was changed. Name another directory."
+                f"{directory}: expected a new directory or one with reports of storage-engine, found a "
+                f"foreign {path.name}. Nothing was changed. Name another directory."
             )
 
 
 def claim(directory: Path) -> None:
-    """Make a directory and mark it as ours, after :func:`refuse_foreign`."""
+    """Make a directory and mark it as ours, after the check of :func:`refuse_foreign`."""
     make_dirs(directory)
     write_file(directory / MARKER, b"Reports of storage-engine, which replaces them each time.\n")

@@ -1,12 +1,12 @@
-"""A store's stamp: a file among its own that says which store it is, and what its lakes held.
+"""A store's stamp: a file among its own that says which store it is, and the last receipts of its lakes.
 
-Journal and lake may be lost, or put back from a backup, together; the stamp lies with the segments. It
-is written when something was archived, and again before segments are deleted: whatever was deleted on
-the proof of a lake, that lake has to have still. Nothing in it is secret.
+Journal and lake may be lost, or put back from a backup, together. The stamp stays with the segments. It is
+written after archiving, and again before segments are deleted: a lake has to still have every receipt by
+which a segment was deleted. Nothing in it is secret.
 
-It lies in our directory in the store's root, or as a plain hidden file in each of the directories that
-a broker names, where that takes every directory among its own for one of its own. There a stamp of one
-directory is a witness for all: one that is missing tells of a disk that was replaced.
+It is in our directory in the store's root. Some brokers take every directory among their own for a log: then
+it is a plain hidden file in each of the directories that the broker names. There a stamp in one directory is
+a witness for all: a missing stamp shows that a disk was replaced.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class StampPlace:
-    """
-    :param path: of the stamp, whether it is there or not.
-    :param directory: descriptor of the directory that it is in.
+    """:param path: path of the stamp, which may be missing.
+    :param directory: descriptor of the stamp's directory.
     """
 
     path: Path
@@ -50,7 +49,7 @@ class StampPlace:
 
 
 def stamp_paths(root: str) -> tuple[Path, ...]:
-    """Return where a store's stamp is: one file, or the same one in each of several directories.
+    """Return the paths of a store's stamp: one file, or the same file in each of several directories.
 
     :raises BadInputError: the store's own file can't be read.
     """
@@ -60,7 +59,7 @@ def stamp_paths(root: str) -> tuple[Path, ...]:
 
 @contextmanager
 def opened_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
-    """Open the directories that have a store's stamp; of several, those that are there.
+    """Open the directories that have a store's stamp. Of several directories, those that exist are opened.
 
     :raises OSError: our directory is missing, can't be opened, or is a symbolic link.
     """
@@ -78,9 +77,9 @@ def opened_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
 
 @contextmanager
 def locked_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
-    """Keep other processes from a store's stamp until the block ends.
+    """Lock a store's stamp against other processes until the block ends.
 
-    :raises TimeoutError: another process has the lock for longer than it should.
+    :raises TimeoutError: another process holds the lock for too long.
     :raises OSError: a directory can't be opened or written.
     """
     with ExitStack() as opening:
@@ -98,7 +97,7 @@ def locked_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
 
 
 def real_directories(root: str) -> tuple[str, ...]:
-    """Return the real paths of the directories that each have a store's stamp; (): it has one for all.
+    """Return the real paths of the directories that each have a store's stamp; empty: one stamp is for all.
 
     :raises BadInputError: the store's own file can't be read.
     """
@@ -106,8 +105,9 @@ def real_directories(root: str) -> tuple[str, ...]:
 
 
 def share_directories(root: str, place: str) -> bool:
-    """Return whether stores at two places have a stamp in one and the same directory, such as a node that two
-    files name; unreadable counts as no.
+    """Return whether two stores have a stamp in the same directory, such as one node that two files name.
+
+    Unreadable counts as no.
     """
     with suppress(OSError, BadInputError):
         if Path(root).samefile(place):
@@ -136,15 +136,15 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """
-    :param machine: on which it was written.
+    """:param machine: machine on which it was written.
     :param root: real path of the store's root on that machine.
-    :param shield: the store may have a shield; releases that know none refuse the store then.
-    :param log_lineages: by name, of logs that have a lineage of their own; likewise.
-    :param directories: real paths of those that each have a stamp; (): the root has one for all.
-    :param deletion: the digest of the last run's events that deleted something; None: there is none.
-    :param policy: the approval that the store asks for, if it does: another journal, and an older state of
-        one, don't know it, and a release that knows no approvals refuses the store.
+    :param shield: the store may have a shield. Then a release that knows no shields refuses the store.
+    :param log_lineages: by name of a log, its own lineage if it differs. A release that doesn't know such
+        lineages refuses the store.
+    :param directories: real paths of the directories that each have a stamp; (): the root's stamp is for all.
+    :param deletion: digest of the last run that deleted something; None: there is none.
+    :param policy: the approval that the store requires; None: it requires none. Another journal, or an older
+        copy of one, doesn't know it. A release that knows no approvals refuses the store.
     """
 
     store_id: str
@@ -160,33 +160,34 @@ class Stamp:
 
     @property
     def lineages(self) -> Lineages:
-        """The lineage of each log."""
+        """Return the lineage of each log."""
         return Lineages(self.lineage, self.log_lineages)
 
 
 def read_stamp(root: str) -> Stamp | None:
-    """Return a store's stamp; None: it was never stamped. Of several files that say the same store, what each
-    says of lakes and lineages counts.
+    """Return a store's stamp; None: it was never stamped.
 
-    :raises StoreIdentityError: there is one that can't be read or understood, its directory is a symbolic
-        link, or stamps of two stores lie in one.
+    If several files name the same store, their lakes and lineages are merged.
+
+    :raises StoreIdentityError: a stamp can't be read or understood, its directory is a symbolic link, or the
+        directories have stamps of two stores.
     :raises BadInputError: the store's own file can't be read.
     """
     return _merged(_read_all(root), root)
 
 
 def stamped_ids(root: str) -> frozenset[str]:
-    """Return the ids of stores in stamps; several if a new stamp is only in some directories.
+    """Return the store ids in stamps. There are several if a new stamp is only in some directories.
 
-    :raises StoreIdentityError: one can't be read.
+    :raises StoreIdentityError: a stamp can't be read.
     """
     return frozenset(stamp.store_id for stamp in _read_all(root).values())
 
 
 def is_original(stamp: Stamp, root: str) -> bool:
-    """Return whether a store's directories are the original ones in which a stamp was written, and no copy.
+    """Return whether a store's directories are those in which the stamp was written, and no copy.
 
-    Of what was written on another machine nobody here can tell.
+    For a stamp from another machine that can't be found out.
     """
     if not is_this_host(stamp.machine):
         return False
@@ -195,16 +196,19 @@ def is_original(stamp: Stamp, root: str) -> bool:
 
 
 def stamp_of_original(root: str) -> Stamp | None:
-    """Return a stamp of which these are the very directories; None: of none, or that is unknown."""
+    """Return a stamp if these are exactly the directories that it was written in.
+
+    None: they aren't, or that is unknown.
+    """
     with suppress(StoreIdentityError):
         return next((one for one in _read_all(root).values() if is_original(one, root)), None)
     return None
 
 
 def missing_stamps(root: str) -> tuple[Path, ...]:
-    """Return the directories of a store that lack its stamp, while others have it.
+    """Return the directories of a store without its stamp, if other directories have it.
 
-    :raises StoreIdentityError: as of :func:`read_stamp`.
+    :raises StoreIdentityError: a stamp can't be read, as in :func:`read_stamp`.
     """
     found = _read_all(root)
     missing = tuple(path.parent for path in stamp_paths(root) if path not in found)
@@ -212,7 +216,7 @@ def missing_stamps(root: str) -> tuple[Path, ...]:
 
 
 def _read_all(root: str) -> Mapping[Path, Stamp]:
-    """Read each file that is there, by its path."""
+    """Read each existing stamp file, and return the stamps by path."""
     found: dict[Path, Stamp] = {}
     path = stamp_path(root)
     try:
@@ -245,7 +249,7 @@ def _read_all(root: str) -> Mapping[Path, Stamp]:
 
 
 def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
-    """Make one of a store's stamps: a kill between two files leaves one that is older."""
+    """Merge a store's stamps. If a run was killed between two files, one of them is older."""
     if not found:
         return None
     (path, first), *others = found.items()
@@ -274,10 +278,10 @@ def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
 
 
 def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
-    """Return the last receipts of lakes; of one lake the longer chain counts.
+    """Merge last receipts of lakes. For one lake the longer chain counts.
 
-    :param path: of the stamp, for the error.
-    :raises StoreIdentityError: two heads of one lake can't both be true.
+    :param path: path of the stamp, for the error.
+    :raises StoreIdentityError: two last receipts of one lake contradict each other.
     """
     lakes = {head.lake_id: head for head in known}
     for head in heads:
@@ -290,9 +294,9 @@ def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> 
             lakes[head.lake_id] = head
         elif before.sequence == head.sequence:
             raise StoreIdentityError(
-                f"{path}: expected receipt number {before.sequence} of lake {before.lake_id} with the "
-                f"hash {before.row_hash}, found {head.row_hash}: the lake has gone on from an older "
-                "copy. Nothing was changed. Run ",
+                f"{path}: expected receipt number {before.sequence} of lake {before.lake_id} with the hash "
+                f"{before.row_hash}, found {head.row_hash}: receipts were added to an older copy of the "
+                "lake. Nothing was changed. Run ",
                 Command("lake rebuild"),
                 ".",
             )
@@ -300,7 +304,7 @@ def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> 
 
 
 def _later(one: RunDigest | None, other: RunDigest | None) -> RunDigest | None:
-    """Return the digest of the later run; of one run, the digest of more events."""
+    """Return the digest of the later run. If both are of one run, return the digest of more events."""
     return max((one, other), key=lambda it: (-1, -1) if it is None else (it.begun_at_ms, it.event_id))
 
 
@@ -318,23 +322,23 @@ def update_stamp(
     *,
     policy: RecordedPolicy | None = None,
 ) -> Stamp:
-    """Write down what lakes hold of a store, durably. What the stamp says of other lakes stays.
+    """Write the lakes' last receipts of a store to its stamp, durably.
 
-    Of one lake the longer chain counts: two processes may archive at once.
+    Receipts of other lakes stay. For one lake the longer chain counts: two processes may archive at once.
 
-    :param deletion: the digest of the last one; None: the stamp's record of it stays, and so it does where it
-        differs for the same events.
-    :param policy: the approval that the store asks for from now on; None: the stamp's record of it stays.
+    :param deletion: digest of the last deletion; None: the stamp keeps its own. It also keeps its own if the
+        two digests differ for the same events.
+    :param policy: the approval that the store requires from now on; None: the stamp keeps its own.
     :param root: real path of the store's root.
-    :raises OSError: the directory can't be written; the stamp before is as it was.
-    :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
+    :raises OSError: the directory can't be written; the earlier stamp is unchanged.
+    :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.
     """
     with locked_places(root) as places:
         found = read_stamp(root)
         if found is not None and found.store_id != store_id:
             raise StoreIdentityError(
                 f"{stamp_path(root)}: expected the stamp of store {store_id}, found that of "
-                f"{found.store_id}. Nothing was changed. Find out what was put into this directory."
+                f"{found.store_id}. Nothing was changed. Find out who put the other stamp here."
             )
         lakes = _heads(found.lakes if found else (), heads, stamp_path(root))
         newest = lineages.merged(found.lineages) if found else lineages
@@ -352,24 +356,26 @@ def update_stamp(
 
 
 def _in(places: Iterable[StampPlace], root: str) -> Iterator[Stamp | None]:
-    """Yield the stamp that each place has now; None: it has none."""
+    """Yield the present stamp of each place; None: it has none."""
     found = _read_all(root)
     yield from (found.get(place.path) for place in places)
 
 
 def replace_stamp(root: str, stamp: Stamp) -> None:
-    """Write a stamp durably, whatever was there before: a person has decided.
+    """Write a stamp durably, whatever was there before: a person has decided that.
 
-    :raises OSError: the directory can't be written; the stamp before is as it was.
+    :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     """
     with locked_places(root) as places:
         _write(places, _here(stamp, root))
 
 
 def rewrite_place(root: str) -> None:
-    """Write durably into a store's stamp that it lies here, on this machine; a store without one has none.
+    """Record durably in a store's stamp that the store is here, on this machine.
 
-    :raises OSError: the directory can't be written; the stamp before is as it was.
+    Without a stamp nothing is written.
+
+    :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     """
     with locked_places(root) as places:
         stamp = read_stamp(root)
@@ -382,11 +388,12 @@ def _here(stamp: Stamp, root: str) -> Stamp:
 
 
 def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> None:
-    """Write down durably whether a store may have a shield, before one is made and after one was removed.
+    """Record durably in the stamp whether a store may have a shield: before one is made, and after one was
+    removed.
 
     :param root: real path of the store's root.
-    :raises OSError: the directory can't be written; the stamp before is as it was.
-    :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
+    :raises OSError: the directory can't be written; the earlier stamp is unchanged.
+    :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.
     """
     stamp = read_stamp(root)
     if stamp is None and shield:
@@ -400,7 +407,7 @@ def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> N
 
 
 def stamp_path(root: str) -> Path:
-    """Return where a store's stamp is; of several files the first."""
+    """Return the path of a store's stamp; of several files the first."""
     return stamp_paths(root)[0]
 
 

@@ -1,4 +1,4 @@
-"""Lakes that a store was archived into, by its stamp or journal, and that were not asked now."""
+"""Lakes that a store was archived into, by its stamp or journal, and that were not asked this time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def unnamed_heads(
 ) -> tuple[LakeHead, ...]:
     """Return the last receipts of a store in lakes other than the named ones, each lake once. Pure.
 
-    :param heads: that are known of the store.
-    :param lake_ids: of the named lakes, and of those that they go on for or are copies of.
-    :param locations: of the named lakes, for heads without an id.
+    :param heads: the known last receipts of the store.
+    :param lake_ids: ids of the named lakes, and of those that they continue or are copies of.
+    :param locations: locations of the named lakes, for receipts without a lake id.
     """
     ids, places = set(lake_ids), set(locations)
     found: dict[str, LakeHead] = {}
@@ -35,19 +35,19 @@ def unnamed_heads(
 
 
 def directory_of(head: LakeHead) -> str:
-    """Return the directory of a lake that lies on a disk; "" where it doesn't."""
+    """Return the directory of a lake on a disk; "": the lake isn't on a disk."""
     path = unquote(urlsplit(head.location).path)
     is_local = urlsplit(head.location).scheme in ("", "file") and path.startswith("/")
     return str(Path(path).parent) if is_local else ""
 
 
 def lake_named(head: LakeHead) -> str:
-    """Return a lake's UUID and place for a message."""
+    """Return a lake's UUID and place, for a message."""
     return f"{head.lake_id or 'without a UUID'} ({directory_of(head) or head.location})"
 
 
 def how_to_name(head: LakeHead) -> str:
-    """Return the option that names a lake, or what stands for it."""
+    """Return the option that names a lake, or a text if no option can."""
     directory = directory_of(head)
     return f"--lake {shlex.quote(directory)}" if directory else f"the lake {head.location}"
 
@@ -57,9 +57,9 @@ def heads_unasked(
 ) -> tuple[LakeHead, ...]:
     """Return the last receipts of a store in lakes that the call doesn't name.
 
-    :param heads: that are known of the store.
+    :param heads: the known last receipts of the store.
     :param asked: the named lakes that answered.
-    :param unreachable: locations of the named lakes that didn't.
+    :param unreachable: locations of the named lakes that didn't answer.
     """
     # A lake's libraries, which a store without one is looked at without.
     from storage_engine.lake.catalog.identity import ancestors_of, copy_of, lake_id_of
@@ -74,11 +74,12 @@ def heads_unasked(
 def lakes_unasked(
     heads: Iterable[LakeHead], asked: Sequence[Lake], unreachable: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return a clause for each lake that may have what those that answered lack, with how to reach it.
+    """Return a clause for each lake that may have segments which the answering lakes lack, with how to name
+    it.
 
-    :param heads: that are known of the store.
+    :param heads: the known last receipts of the store.
     :param asked: the named lakes that answered.
-    :param unreachable: why others didn't, by location.
+    :param unreachable: by location, why a named lake didn't answer.
     """
     return (
         *(

@@ -171,6 +171,6 @@ def test_what_the_other_has_archived_is_no_loss_to_accept(run, store_copy, tmp_p
     assert {row["where"] for row in checked["ranges"]} <= {"ARCHIVED", "LOCAL"}
     lost = ("--from", SEGMENT_BYTES, "--to", 3 * SEGMENT_BYTES, "--reason", "r")
     refused = run("accept-loss", other, *lost, code=2)
-    assert "of these there is none" in refused.err
+    assert "LOST or UNKNOWN are: none" in refused.err
     assert "Nothing was recorded" in refused.err
     run("validate", other)

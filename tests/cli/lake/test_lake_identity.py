@@ -231,7 +231,7 @@ class TestSecondLake:
         for second in (case.lake, link):
             refused = case.clean("--second-lake", second)
             assert refused.exit_code == 2
-            assert "expected another one than the lake, found the same" in refused.err
+            assert "expected another lake than the first, found the same" in refused.err
         # However it is reached.
         other = staging_of(case, tmp_path)
         said = json.loads((other / "lake.json").read_text())

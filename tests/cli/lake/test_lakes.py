@@ -169,7 +169,7 @@ def test_a_copy_as_second_lake_fails_the_end_of_what_is_done(
     store, lake = cleaned
     second = tmp_path / "copy"
     assert cli("lake", "copy", "--lake", lake, "--to", second).exit_code == 0
-    found, cure = "found a copy of lake", "Name that lake, or a second lake of its own"
+    found, cure = "found a copy of lake", "Name the original, or a second lake of its own"
     lakes = ("--lake", lake, "--second-lake", second)
     archived = cli("archive", store, *lakes)
     assert (archived.exit_code, "Archived and proven" in archived.out) == (1, True)

@@ -73,7 +73,7 @@ def test_other_bytes_than_the_lakes_stay(store: ManagedStore) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     found = run(store)
     assert found["cleanupLogs"].removed_files == 0
-    assert "isn't what a lake has of it" in found["cleanupLogs"].kept[0]
+    assert "differs from a lake's copy" in found["cleanupLogs"].kept[0]
     assert set(DELETED) <= set(files_of(first(store) / "a-0"))
 
 
@@ -84,7 +84,7 @@ def test_what_no_lake_has_of_a_deleted_topic_goes_by_a_persons_word_alone(store:
     assert "--deleted-topic gone=REASON" in found["deleteLogs"].kept[0]
     found = run(store, "second", words=TRIAL)
     assert found["deleteLogs"].removed_files == 4
-    assert "went by a person's word" in found["deleteLogs"].unproven[0]
+    assert "was deleted by a person's decision" in found["deleteLogs"].unproven[0]
     assert not (first(store) / GONE).exists()
 
 
@@ -101,7 +101,7 @@ def test_a_word_is_for_its_topic_and_for_what_no_lake_has_alone(store: ManagedSt
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     found = run(store, "contradicted", words=TRIAL)
     assert found["deleteLogs"].removed_files == 0
-    assert "isn't what a lake has of it" in found["deleteLogs"].kept[0]
+    assert "differs from a lake's copy" in found["deleteLogs"].kept[0]
     assert (first(store) / GONE / f"{2:020d}.log").exists()
 
 

@@ -237,7 +237,7 @@ def test_what_may_lie_in_a_directory_that_has_failed_is_unknown(made: MadeNode) 
 def test_what_a_person_accepts_as_lost_is_a_warning(store: ManagedStore, made: MadeNode) -> None:
     for name in ("a-0", "b-0"):
         shutil.rmtree(made.directories[name == "b-0"] / name)
-    with pytest.raises(BadInputError, match=r"of these there is a-0 \[4, 6\), b-0 \[4, 6\)"):
+    with pytest.raises(BadInputError, match=r"LOST or UNKNOWN are: a-0 \[4, 6\), b-0 \[4, 6\)"):
         steps.accept_loss(store, 0, 6, "anna", "the disk is broken", "b-0")
     assert steps.accept_loss(store, 4, 6, "anna", "the disk is broken", "b-0").log == "b-0"
     result = validated(store)

@@ -89,7 +89,7 @@ def test_what_a_lake_lost_is_archived_again_and_told(planned: Make, fault: str) 
     again = steps.archive_planned(store, "r", archive_here(store))
     assert [receipt.base_offset for receipt in again.receipts] == [1 << 20]
     (notice,) = again.notices
-    assert notice.startswith(f"archived again: commitlog/{1 << 20:020d}, as what a lake had isn't sound: ")
+    assert notice.startswith(f"archived again: commitlog/{1 << 20:020d}, because a lake's copy isn't sound: ")
     assert path.name in notice
     assert notice in build_report(store, "r").notices
 

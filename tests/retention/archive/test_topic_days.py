@@ -70,7 +70,9 @@ def test_what_can_not_be_read_is_a_notice_and_the_proof_stands(
     monkeypatch.setattr(archiving, "read_topic_days", broken)
     store = planned(max_segments=1)
     done = cycle.archive(cycle.Cleanup(store, "r"))
-    assert done.notices == ("bytes by topic and day were not recorded of what was archived: no such thing",)
+    assert done.notices == (
+        "bytes by topic and day could not be recorded for the archived segments: no such thing",
+    )
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
     assert record is not None

@@ -50,7 +50,10 @@ def test_each_fault_has_its_kind(change: dict[str, Any], kinds: list[str]) -> No
 def test_what_tables_and_catalogs_say_and_nobody_follows_is_named_with_its_cure() -> None:
     said = (("segments", ("location", "s3.endpoint")), ("messages", ("location",)), ("", ("s3.signer",)))
     table, location, catalog = lake_findings([replace(WELL, ignored=said)], "toy", GIB, NOW_MS)
-    assert "table segments of the lake /lake says location, s3.endpoint, which another" in table.what
+    assert (
+        "table segments of the lake /lake says location, s3.endpoint, which this package ignores"
+        in table.what
+    )
     assert "ALTER TABLE segments UNSET TBLPROPERTIES ('s3.endpoint'" in table.advice
     assert location.advice == "bring the table back to its place: storage-engine lake relocate"
     assert "the catalog of the lake /lake says s3.signer" in catalog.what

@@ -21,9 +21,9 @@ def test_a_shield_is_told_where_it_alone_has_bytes_or_nobody_needs_it() -> None:
     kept = ShieldSummary(3, 3 << 20, (), ())
     assert not list(shield_findings(kept, running=True))
     (left,) = shield_findings(kept, running=False)
-    assert (left.severity, "3 segments have a second name" in left.what) == (Severity.NOTE, True)
+    assert (left.severity, "3 segments are still linked there" in left.what) == (Severity.NOTE, True)
     (alone,) = shield_findings(ShieldSummary(3, 3 << 20, (0, 1 << 20), ()), running=True)
-    assert (alone.severity, "2 segments gone from the log" in alone.what) == (Severity.WARNING, True)
+    assert (alone.severity, "2 segments deleted from the log" in alone.what) == (Severity.WARNING, True)
     (unread,) = shield_findings(ShieldSummary(0, 0, (), ("it can't be read",)), running=False)
     assert unread.what == "it can't be read"
 
@@ -33,9 +33,9 @@ def test_quarantines_are_told_with_their_space_and_when_it_comes_back() -> None:
     waits = QuarantineLook("/s/q", "one", NOW_MS + 1, 2, 2 << 20)
     over = QuarantineLook("/s/q2", "two", NOW_MS, 2, 1 << 20)
     (one,) = quarantine_findings([waits], NOW_MS)
-    assert one.what.startswith("2.0 MiB that runs deleted")
+    assert one.what.endswith("still take 2.0 MiB of space")
     (both,) = quarantine_findings([waits, over], NOW_MS)
-    assert both.what.startswith("3.0 MiB lie in quarantines, the first of which was to be emptied")
+    assert both.what.startswith("3.0 MiB are in quarantines. The first should have been emptied")
 
 
 def test_a_stamp_of_another_place_is_told() -> None:

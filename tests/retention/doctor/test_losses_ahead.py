@@ -71,7 +71,7 @@ def test_messages_that_wait_are_told_together() -> None:
     )
     lose, stay, lost = pending_findings(figures(LOG, leaving=LEAVING, pending=items))
     assert (lose.severity, lose.kind) == (Severity.URGENT, "pending-lose")
-    assert lose.what.startswith("3 delayed and 1 timer messages wait in segments that go")
+    assert lose.what.startswith("3 delayed and 1 timer messages wait in segments that are deleted")
     assert lose.what.endswith("; the wheel stops")
     assert (stay.kind, stay.what) == ("pending", "2 half messages wait")
     assert (lost.kind, lost.what.endswith("7 half")) == ("pending-lost", True)

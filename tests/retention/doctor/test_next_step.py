@@ -70,7 +70,7 @@ def test_in_airflow_the_dag_stands_for_the_commands_that_it_runs() -> None:
 def test_nothing_is_deleted_by_settings_that_were_assumed() -> None:
     assumed = next_step(replace(READY, due=2, due_by_rules=2, assumes_defaults=True))
     assert assumed.options == "--broker-conf FILE --dry-run"
-    assert "defaults, which were assumed" in assumed.why
+    assert "broker's assumed defaults" in assumed.why
     assert next_step(replace(READY, due=2)).why == "deletes 2 proven segments, and checks what is left"
     said = next_step(replace(READY, due=2, by_hand="At any hour, too")).why
     assert said == "deletes 2 proven segments, and checks what is left. At any hour, too"

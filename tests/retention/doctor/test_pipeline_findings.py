@@ -78,7 +78,8 @@ def test_a_queue_that_no_edge_worker_takes_is_urgent_and_an_unknown_one_is_not()
             "q: db1 (idle, alive 20 s ago); db1 saw the store 1 min ago"
         ),
         QueueFacts("q", None): (
-            "q: unknown which workers take it; unknown who sees the store, as no task there has succeeded"
+            "q: unknown which workers take it; it is unknown which host sees the store, because no task "
+            "there has succeeded"
         ),
     }
     for queue, line in lines.items():

@@ -80,7 +80,7 @@ def test_a_time_that_segments_can_not_stay_is_told_with_how_long_they_do() -> No
     log = log_of([10, 5, 1])
     (finding,) = retention_findings(figures(log, disk(50), growth=growing(40)), "fileReservedTime=72")
     assert finding.what.startswith("fileReservedTime=72 can't be reached")
-    assert "there is room for 1 d" in finding.what
+    assert "the disk has room for 1 d" in finding.what
     assert "lower fileReservedTime, or add" in finding.advice
     assert not list(retention_findings(figures(log, disk(50), growth=growing(10)), "fileReservedTime=72"))
     assert not list(retention_findings(figures(log, disk(50)), "fileReservedTime=72"))
@@ -114,5 +114,5 @@ def test_the_next_deletion_is_by_age_or_by_the_disk_whichever_comes_first() -> N
 def test_what_tells_growth_is_said() -> None:
     assert "by the journal's samples" in growth_text(Growth(GIB, GrowthFrom.SAMPLES))
     assert "by the times of its segments" in growth_text(growing(1))
-    assert "isn't known" in growth_text(None)
+    assert "is unknown" in growth_text(None)
     assert "didn't grow" in growth_text(growing(0))

@@ -11,7 +11,7 @@ def test_a_hold_is_told_with_the_last_look_of_its_watch() -> None:
     watched = HoldStatus(True, 0, LOOKED_MS + 3_600_000, watch=WatchLook(LOOKED_MS, 11, 3))
     assert hold_text(unwatched) == "held until 2023-11-14 23:13:20Z: from offset 0 on"
     assert hold_text(watched) == (
-        f"{hold_text(unwatched)}; its watch looked 2023-11-14 22:13:20Z and saw 11 segments fenced, "
+        f"{hold_text(unwatched)}; its watch last looked 2023-11-14 22:13:20Z and saw 11 segments fenced, "
         "3 mended since it began"
     )
 

@@ -46,7 +46,7 @@ def test_plan_lag_and_report_say_it(managed: Make, lake_dir: Path, lag_policy: L
     assert (row.group, row.topic, row.messages) == ("cg_orders", "orders", 37)
     assert in_process_lag(store, ()).source.notices == (GONE,)
     (line,) = steps.make_plan(store, "r", NOTHING).unread
-    assert line.startswith(f"{GONE} until a lake has them; to get them then: storage-engine export --lake ")
+    assert line.startswith(f"{GONE} until a lake has them. To get them then: storage-engine export --lake ")
     assert f"{lake_dir} --topic orders --from-time '20" in line
     assert f"WARNING {GONE}" in report_text(build_report(store, "r"))
     assert tend_shield(store).archived == tuple(number * MIB for number in range(5))
@@ -84,7 +84,10 @@ def test_a_shield_that_can_not_be_read_is_unknown_and_said(managed: Make) -> Non
     store = managed(policy=Policy(shield=ShieldMode.ON))
     lose(store, 0)
     (shield_path(store.root) / "index.json").write_text("{")
-    said = "it is not wholly known what consumers have not read of segments only in the shield: "
+    said = (
+        "it is not completely known which messages consumers have not read of segments that only the "
+        "shield has: "
+    )
     seen = preview(store, NOTHING)
     assert seen.unread.shielded_error
     assert any("expected the record of the shield" in notice for notice in seen.plan.notices)

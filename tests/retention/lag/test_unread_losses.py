@@ -117,7 +117,7 @@ def test_positions_that_can_not_be_read_are_unknown_and_said(planned: Make) -> N
     unread = preview(store, PlanRequest(manual=True)).unread
     assert "lmqConsumerOffset.json" in unread.error
     for done, segments in ((False, "segments to delete"), (True, "deleted segments")):
-        said = f"it is unknown what consumers have not read of the {segments}: {unread.error}"
+        said = f"it is unknown which messages of the {segments} consumers have not read: {unread.error}"
         assert said in unread_lines(store, unread, done=done)
 
 
@@ -125,7 +125,7 @@ def test_without_an_archive_they_are_said_to_be_gone(planned: Make) -> None:
     store = planned("clean-stop", max_segments=5, policy=Policy(archive=ArchiveMode.OFF))
     steps.release(store, "r")
     (line,) = build_report(store, "r").unread_lines
-    assert line == "37 unread messages of cg_orders in orders are gone, as far as no lake has them"
+    assert line == "37 unread messages of cg_orders in orders are gone, unless a lake has them"
 
 
 @pytest.mark.parametrize("count", [None, 1, 2])
@@ -133,9 +133,9 @@ def test_without_an_archive_they_are_said_to_be_gone(planned: Make) -> None:
     ("done", "waived", "said"),
     [
         (False, False, "would be only in the lake if deleted"),
-        (False, True, "would be gone if deleted, as far as no lake has them"),
+        (False, True, "would be gone if deleted, unless a lake has them"),
         (True, False, "{is_} only in the lake now"),
-        (True, True, "{is_} gone, as far as no lake has them"),
+        (True, True, "{is_} gone, unless a lake has them"),
     ],
 )
 def test_only_of_what_was_deleted_it_is_said_that_it_is_gone(

@@ -47,7 +47,7 @@ def test_a_cause_and_something_that_goes_make_it_due_and_leave_no_run(managed: M
     store = managed(overrides=ALL_HOURS)
     found = look_for_due(store)
     assert (found.deletes, found.delete_bytes, found.stays) == (7, 7 * MIB, "")
-    assert found.why == ("7 segments, 7.0 MiB, would go",)
+    assert found.why == ("7 segments, 7.0 MiB, would be deleted",)
     assert runs_of(store) == 0
 
 
@@ -57,7 +57,7 @@ def test_a_cause_without_anything_that_goes_is_not_due_and_says_why(managed: Mak
         os.utime(segment)
     found = look_for_due(store)
     assert (found.deletes, found.why) == (0, ())
-    assert found.stays == "nothing would go: 7 not-expired, 1 active"
+    assert found.stays == "no segment would be deleted: 7 not-expired, 1 active"
 
 
 def test_without_a_cause_nothing_is_due(managed: Make) -> None:
@@ -70,7 +70,7 @@ def test_a_store_that_its_broker_has_to_recover_is_due_so_that_a_run_says_so(man
     (Path(store.root) / "abort").touch()
     found = look_for_due(store)
     assert found.deletes == 0
-    assert [line.partition(":")[0] for line in found.why] == ["nothing may go"]
+    assert [line.partition(":")[0] for line in found.why] == ["no segment may be deleted"]
 
 
 def test_a_quarantine_whose_window_is_over_is_due_at_any_hour(managed: Make) -> None:

@@ -135,7 +135,7 @@ def test_who_began_the_run_may_not_approve_it_and_nor_may_root(
     for person, error, why in (
         (ANN, NotApprovedError, "isn't certainly another person"),
         (replace(BOB, uid=ANN.uid), NotApprovedError, "isn't certainly another person"),
-        (replace(BOB, uid=0), BadInputError, "root is no second person"),
+        (replace(BOB, uid=0), BadInputError, "root doesn't count as a second person"),
     ):
         with pytest.raises(error, match=why):
             approve(store, digest_of(store), person)
@@ -201,7 +201,7 @@ def test_what_falls_due_while_a_question_is_open_is_archived_by_the_next_run(
 def test_a_policy_that_is_raised_after_the_plan_asks_too(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=1)
     raised = with_policy(store, approval=ALWAYS)
-    assert "who began the run isn't recorded" in refuses(raised, NotApprovedError)
+    assert "no record of who began the run" in refuses(raised, NotApprovedError)
     # And by now it's on record, whatever the settings say.
     refuses(store, NotApprovedError)
 
@@ -214,7 +214,7 @@ def test_a_lower_policy_needs_two_persons(archived: Make, refuses: Callable[...,
     assert lower_policy(journal, record, NONE, None, ANN) is None
     with pytest.raises(NotApprovedError, match="expected another person to approve"):
         lower_policy(journal, record, NONE, None, ANN)
-    with pytest.raises(BadInputError, match="root is no second person"):
+    with pytest.raises(BadInputError, match="root doesn't count as a second person"):
         lower_policy(journal, record, NONE, None, replace(BOB, uid=0))
     refuses(lowered, NotApprovedError)
     # Another wish is another question.

@@ -95,7 +95,7 @@ def test_other_bytes_where_something_expired_can_be_adopted(archived: Callable[.
     store = archived(max_segments=1)
     lake, store_id = lake_of(store)
     expire(lake, receipts(lake, store_id))
-    with pytest.raises(BadInputError, match="found none, so there is nothing to adopt"):
+    with pytest.raises(BadInputError, match="found none: there is nothing to adopt"):
         adopt(store, "ann", "the broker recovered")
     damage(Path(store.root) / "commitlog" / f"{0:020d}")
     assert adopt(store, "ann", "the broker recovered").lineage == 2

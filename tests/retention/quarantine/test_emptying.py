@@ -101,7 +101,7 @@ def test_a_policy_without_undo_still_ends_what_an_earlier_one_began(undoable: St
     without = replace(store, policy=Policy(ArchiveMode.OFF))
     clean(without, "next", 1)
     assert aside(store) == ["r"]
-    with pytest.raises(RunStateError, match="expected one that has set something aside"):
+    with pytest.raises(RunStateError, match="expected a run that set files aside"):
         undo(without, "next", "ann")
     steps.make_plan(without, "later", NO_RUN, clock_ms() + DAY_MS + 60_000)
     assert aside(store) == []
@@ -169,7 +169,7 @@ def test_what_had_to_stay_starts_no_run_for_a_day_and_is_told_as_it_is(
     for later_ms in (60_000, DAY_MS - 1):
         assert steps.look_for_due(store, over_ms + later_ms).why == ()
     (line,) = steps.look_for_due(store, over_ms + DAY_MS).why
-    assert line.startswith("the quarantine of run r would be looked at again, as its window was over")
+    assert line.startswith("the quarantine of run r would be checked again, because its window was over")
     assert "it had to stay: " in line
     (record,) = journal_of(store).all_stores()
     ask = partial(expired_or_in_the_way, journal_of(store), record.store_id)
@@ -196,7 +196,7 @@ def test_nothing_is_emptied_for_its_age_by_a_clock_that_was_set_forward(
     later = replace(now, started_at_ms=now.started_at_ms + 80 * JUMP_MS)
     monkeypatch.setattr(emptying, "read_clock", lambda: later)
     plan = steps.make_plan(store, "next", NO_RUN, clock_ms() + 80 * JUMP_MS)
-    assert any("no quarantine is emptied for its age" in text for text in plan.notices)
+    assert any("no quarantine is emptied by its age" in text for text in plan.notices)
     assert aside(store) == ["r"]
 
 
@@ -437,7 +437,7 @@ def test_a_hold_of_a_lake_that_is_not_named_any_more_keeps(
     assert f"lake {other.location} holds log commitlog, by " in sentence
     away = (tmp_path / "other").rename(tmp_path / "away")
     (sentence,) = maintain_store(store, later_ms).quarantines
-    assert "holds something of it can't be told" in sentence
+    assert "has a hold on it" in sentence
     assert aside(store) == ["r"]
     away.rename(tmp_path / "other")
     record_act(other, lambda acts: decide_lift(acts, hold))

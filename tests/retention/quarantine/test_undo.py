@@ -163,7 +163,7 @@ def test_report_says_what_frees_nothing_and_what_was_undone(
 def test_what_was_deleted_for_good_has_nothing_to_undo(managed: Stores) -> None:
     store = managed(policy=Policy(ArchiveMode.OFF))
     clean(store, "r", 1)
-    with pytest.raises(RunStateError, match="expected one that has set something aside"):
+    with pytest.raises(RunStateError, match="expected a run that set files aside"):
         undo(replace(store, policy=WITH_UNDO), "r", "ann")
     with pytest.raises(RunStateError, match="found no run"):
         undo(store, "another", "ann")
@@ -232,7 +232,9 @@ def test_undo_is_refused_where_offsets_were_written_since(undoable: Stores) -> N
     log = Path(store.root) / "commitlog"
     shutil.copyfile(log / f"{2 * MIB:020d}", log / f"{MIB:020d}")
     refused(
-        store, QuarantineError, "expected no file where run 'r' deleted one, found one: it was written since"
+        store,
+        QuarantineError,
+        "expected no file after the deletion by run 'r', found one: it was written since",
     )
 
 
@@ -241,7 +243,7 @@ def test_undo_is_refused_where_the_log_has_gone_on_without_us(undoable: Stores) 
     store = undoable()
     clean(store, "r", 2)
     (Path(store.root) / "commitlog" / f"{2 * MIB:020d}").unlink()
-    refused(store, QuarantineError, "begin at 2097152, .* found 3145728: the store has gone on since")
+    refused(store, QuarantineError, "begin at 2097152, .* found 3145728: the store has changed since")
 
 
 @pytest.mark.slow
@@ -253,9 +255,9 @@ def test_undo_is_refused_where_a_queue_was_begun_again(undoable: Stores) -> None
     real = Path(store.root) / "consumequeue" / queue
     kept = real.rename(real.with_name("elsewhere"))
     real.mkdir()
-    refused(store, QuarantineError, "found none: it was removed or begun again since")
+    refused(store, QuarantineError, "found none: it was removed, or begun again, since then")
     real.rmdir()
-    refused(store, QuarantineError, "found none: it was removed or begun again since")
+    refused(store, QuarantineError, "found none: it was removed, or begun again, since then")
     kept.rename(real)
     undo(store, "r", "ann")
 

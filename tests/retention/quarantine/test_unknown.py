@@ -36,8 +36,8 @@ def test_what_a_lost_journal_left_aside_is_told_until_it_is_taken_away(
     for path in database.parent.glob(f"{database.name}*"):
         path.unlink()
     (said,) = [one for one in notices(store, "after") if str(directory) in one]
-    assert "run r set aside" in said
-    assert "the journal doesn't know it" in said
+    assert "set aside by run r" in said
+    assert "The journal doesn't know that quarantine" in said
     now_ms = clock_ms()
     remains, _ = look_at_remains(store, (), now_ms, running=False, quarantines=frozenset())
     (finding,) = [one for one in remains if one.kind == "unknown-quarantine"]

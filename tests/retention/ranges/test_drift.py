@@ -234,5 +234,5 @@ def test_what_another_broker_of_the_pair_archived_is_no_loss(
         (Path(other.root) / "commitlog" / f"{number * SIZE:020d}").unlink()
     context = record(other, gone)
     assert ranges_of(context, gone) == [(2 * SIZE, 4 * SIZE, Where.ARCHIVED, Status.OK)]
-    with pytest.raises(BadInputError, match="of these there is none"):
+    with pytest.raises(BadInputError, match="LOST or UNKNOWN are: none"):
         accept_loss(other, 2 * SIZE, 4 * SIZE, "ann", "it is gone")

@@ -183,7 +183,7 @@ FORGED: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
         _BOTH[1:],
         "found run other begun",
     ),
-    "a run": (_REMOVE.format(1), _FIRST, f"(commitlog [0, {2 * MIB})), as the lake's table"),
+    "a run": (_REMOVE.format(1), _FIRST, f"(commitlog [0, {2 * MIB})), by the lake's table"),
     "a run's deletions": (
         "DELETE FROM storage_engine_events WHERE run_id = 1 AND step = 'release'",
         _FIRST,
@@ -211,7 +211,7 @@ FORGED: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
     "another run's plan": (
         f"{_RUN} plan = (SELECT plan FROM storage_engine_runs WHERE run_key = 'second')",
         _FIRST,
-        "segments that it deleted and its plan keeps: found with commitlog/00000000000000000000",
+        "segments that it deleted though its plan keeps them: found with commitlog/00000000000000000000",
     ),
     "an end": (f"{_RUN} finished_at_ms = finished_at_ms - 1 WHERE id = 1", _FIRST, "finished_at_ms"),
     "a state": (f"{_RUN} state = 'abandoned' WHERE id = 1", _FIRST, "whether it is finished"),
@@ -232,13 +232,13 @@ FORGED: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
     "another's report answers": (
         f"{_REPORT} report = NULL, unchanged_since = 'second' WHERE run_id = 1",
         _FIRST,
-        "segments that a run without an own report deleted",
+        "segments deleted by a run without a report of its own",
     ),
     "a release's result": (
         f"{_EVENT} {_PAYLOAD}'\"deleted\"', '\"kept\"') "
         "WHERE run_id = 1 AND step = 'release' AND subject = ''",
         _FIRST,
-        "segments that its result says it deleted: found without",
+        "deleted segments in its result: found without",
     ),
     "no release's result": (
         "DELETE FROM storage_engine_events WHERE step = 'release' AND subject = ''",
@@ -250,7 +250,7 @@ FORGED: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
         "SELECT run_id, step, phase, 'commitlog/00000000000005242880', payload, at_ms "
         "FROM storage_engine_events WHERE run_id = 1 AND step = 'release' AND subject != ''",
         _FIRST,
-        "segments that it deleted and its plan keeps: found with commitlog/00000000000005242880",
+        "segments that it deleted though its plan keeps them: found with commitlog/00000000000005242880",
     ),
     "a waiver from before": (_WAIVER.format(1), _FIRST, "was changed since"),
     "a waiver from after": (_WAIVER.format(86_400_000), (), ""),
@@ -281,7 +281,7 @@ def test_what_a_changed_run_deleted_is_not_written_again_and_the_stamp_stays(tmp
     change(store, f"{_RUN} {_BACK}")
     change(store, f"{_EVENT} at_ms = at_ms - 86400000")
     of_lake, of_stamp = finish(store, "first").notices
-    assert "What it deleted isn't written again" in of_lake
+    assert "The run's deletions aren't written again" in of_lake
     assert "The stamp stays as it is" in of_stamp
     assert (rows_of(store), read_stamp(store.real_root)) == (rows, stamp)
 
@@ -298,7 +298,7 @@ def test_what_could_not_be_written_is_a_notice_and_brought_in_by_the_next_run(tm
     ended = cleaned(store, "first")
     assert (ended.ok, ended.finished) == (True, True)
     (notice,) = ended.notices
-    assert "could not be written into its table deletions, and will be by the next run" in notice
+    assert "could not be written into its table deletions. The next run tries again" in notice
     dry = cycle.Cleanup(store, "dry", replace(MANUAL, dry_run=True))
     cycle.plan(dry)
     assert cycle.report(dry).notices == ()
@@ -329,7 +329,7 @@ def test_a_run_that_ends_leaves_what_the_stamp_says_of_a_deletion_and_says_so(tm
         journal.commit()
     (notice,) = finish(store, "first").notices
     assert notice.startswith("run first: ")
-    assert f"{before.deletion.sha256}, as the store's stamp has it, found " in notice
+    assert f"{before.deletion.sha256}, by the store's stamp, found " in notice
     assert read_stamp(store.real_root) == before
 
 
@@ -354,7 +354,7 @@ def test_no_later_event_moves_the_stamp_on_from_a_deletion_that_was_changed(
     gone = Drift(DriftKind.SEGMENT_GONE, "the broker deleted it", "commitlog", MIB, 2 * MIB)
     record_drift(journal, record, run, [gone])
     (notice,) = (one for one in finish(store, "first").notices if "SHA-256" in one)
-    assert f"{before.deletion.sha256}, as the store's stamp has it, found " in notice
+    assert f"{before.deletion.sha256}, by the store's stamp, found " in notice
     stamp = read_stamp(store.real_root)
     assert stamp is not None
     assert stamp.deletion == before.deletion
@@ -380,7 +380,7 @@ def test_a_malformed_event_is_told_as_the_journal_s_and_is_no_promise(tmp_path: 
     lose_data(rows)
     said = finish(store, "second").notices
     assert [one for one in said if one.startswith("runs' deletions could not be read from the journal: ")]
-    assert not [one for one in said if "will be by the next run" in one]
+    assert not [one for one in said if "The next run tries again" in one]
 
 
 def test_no_fault_of_writing_is_told_as_the_journal_s(
@@ -416,7 +416,7 @@ def test_who_waived_a_proof_is_part_of_what_is_witnessed(tmp_path: Path) -> None
     (found,) = verify_store(store, VerifyLevel.RECEIPTS)
     (finding,) = (one for one in found.findings if one.subject == "run first")
     assert finding.status is Status.FAILURE
-    assert "ann, who decided it, became bob" in finding.detail
+    assert "the decider ann became bob" in finding.detail
     # As it was witnessed before waivers counted.
     change(store, "UPDATE storage_engine_waivers SET person = 'ann'")
     reader = JournalReader(store.journal_url)
@@ -444,5 +444,5 @@ def test_the_table_is_dropped_for_its_own_damage_alone_and_the_runs_end_says_so(
     record_loss(journal, run, AcceptedLoss("commitlog", 0, 0, MIB, "ann", "no copy is left"))
     lose_data(lake_of(store).segments())
     (notice,) = finish(store, "first").notices
-    assert "could not be written into its table deletions, and will be by the next run" in notice
+    assert "could not be written into its table deletions. The next run tries again" in notice
     assert rows_of(store) == rows

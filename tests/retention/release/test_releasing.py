@@ -290,7 +290,7 @@ def test_what_points_into_the_segments_and_cannot_be_read_stays(archived: Make, 
     assert released.deleted
     result = steps.clean_dependents(store, "r")
     for said in (notices, released.notices, result.notices):
-        assert any(oldest in one for one in said if "and can't be read stays: " in one)
+        assert any(oldest in one for one in said if "dependents that can't be read stay: " in one)
     assert Path(oldest).stat().st_size == 20
     assert result.deleted["consume-queue"]
 

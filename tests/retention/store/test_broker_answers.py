@@ -144,15 +144,15 @@ LIES: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
     ),
     "an overlap": (
         lambda s: _with_segment(s, 0, end=SIZE + 1),
-        "log left, offset 10: expected segments oldest first .* so one at 11 or behind",
+        "log left, offset 10: expected segments that are sorted.* so the next one at 11 or after it",
     ),
     "the newest first": (
         lambda s: _with_left(s, segments=s.logs[0].segments[::-1]),
-        "log left, offset 10: expected segments oldest first",
+        "log left, offset 10: expected segments that are sorted, oldest first",
     ),
     "a segment twice": (
         lambda s: _with_left(s, segments=(s.logs[0].segments[0], *s.logs[0].segments)),
-        "log left, offset 0: expected segments oldest first",
+        "log left, offset 0: expected segments that are sorted, oldest first",
     ),
     "an end before the base": (
         lambda s: _with_facts(s, 1, size_bytes=-5),
@@ -274,7 +274,7 @@ PLANS: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
     ),
     "the active one": (
         lambda s: _plan(s, 0, 1, 2),
-        "offset 20: expected sealed segments to go, found an active",
+        "offset 20: expected that only sealed segments are deleted, found an active",
     ),
     "out of the middle": (lambda s: _plan(s, 1), "offset 0: expected the oldest segments to be deleted"),
     "around the middle": (lambda s: _plan(s, 0, 2), "offset 10: expected the oldest segments to be deleted"),
@@ -343,8 +343,8 @@ def test_dependents_that_are_anything_else_are_refused(
         (at(root / "right" / "20.log"), "expected a file of no segment"),
         (at(root / "left" / ".." / "right" / "20.log"), "expected a file of no segment"),
         (at(companion.path), "expected a file of no segment"),
-        (at(root / "left" / "second.index"), "found another name of one"),
-        (fine, "or one again"),
+        (at(root / "left" / "second.index"), "found another name of a segment's file"),
+        (fine, "or a file a second time"),
         (replace(fine, kind=7), "expected words for each file's kind"),
         ("0.index", "found '0.index'"),
     ):
@@ -416,7 +416,9 @@ def test_what_a_lock_gives_is_of_the_contract() -> None:
 def test_how_many_go_at_once_is_a_number_or_any(size: Any) -> None:
     """By 0 all would go, and by less than that no batch would ever end."""
     assert asked_lock(LockedStore(max_delete_batch=1), "says").max_delete_batch == 1
-    with pytest.raises(BrokerPackageError, match="max_delete_batch: expected a number from 1 on, or None"):
+    with pytest.raises(
+        BrokerPackageError, match="max_delete_batch: expected a number of at least 1, or None"
+    ):
         asked_lock(LockedStore(max_delete_batch=size), "says")
 
 
@@ -485,5 +487,5 @@ def test_an_error_says_of_the_store_only_what_is_known(root: Path, name: str) ->
 
 def test_a_property_that_fails_is_the_same_error(root: Path) -> None:
     store = asked(_Says(root), "says")  # type: ignore[arg-type]
-    with pytest.raises(BrokerPackageError, match="tell whether its broker runs, found KeyError: 'is_live'"):
+    with pytest.raises(BrokerPackageError, match="say whether its broker runs, found KeyError: 'is_live'"):
         _ = store.is_live

@@ -268,7 +268,7 @@ def test_another_store_at_a_known_place_is_refused(managed: Make, fingerprint: F
     Path(store.root).rename(f"{store.root}-away")
     Path(other.root).rename(store.root)
     before = fingerprint(store.root)
-    with pytest.raises(StoreIdentityError, match=r"found no stamp: another store lies here"):
+    with pytest.raises(StoreIdentityError, match=r"found no stamp: another store is here"):
         plan_and_archive(store, "two")
     assert fingerprint(store.root) == before
 
