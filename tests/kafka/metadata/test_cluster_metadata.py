@@ -71,7 +71,7 @@ def test_a_whole_copy_has_the_topics_of_its_snapshot_and_those_behind_it(log: Pa
     [
         (lambda log: flip(log / segment(6), 80), "CRC-32C"),
         (lambda log: flip(log / segment(9), -1), "CRC-32C"),
-        (lambda log: flip(log / segment(6), 7), "a batch of offset 6"),
+        (lambda log: flip(log / segment(6), 7), "a batch that begins at offset 6"),
         (lambda log: cut(log / segment(9), 5), "bytes"),
         (lambda log: cut(log / segment(9), LAST_BYTES), "offset 11, where the segment before ends"),
         (lambda log: ((log / segment(12)).unlink(), (log / segment(9)).write_bytes(b"")), "up to offset 12"),

@@ -135,7 +135,7 @@ def test_a_word_for_nothing_says_so(store: ManagedStore) -> None:
     )
     with lock_held(first(store) / ".lock"):
         (said,) = check_topic_words(store, "tasks", TRIAL)
-        assert said.startswith("Beside a running broker nothing is removed by a person's decision")
+        assert said.startswith("While the broker runs, no file is removed by a person's decision")
     assert check_topic_words(store, "tasks", {}) == ()
 
 
