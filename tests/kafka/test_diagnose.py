@@ -416,4 +416,4 @@ def test_high_watermarks_that_no_checkpoint_has_are_named(made: MadeNode) -> Non
     assert found(made.write(), "high-watermark-unknown") == []
     del made.watermarks["t-0"], made.watermarks["t-3"]
     (unknown,) = found(made.write(), "high-watermark-unknown")
-    assert "of 2 logs, t-0, t-3: nothing of those" in unknown.what
+    assert "of 2 logs, t-0, t-3: these logs are not archived" in unknown.what

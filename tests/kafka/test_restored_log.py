@@ -157,7 +157,7 @@ def test_a_span_goes_on_to_the_markers_of_its_transactions(
     assert extended == {"log": "txn-1", "asked_end": asked.end, "end": end, "why": why}
     said = run_command(*words).err
     assert f"log txn-1 was restored up to offset {end}. " in said
-    assert f"What was asked for ends at {asked.end}, up to which {why}." in said
+    assert f"The requested span ends at {asked.end}, up to which {why}." in said
     through = own[: len(rows)]
     assert not config.unfinished(config.merge_queues(pa.concat_tables(known[: len(through)])))
 

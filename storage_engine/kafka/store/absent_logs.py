@@ -152,7 +152,10 @@ def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
 
 
 def _expected(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
-    """Return the logs of which a node has a replica that is neither on its way here nor away."""
+    """Return the logs that a node should have a replica of, by its copy of the metadata.
+
+    A replica that is being added or removed doesn't count.
+    """
     topics = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     return {
         f"{topics[topic_id]}-{partition}": (topic_id, partition)
@@ -166,7 +169,7 @@ def _expected(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple
 def missing_text(missing: tuple[str, ...]) -> str:
     """Name the missing logs, as a clause."""
     return (
-        f"no directory of log.dirs has {count_text(len(missing), 'log')} that the cluster's metadata count "
-        f"on here, {named_in_short(list(missing))}: a directory was taken out of log.dirs, or its disk isn't "
-        "mounted"
+        f"no directory of log.dirs has {count_text(len(missing), 'log')} that this node should have by the "
+        f"cluster's metadata, {named_in_short(list(missing))}: a directory was taken out of log.dirs, or "
+        "its disk isn't mounted"
     )

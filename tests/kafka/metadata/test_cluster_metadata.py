@@ -78,10 +78,10 @@ def test_a_whole_copy_has_the_topics_of_its_snapshot_and_those_behind_it(log: Pa
         (lambda log: (log / segment(9)).unlink(), "offset 9, where the segment before ends"),
         (
             lambda log: ((log / segment(3)).unlink(), (log / segment(6)).unlink()),
-            "from offset 6 or an earlier",
+            "at or before offset 6",
         ),
         (lambda log: [path.unlink() for path in log.glob("*.log")], "found none"),
-        (lambda log: next(log.glob("*.checkpoint")).unlink(), "from offset 0 or an earlier"),
+        (lambda log: next(log.glob("*.checkpoint")).unlink(), "at or before offset 0"),
         (lambda log: flip(next(log.glob("*.checkpoint")), 80), "CRC-32C"),
         (lambda log: cut(next(log.glob("*.checkpoint")), len(FOOTER)), "the record that ends a snapshot"),
         (lambda log: (log / NO_FOOTER).write_bytes(b""), "the record that ends a snapshot"),
