@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Show what would be deleted and what consumers would lose; change nothing.",
+    help="Show the planned deletions and the consumers' losses; change nothing.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option("--run-key", help="Continue this interrupted run; default: a new one.")
@@ -156,7 +156,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, told: Alarms
 def take_steps(cleanup: cycle.Cleanup) -> None:
     """Make or find a run's plan, and take every step after it. If a step fails, write the report."""
     key = cleanup.run_key
-    tell(f"run {key}; if it is interrupted, --run-key {key} goes on with it")
+    tell(f"run {key}; if it is interrupted, --run-key {key} continues it")
     planned = cycle.plan(cleanup)
     tell(
         f"plan: {count_text(planned.deletes, 'segment')} to delete, "

@@ -103,8 +103,8 @@ def approve(
     known = journal.find_store(managed.real_root, managed.host)
     if known is None:
         raise BadInputError(
-            f"{managed.real_root}: expected a store that its journal knows, found none there. Nothing was "
-            "recorded. Name the journal, or the lake, that its runs use."
+            f"{managed.real_root}: expected a store that the journal knows, found none. Nothing was "
+            "recorded. Name the journal or the lake of the store's runs."
         )
     if lower_to is not None:
         wanted = ApprovalPolicy(lower_to)

@@ -59,7 +59,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
             err=True,
         )
     else:
-        say(f"{managed.root}: segments are deleted only on request, as no --lake is given.", err=True)
+        say(f"{managed.root}: segments are deleted only on request, because no --lake is given.", err=True)
     engine.serve(settings_of(managed), topic, lines, ends, release)
     return 0
 

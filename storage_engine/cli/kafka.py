@@ -77,7 +77,7 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Show what would be deleted and what consumers would lose; change nothing.",
+    help="Show the planned deletions and the consumers' losses; change nothing.",
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--run-key", help="Continue this interrupted run; default: a new one.")

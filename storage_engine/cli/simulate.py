@@ -295,7 +295,7 @@ def _bytes(numbers: Mapping[str, float | int | str], name: str) -> str:
 _ADVICE: Mapping[str, Callable[[Mapping[str, float | int | str]], str]] = {
     "fits": lambda n: (
         f"{n['hours']} h fit this disk at this ingest: they take up to about {n['level_percent']} %, and "
-        f"{n['cleans_percent']} % with expired data that waits for deleteWhen. {_up_to(n)} would. The "
+        f"{n['cleans_percent']} % with expired data that waits for deleteWhen. {_up_to(n)} would fit. The "
         f"smallest disk for {n['hours']} h has {_bytes(n, 'disk_bytes')}."
     ),
     "does-not-fit": lambda n: (

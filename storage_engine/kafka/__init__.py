@@ -123,7 +123,7 @@ class KafkaReceipts(ReceiptRules):
         """Return whether a broker that starts may remove the file.
 
         It removes the snapshot at its log's start, where the first segment begins
-        (ProducerStateManager#truncateAndReload), as no earlier record is left.
+        (ProducerStateManager#truncateAndReload), because no earlier record is left.
         """
         from storage_engine.kafka.format.file_names import FileKind, log_file
 

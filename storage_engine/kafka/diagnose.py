@@ -486,8 +486,8 @@ def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, e
             Severity.URGENT,
             "leader-epochs",
             f"log {name}: {fault}",
-            "compare it with a replica's, and put it right while the broker is stopped: a broker takes its "
-            "log directory offline where it can't read it, and followers cut off their logs by it",
+            "compare it with a replica's, and put it right while the broker is stopped: if a broker can't "
+            "read it, the broker takes the log directory offline; and followers cut off their logs by it",
         )
     settings = topics.of(log.name.topic)
     if not isinstance(settings, str) and not settings.compact:

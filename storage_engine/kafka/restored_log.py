@@ -163,8 +163,8 @@ def _check_epochs(name: PartitionDirectory, rows: Sequence[Receipt], nodes: Serv
     if epochs and epochs[-1].epoch > state.leader_epoch:
         raise RestoreError(
             f"log {name.log}: expected a leader's epoch of {epochs[-1].epoch} or more in the cluster's "
-            f"metadata of {nodes.path}, found {state.leader_epoch}: they are older than what is restored. "
-            "Nothing was written. Name a node whose metadata are newer."
+            f"metadata of {nodes.path}, found {state.leader_epoch}: the metadata are older than the "
+            "restored log. Nothing was written. Name a node whose metadata are newer."
         )
     missing = sorted(set(state.replicas) - set(nodes.node_ids))
     if missing or nodes.node_ids[0] not in state.replicas:
@@ -244,7 +244,7 @@ def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
         found = ", ".join(f"node {number} of cluster {cluster}" for cluster, number in ids)
         raise RestoreError(
             f"{paths[0]}: expected each node of one cluster once, found {found}. Nothing was written. Name "
-            "the nodes that have a replica of what is restored."
+            "the nodes that have a replica of the restored logs."
         )
     properties = nodes[0].properties
     assert properties is not None

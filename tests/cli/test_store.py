@@ -202,7 +202,7 @@ def test_lag_shows_every_group_and_what_a_cleanup_takes_from_it(cli, store, file
     assert "orders/0" in shown
     assert "cg_ledger" not in shown
     by_hand = "in 8 queues the next message is in a segment that a cleanup by hand (--manual) deletes"
-    assert f"{by_hand}; nothing goes now" in shown
+    assert f"{by_hand}; none is deleted now" in shown
     now = cli("lag", store, "--group", "cg_orders", "--set", f"deleteWhen={EVERY_HOUR}").out
     assert "in 8 queues the next message is in a segment that a cleanup deletes now." in now
     assert files(store) == before

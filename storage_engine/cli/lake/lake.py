@@ -102,7 +102,7 @@ def archive(
         raise click.UsageError("Expected --agent HOST:PORT with the agent's other options, found none.")
     if agent_address is not None and not spark_master:
         raise click.UsageError(
-            "--agent: expected --spark MASTER with it, as only executors ask an agent, found none."
+            "--agent: expected --spark MASTER with it, because only executors ask an agent, found none."
         )
     access = None
     if agent_address is not None:

@@ -260,7 +260,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool) -> int
 
 def _print_relocated(done: Relocated) -> None:
     if not done.changed:
-        say(f"{done.location}: every file and mark is where it belongs. Nothing was changed.")
+        say(f"{done.location}: every file and mark is in its place. Nothing was changed.")
         return
     if done.former is not None:
         say(

@@ -215,7 +215,7 @@ def _undo(target: WitnessedLake, moment: str | None) -> int:
 
 def _print(found: Collection, words: str, grace_hours: float, trash_days: float, *, delete: bool) -> None:
     if found.garbage:
-        _print_garbage("may be removed, as no data is lost with them", found.garbage)
+        _print_garbage("may be removed, because no data is lost with them", found.garbage)
     if found.due:
         _print_garbage("in the trash for long enough", found.due)
     _print_orphans(found)

@@ -126,10 +126,9 @@ def part_journal(url: str) -> None:
         break_hard_links(journal)
     except (OSError, sqlite3.Error) as error:
         raise JournalUnavailableError(
-            f"{journal}: can't give the journal a file of its own, as it has other names (hard links): "
-            f"{reason_text(error)}. Nothing was changed. Run again when no process uses it; if it is "
-            "damaged, "
-            f"bring it back from a backup. {without_backup(journal)}"
+            f"{journal}: can't give the journal a file of its own, because it has other names (hard "
+            f"links): {reason_text(error)}. Nothing was changed. Run again when no process uses it; if it "
+            f"is damaged, restore it from a backup. {without_backup(journal)}"
         ) from error
 
 

@@ -28,8 +28,8 @@ VARIABLE = "STORAGE_ENGINE_STORES"
 """Environment variable with the file's path, instead of the usual places; empty: there is none."""
 FILE = Path("storage-engine") / "stores.toml"
 SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
-"""Environment variable with a broker's secret key. It is no option, as all users of the machine can see a
-command line."""
+"""Environment variable with a broker's secret key. It is no option, because all users of the machine can see
+a command line."""
 _ACCESS_KEY = "access_key"
 _OF_AIRFLOW = {"agent", "broker_conn_id", "queue", "spark_conn_id", "spark_from"}
 """Keys of a connection that have no meaning at a shell."""
@@ -205,8 +205,9 @@ def named_stores() -> dict[str, NamedStore]:
     for name, fields in tables.items():
         if "/" in name or not name.strip() or not isinstance(fields, dict) or "root" not in fields:
             raise BadInputError(
-                f"{file}: {name}: expected a table with root, and a name without a slash, found none. Nothing "
-                f'was changed. Write [{name.replace("/", "-")}] and below it root = "/path/of/the/store".'
+                f"{file}: {name}: expected a table with root, and a name without a slash, found none. "
+                "Nothing was changed. "
+                f'Write [{name.replace("/", "-")}] and below it root = "/path/of/the/store".'
             )
         found[name] = NamedStore(name, file, fields)
     return found
@@ -252,7 +253,7 @@ def _check_owner(file: Path) -> None:
         others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
         if found.st_uid not in (0, os.geteuid()) or others_write:
             raise BadInputError(
-                f"{path}: expected that only you or root may write it, as it decides about deletions, "
+                f"{path}: expected that only you or root may write it, because it decides about deletions, "
                 f"found owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):o}. Nothing was "
                 f"changed. chmod go-w {path}, as its owner."
             )

@@ -179,7 +179,7 @@ def print_lag(
     behind = sum(row["lag_messages"] or 0 for row in rows)
     groups = len({row["group"] for row in rows})
     risky = sum(row["at_risk"] for row in rows)
-    what = "a cleanup by hand (--manual) deletes; nothing goes now" if by_hand else "a cleanup deletes now"
+    what = "a cleanup by hand (--manual) deletes; none is deleted now" if by_hand else "a cleanup deletes now"
     if by_broker:
         what = "the broker deletes now"
     say(

@@ -76,7 +76,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
             print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
     if seen.dependents:
         print_table(
-            "To delete with them: files whose last entry points below the new beginning",
+            "To delete with them: files whose last entry points below the log's new start",
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )
@@ -190,7 +190,7 @@ def print_disks(disks: Iterable[DiskUsage]) -> None:
 
 
 def _by_directory(files: Iterable[DependentFile], root: str) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each directory, as a store has thousands of such files. JSON names each file."""
+    """Yield a row for each directory, because a store has thousands of such files. JSON names each file."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for file in files:
         directory = Path(file.facts.path).parent

@@ -141,7 +141,7 @@ def held_back() -> deque[str] | None:
 class ShellCommand(click.Command):
     """A command whose help shows its own options, and names the command that lists the shared ones.
 
-    If a quiet command fails, its lines are printed after all, as an exit code alone gives no reason.
+    If a quiet command fails, its lines are printed after all, because an exit code alone gives no reason.
     """
 
     def invoke(self, ctx: click.Context) -> Any:

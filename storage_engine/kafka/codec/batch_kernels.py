@@ -67,7 +67,7 @@ CHECK_COMPRESSED: Final = 2
 def fault_of(
     at: int, left: int, crc_function: int, crc_table: int, crc32_function: int, crc32_table: int, check: int
 ) -> int:
-    """Return what is wrong with the batch or message at address ``at``; FAULT_NONE where it is whole."""
+    """Return the fault of the batch or message at address ``at``; FAULT_NONE: it is whole."""
     if left < header.MAGIC_AT + 1:
         return FAULT_TORN
     size = load_be_i32(at + header.LENGTH_AT) + header.LENGTH_OVERHEAD

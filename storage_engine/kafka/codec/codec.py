@@ -87,8 +87,8 @@ class KafkaCodec(SegmentCodec):
 
         :param rows: in any order; columns beyond the schema are ignored.
         :return: bytes written. Rows of one call don't overlap, so it is also the bytes covered.
-        :raises ProofError: when a row lies outside ``out``, rows overlap, or a row has neither raw
-            bytes nor all that it needs.
+        :raises ProofError: a row lies outside ``out``, rows overlap, or a row has no raw bytes and lacks a
+            needed column.
         """
 
         return encode_rows(rows, out, first_position)
@@ -144,7 +144,7 @@ _FAULTS = {
 def encode_rows(rows: pa.Table, out: memoryview, first_position: int) -> int:
     """Write each row's bytes into ``out`` at physical_offset - first_position.
 
-    :raises ProofError: when a row lies outside ``out``, rows overlap, or a row can't be encoded.
+    :raises ProofError: a row lies outside ``out``, rows overlap, or a row can't be encoded.
     :return: bytes written.
     """
     target = np.frombuffer(out, np.uint8)

@@ -130,7 +130,7 @@ CONTROL_TYPES = text_array(
 
 def record_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
     """Return by how many offsets each row moves its partition on: 0 for a batch's header, which is no record.
-    It is null for other rows, as a cleaner may have removed the next record.
+    It is null for other rows, because a cleaner may have removed the next record.
 
     :param rows: with the column ``kind``.
     """

@@ -1,8 +1,9 @@
-"""Records that a reader of committed records gets from a log: all but those of aborted transactions.
+"""The records of a log that a consumer of committed records gets: all records except those of aborted
+transactions.
 
 A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
-producer ends it. So the aborted and the open transactions are all that has to be known. Two sources have
-them:
+producer ends the transaction. So it is enough to know the aborted and the open transactions. There are two
+sources:
 
 - small files: the transaction indexes of all segments, and the producer snapshot at the offset where they end
   (:meth:`UncommittedTransactions.of_files`);

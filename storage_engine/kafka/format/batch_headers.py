@@ -1,11 +1,12 @@
-"""A segment's batches by their headers alone, without NumPy: for who looks at the last few of each log.
+"""A segment's batches, read from their headers only and without NumPy: for callers that read only the last
+few batches of each log.
 
-A digest over a range of a log's offsets, whichever files its batches lie in. Replicas have equal batches, and
-cut them into segments of their own. The batches of one replica's segment, put together from another's files,
-have the first one's digest. Nothing is decoded and no CRC checked: only the digest that a receipt has tells
-whether they are the same.
+Also a digest of a range of a log's offsets, independent of the files that contain the range. Replicas have
+equal batches, but their segments begin at different offsets. The batches of one replica's segment can be
+collected from another replica's files. Then they have the same digest. No batch is decoded and no CRC is
+checked: only the digest in a receipt tells whether the batches are equal.
 
-Positions of a record batch's fields, in bytes from its first one. Whole numbers are big-endian.
+Also the positions of a record batch's fields, in bytes from the batch's start. Whole numbers are big-endian.
 """
 
 from __future__ import annotations

@@ -334,8 +334,8 @@ def _checked(node: Node) -> Node:
     if len(node.cluster_ids) > 1:
         found = " and ".join(sorted(node.cluster_ids))
         raise StoreLayoutError(
-            f"{root}: expected log directories of one cluster, found those of {found}. Nothing was changed. "
-            "Put each directory back where it belongs: no broker starts on these."
+            f"{root}: expected log directories of one cluster, found those of {found}. Nothing was "
+            "changed. Move each directory back to its own node: no broker starts with these."
         )
     seen: dict[str, PartitionLog] = {}
     for log in (log for directory in node.directories for log in directory.logs):

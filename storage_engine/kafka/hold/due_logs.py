@@ -1,13 +1,13 @@
 """Unproven segments of a node's logs: when its broker's rules delete them, and which were deleted without a
-proof.
+proof. Pure.
 
-When a running broker's own rules take the segments of a log, the active one too. Pure. Of age it is known. Of
-size it follows from how fast the log has grown lately; where that isn't known, neither is the moment. What
-isn't known to be safe counts as going: above the high watermark, too, as that rises.
+The active segment is included. By age, the time of a deletion is known. By size, it follows from the log's
+latest growth; if the growth isn't known, the time isn't either. A segment that isn't certainly safe counts as
+due, also above the high watermark, because that rises.
 
-Whether a topic that we have raised stays so, of a node that is left to its broker. Pure. It is put back on
-knowledge alone: each log of it that was ever held was judged at this look. Whatever isn't known keeps it as
-it is, and a person is told.
+Also the decision about a topic whose settings we have raised, on a node whose broker deletes by its own
+rules. Its settings are restored only if everything is known: each log of it that was ever held was judged at
+this look. If a fact isn't known, the settings stay raised, and a person is told.
 """
 
 from __future__ import annotations

@@ -54,8 +54,9 @@ class LogAge:
     def growth_bytes(self, for_ms: int) -> int:
         """Return by how many bytes the log may grow within some time.
 
-        Twice its average growth is expected, as the future is unknown, but no more than all its growth within
-        ``span_ms``. It is no less than its latest growth: a log that has begun to grow fast may continue.
+        Twice its average growth is expected, because the future is unknown, but no more than all its growth
+        within ``span_ms``. It is no less than its latest growth: a log that has begun to grow fast may
+        continue.
         """
         average = min(2 * self.grown_bytes * for_ms // self.span_ms, self.grown_bytes)
         return max(average + self.segment_bytes, self.latest_bytes)
@@ -172,7 +173,7 @@ def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
     """Return for how long disks have room if no record is deleted, at most ``kept_ms``.
 
     :param rooms: for each disk, the bytes that may be filled, and the bytes written within ``kept_ms``. The
-        latter count twice, as the future is unknown.
+        latter count twice, because the future is unknown.
     """
     times = [fills_in_ms(room, 2 * grown, kept_ms) for room, grown in rooms if grown]
     return min((kept_ms, *(one for one in times if one is not None)))

@@ -338,7 +338,7 @@ class LiveNode(OpenNode):
     def look(self, now_ms: int) -> SeenNode:
         """Read the node's logs for a hold. The facts of an earlier snapshot stay.
 
-        A failed directory doesn't prevent a hold of the others, as it doesn't stop the broker.
+        A failed directory doesn't prevent a hold of the others, because it doesn't stop the broker.
         """
         return self.see(now_ms, lambda at_ms: self._with_live(read_what_is_left(self.root), at_ms))
 

@@ -376,9 +376,9 @@ def replica_fault(
     others = tuple(one for one in state.replicas if one != node_id)
     if others and not replicas_stopped.strip():
         return Reason.REPLICAS_ELSEWHERE, (
-            f"{nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and no option says that "
-            "every such node is stopped. One that runs would lose the same records once this node leads: "
-            "stop all of them and say so, or let the brokers delete"
+            f"{nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and no option says "
+            "that every such node is stopped. A running node would lose the same records once this node "
+            "leads: stop all of them and state that, or let the brokers delete"
         )
     return None
 

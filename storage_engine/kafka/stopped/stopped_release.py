@@ -220,7 +220,8 @@ def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode
     :param topics: its topics, as read before. If None, or if its cluster was asked, the files are read here.
     """
     if node.properties is None or node.zookeeper:
-        return Reason.UNKNOWN, "nothing of a cluster with ZooKeeper is deleted, nor of a log directory alone"
+        why = "no segment is deleted in a cluster with ZooKeeper, or if only a log directory is named"
+        return Reason.UNKNOWN, why
     for one in node.directories:
         if one.fault and one.path == node.properties.metadata_dir:
             return Reason.UNKNOWN, f"no broker starts without the directory of its metadata: {one.fault}"

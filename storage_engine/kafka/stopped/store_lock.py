@@ -218,8 +218,8 @@ def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
         if any(part in _BROKER_CLASSES for part in process.command):
             raise StoreBusyError(
                 f"{directories[0]}: process {process.pid} ({process.name}) is a broker of another user, so "
-                "it can't be seen whether it has this node's files. Nothing was changed. Run as that user or "
-                "as root."
+                "it is unknown whether it uses this node's files. Nothing was changed. Run as that user "
+                "or as root."
             )
         unknown.append(f"{process.pid} ({process.name})")
     if not unknown:

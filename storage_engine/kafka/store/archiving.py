@@ -206,7 +206,7 @@ def contexts_of(
     if hole := next(holes(directory, log, log.segments[begin:behind]), ""):
         raise StoreLayoutError(
             f"log {log.name.log}: expected segments back to back, found that {hole}. Nothing of it was "
-            "archived. Bring the segment back, or let its broker copy the log from a replica."
+            "archived. Restore the segment, or let its broker copy the log from a replica."
         )
     epochs, log_start = _epochs(log), directory.log_starts.get(log.name.log, 0)
     for segment in segments:

@@ -169,7 +169,7 @@ class OpenNode:
     def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
         """Read the node's logs.
 
-        A log is read again if one of its files has vanished, as its broker may delete.
+        A log is read again if one of its files has vanished, because its broker may delete.
         """
         return _seen((read or self.read)(now_ms))
 
@@ -494,7 +494,7 @@ def open_store(settings: StoreSettings) -> KafkaStore:
     """
     if settings.broker_conf is not None or settings.overrides:
         raise BadInputError(
-            f"{settings.root}: expected a node's server.properties and nothing beside it, found "
+            f"{settings.root}: expected only a node's server.properties, found "
             f"{'another configuration file' if settings.broker_conf else 'settings'}. Nothing was changed. "
             "Name that file as STORE."
         )
