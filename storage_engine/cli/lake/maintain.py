@@ -150,10 +150,7 @@ def _print_history(done: MaintainResult) -> None:
     is_flag=False,
     flag_value=_ALL,
     metavar="[PASS]",
-    help=(
-        "Move the files that the named pass moved into the trash back; without a name the files of all "
-        "passes."
-    ),
+    help=("Restore files of the named pass from the trash; without a name the files of all passes."),
 )
 @json_option
 def gc(

@@ -61,7 +61,7 @@ LIVE_OPTIONS = (
 
 
 def with_live_broker(command: DecoratedFunction) -> DecoratedFunction:
-    """Give a command these options. It receives the running broker as ``live``."""
+    """Give a command the options of a running broker. It receives the broker as ``live``."""
 
     @wraps(command)
     def called(*arguments: Any, **values: Any) -> Any:

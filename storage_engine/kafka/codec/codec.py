@@ -191,8 +191,8 @@ def _check_overlap(rows: pa.Table) -> int:
     if len(early):
         place = int(early[0])
         raise ProofError(
-            f"rows overlap: the one at physical offset {starts[place + 1]} begins before the one at "
-            f"{starts[place]} with {sizes[place]} bytes ends"
+            f"rows overlap: the row at physical offset {starts[place]} has {sizes[place]} bytes, and the "
+            f"next row begins at {starts[place + 1]}"
         )
     return int(sizes.sum())
 

@@ -47,5 +47,7 @@ def parse_offset_index(data: bytes | memoryview, base_offset: int, path: str) ->
     if wrong.any():
         i = int(np.argmax(wrong))
         found = f"relative offset {relative[i]}, position {positions[i]}"
-        raise corrupt(path, i * ENTRY_BYTES, "an entry behind the one before it", found, _REMEDY)
+        raise corrupt(
+            path, i * ENTRY_BYTES, "a larger offset and position than in the entry before", found, _REMEDY
+        )
     return OffsetIndex(base_offset + relative, positions, len(entries))

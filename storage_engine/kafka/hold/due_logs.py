@@ -211,7 +211,7 @@ def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:
 
 def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
     """Yield the drift of a node whose broker deletes by its own rules. Of deleted records, report only those
-    that no lake proved.
+    that no lake proved. Leave out changes of leaders.
 
     :param state: as it was before the look that found the drift.
     """

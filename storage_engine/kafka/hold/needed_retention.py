@@ -170,7 +170,7 @@ def ends_at_ms(topics: Collection[TopicAge]) -> int | None:
 
 
 def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
-    """Return for how long disks have room if no record is deleted, at most ``kept_ms``.
+    """Return the time for which disks have room if no record is deleted. It is at most ``kept_ms``.
 
     :param rooms: for each disk, the bytes that may be filled, and the bytes written within ``kept_ms``. The
         latter count twice, because the future is unknown.

@@ -29,7 +29,7 @@ _FOREVER = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class CleanerSettings:
-    """When a compacted log is due (LogCleanerManager#grabFilthiestCompactedLog).
+    """Settings that decide when a compacted log is due (LogCleanerManager#grabFilthiestCompactedLog).
 
     :param dirty_ratio: uncleaned share from which on the log is due.
     :param lag_ms: younger records aren't cleaned.

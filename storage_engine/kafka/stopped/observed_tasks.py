@@ -269,7 +269,8 @@ def _found(node: Node, settings: TopicSettings, topic: str) -> str:
 
 
 OVERDUE_MS = HOUR_MS
-"""Time after the delay of a minute from which on a removal has failed. The broker's log tells the reason."""
+"""Grace after the delay of a minute. A removal that is later than this has failed; the broker's log tells the
+reason."""
 _LOOK = "Look into the broker's log for why"
 CLEANUP_LOGS = "cleanupLogs"
 FLUSH_DIRTY_LOGS = "flushDirtyLogs"

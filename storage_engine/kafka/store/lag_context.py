@@ -107,8 +107,8 @@ def _log(
 def _losses(one: SeenLog, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
     """Return the ms until age allows each segment's deletion.
 
-    The active segment is included if age is the only thing that keeps the log: the broker closes it once all
-    records have expired.
+    The active segment is included if all older segments have a time: the broker closes it once all records
+    have expired.
     """
     facts = log_facts(one, settings, now_ms, until_kept=False)
     moments = dict(deletes_at_ms(facts, settings, now_ms))

@@ -231,7 +231,7 @@ def test_a_log_is_another_one_by_its_topic_its_end_or_its_leaders_epochs(copy: P
     inside = rows[1].base_offset + 1
     checkpoint = copy / "logs" / "plain-0" / "leader-epoch-checkpoint"
     checkpoint.write_text(f"0\n2\n0 0\n1 {inside}\n")
-    assert f"1 from {inside} on, and archived are" in store.identities.contradiction("plain-0", rows)
+    assert f"1 from {inside} on, and the archived ones are" in store.identities.contradiction("plain-0", rows)
     # A new leader behind all that is archived contradicts nothing, nor does a log that begins later.
     for said in (f"0\n2\n0 0\n1 {rows[-1].end}\n", f"0\n1\n0 {inside}\n"):
         checkpoint.write_text(said)
