@@ -387,7 +387,7 @@ def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | 
 
 
 def _left_to_its_broker(plan: LogPlan) -> LogPlan:
-    """Return a log's plan without deletions of ours, because its topic uses remote storage.
+    """Return a log's plan without our deletions, because its topic uses remote storage.
 
     If its log start were raised, its broker would also delete segments in the remote storage (UnifiedLog,
     RemoteLogManager).
