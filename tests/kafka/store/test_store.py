@@ -364,7 +364,7 @@ def test_bad_nodes_are_one_error_that_names_the_file(copy: Path) -> None:
 
 def test_nothing_is_configured_beside_the_nodes_own_file(node: Path) -> None:
     settings = StoreSettings(str(node / "server.properties"), overrides={"log.retention.ms": "1"})
-    with pytest.raises(BadInputError, match="only a node's server.properties, found settings"):
+    with pytest.raises(BadInputError, match=r"only a node's server\.properties, found settings"):
         BROKER.open_store(settings, None)
 
 
