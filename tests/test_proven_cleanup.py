@@ -207,7 +207,7 @@ def test_the_command_says_what_it_deletes(tmp_path: Path, named: bool) -> None:
     done = subprocess.run(command, input=b"one\ntwo", capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b""), done.stderr
     said = done.stderr.decode()
-    assert ("is deleted once" if named else "nothing is deleted but by runs that ask") in said
+    assert ("are deleted once" if named else "segments are deleted only on request") in said
     assert [row["body"] for row in rows_of(tmp_path / "store")] == [b"one", b"two"]
 
 

@@ -36,11 +36,21 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     required=True,
     help="Where drivers and executors connect.",
 )
-@click.option("--token-file", type=_FILE, help="A token that drivers have too; its owner alone may read it.")
+@click.option(
+    "--token-file", type=_FILE, help=("File of a token that drivers have too; only its owner may read it.")
+)
 @click.option("--tls-cert", type=_FILE, help="Certificate of this agent, as PEM.")
-@click.option("--tls-key", type=_FILE, help="Its key, where that is another file.")
-@click.option("--client-ca", type=_FILE, help="Who signs drivers' certificates: each has to have one.")
-@click.option("--plain", is_flag=True, help="Let other hosts connect without TLS, as a sidecar speaks it.")
+@click.option("--tls-key", type=_FILE, help="Its key, if it is in another file.")
+@click.option(
+    "--client-ca",
+    type=_FILE,
+    help=("Certificate authority of the drivers, as PEM; each driver then needs a certificate."),
+)
+@click.option(
+    "--plain",
+    is_flag=True,
+    help=("Let other hosts connect without TLS, for example because a sidecar adds it."),
+)
 @click.option(
     "--lease",
     "lease_seconds",
@@ -49,7 +59,7 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     type=click.IntRange(1, 24 * 86_400),
     default=3600,
     show_default=True,
-    help="Forget a run that was asked nothing for so long.",
+    help="Forget a run without requests for this long.",
 )
 @click.option(
     "--connections",
@@ -57,13 +67,13 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Serve so many connections at one time: one for each core of the cluster, and one for each driver.",
+    help="Most connections at a time: one for each core of the cluster, and one for each driver.",
 )
 @click.option(
     "--archive-bytes-per-second",
     metavar="SIZE",
     callback=speed,
-    help="All runs together read no faster; 0 or none: each keeps to its own pace alone.",
+    help="Limit for the speed of all runs together; 0 or none: only each run's own limit counts.",
 )
 def agent(
     words: tuple[str, ...],
@@ -79,8 +89,8 @@ def agent(
 ) -> int:
     """Serve segments of STORE to Spark executors that don't see its disk, beside its broker.
 
-    There may be several stores. A driver that has the token or a certificate names the files of a run, its
-    executors read these alone, and nothing in a store is written. Ends on SIGTERM and SIGINT.
+    There may be several stores. A driver with the token or a certificate names the files of a run, and its
+    executors read only these. Nothing in a store is written. Ends on SIGTERM and SIGINT.
     """
     from storage_engine.lake.agent import Agent, AgentListening
     from storage_engine.lake.file.agent_files import read_token
@@ -101,14 +111,14 @@ def agent(
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     threading.Thread(target=found.serve, daemon=True).start()
     roots = ", ".join(store.real_root for store in served)
-    say(f"{files} files of segments of {roots} may be asked for at {listen[0]}:{found.port}.")
+    say(f"{files} files of segments of {roots} are served at {listen[0]}:{found.port}.")
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
     found.close()
     return 0
 
 
 def _looked_at(word: str) -> ManagedStore:
-    """Return a store by its path or its name, as its files alone tell of it: no broker is asked."""
+    """Return a store by its path or name, from its files only: no broker is asked."""
     named = find_named(word)
     store = managed_store(Path(word)) if named is None else named.managed(None, None)
     return replace(store, live=None, engine=False)

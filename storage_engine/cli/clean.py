@@ -1,4 +1,4 @@
-"""clean: the whole job on one store, once. undo: what it deleted comes back."""
+"""clean: a whole cleanup of one store, once. undo: restore the files that a run deleted."""
 
 from __future__ import annotations
 
@@ -50,17 +50,19 @@ if TYPE_CHECKING:
 
 @command()
 @takes_store(second_lake=True, policy=CLEAN)
-@click.option("--manual", is_flag=True, help="A person asks: expired segments are deleted at any hour.")
+@click.option("--manual", is_flag=True, help="Run by hand: expired segments are deleted at any hour.")
 @click.option(
-    "--max-segments", type=click.IntRange(min=1), help="Delete at most so many; default: deleteFileBatchMax."
+    "--max-segments",
+    type=click.IntRange(min=1),
+    help=("Delete at most this many; default: deleteFileBatchMax."),
 )
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Show what would be deleted and what consumers would lose; change nothing.",
+    help="Show the planned deletions and the consumers' losses; change nothing.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
-@click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
+@click.option("--run-key", help="Continue this interrupted run; default: a new one.")
 @notify_option
 @json_option
 def clean(
@@ -72,10 +74,10 @@ def clean(
     run_key: str | None,
     notify: tuple[Means, ...],
 ) -> int:
-    """Archive, prove and delete what the rules let expire of STORE now, then clean up behind it.
+    """Archive, prove and delete the segments of STORE that its rules let expire now, then clean up.
 
-    The order is: plan, lag, archive with proof, delete, delete what pointed into it, flush, validate.
-    A run that was killed is finished by giving its --run-key again.
+    The order is: plan, lag, archive with proof, delete segments, delete files that point into them, flush,
+    validate. To finish a run that was killed, give its --run-key again.
     """
     from storage_engine.retention.plan.preview import preview
     from storage_engine.retention.store.brokers import refuse_cleanup
@@ -96,7 +98,7 @@ def clean(
 
 
 def _is_begun(managed: ManagedStore, run_key: str) -> bool:
-    """Return whether the journal has a run of this key: it goes on with what was planned then."""
+    """Return whether the journal has a run with this key. Such a run continues with its own plan."""
     from storage_engine.journal.journal import Journal
 
     with suppress(StorageEngineError):
@@ -113,10 +115,10 @@ def show_dry_run(
     lag: LagOfPlan,
     asked: Callable[[], Plan | None] = lambda: None,
 ) -> int:
-    """Show what a run would do now and what consumers would lose by it; nothing is changed.
+    """Show what a run would do now, and which records consumers would lose. Change nothing.
 
     :param kind: as of :func:`print_json`.
-    :param asked: returns what would go by hand, as :func:`print_plan` takes it.
+    :param asked: returns the plan of a run by hand, for :func:`print_plan`.
     """
     from storage_engine.brokers import find_broker
 
@@ -152,9 +154,9 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, told: Alarms
 
 
 def take_steps(cleanup: cycle.Cleanup) -> None:
-    """Make or find a run's plan, and take every step up to the report, which is written where one fails."""
+    """Make or find a run's plan, and take every step after it. If a step fails, write the report."""
     key = cleanup.run_key
-    tell(f"run {key}; if it is interrupted, --run-key {key} goes on with it")
+    tell(f"run {key}; if it is interrupted, --run-key {key} continues it")
     planned = cycle.plan(cleanup)
     tell(
         f"plan: {count_text(planned.deletes, 'segment')} to delete, "
@@ -168,7 +170,7 @@ def take_steps(cleanup: cycle.Cleanup) -> None:
 
 
 def _take_steps(cleanup: cycle.Cleanup) -> None:
-    """Take the steps between plan and report, and say what each came to."""
+    """Take the steps between plan and report, and print the result of each."""
     from storage_engine.retention.report.finishing import validated_since
 
     for step in cycle.CLEANUP[1:-1]:
@@ -202,11 +204,11 @@ def _end(cleanup: cycle.Cleanup, told: AlarmsTold) -> int:
 def show_report(
     kind: str, cleanup: cycle.Cleanup, report: Report, finished: FinishResult, **more: object
 ) -> None:
-    """Print a run's report, and for a person where it is.
+    """Print a run's report. A person is also told where the report is.
 
     :param kind: as of :func:`print_json`.
-    :param more: what JSON has beside it.
-    :raises StorageEngineError: a log was refused; JSON has the error among its values.
+    :param more: further values for JSON.
+    :raises StorageEngineError: a log was refused. JSON also contains the error.
     """
     if wants_json():
         print_json(kind, {**_report_json(cleanup, report, finished), **more})
@@ -217,7 +219,7 @@ def show_report(
 
 
 def _report_json(cleanup: cycle.Cleanup, report: Report, finished: FinishResult) -> dict[str, Any]:
-    """Return a run's report as plain values, with the error that it ends with, if it does."""
+    """Return a run's report as plain values, with the run's error if it has one."""
     from storage_engine.retention.report.finishing import report_json
     from storage_engine.retention.store.brokers import assumes_defaults
     from storage_engine.retention.store.context import managed_of
@@ -250,15 +252,17 @@ def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
     from storage_engine.retention.store.context import managed_of
 
     if report.outcome is Outcome.DONE and report.freed_bytes:
-        say_next(Command("verify"), "What was deleted is in the lake, and can be checked there at any time")
+        say_next(
+            Command("verify"), "The deleted segments are in the lake, and can be checked there at any time"
+        )
     elif report.outcome is Outcome.NOTHING_TO_DO:
         say_cleanup(managed_of(cleanup.store), report.request)
     elif report.outcome in (Outcome.BLOCKED, Outcome.FAILED, Outcome.UNFINISHED):
-        say_next(Command("doctor"), "The report says what keeps the rest, and what to do")
+        say_next(Command("doctor"), "The report says why the other segments stay, and what to do")
 
 
 def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
-    """Archive in this process, and show how far it is."""
+    """Archive in this process, and show the progress."""
     from storage_engine.lake.archive.archive import archive_all
     from storage_engine.lake.catalog.catalog import open_lake
 
@@ -315,7 +319,7 @@ LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterable[st
 
 
 def tell(line: str) -> None:
-    """Say what a step came to, where not JSON is all that is wanted."""
+    """Print a line about a step, unless only JSON is wanted."""
     if not wants_json():
         say(line, err=True)
 
@@ -325,11 +329,11 @@ def tell(line: str) -> None:
 @takes_store(second_lake=True, connection=True)
 @json_option
 def undo(run: str, managed: ManagedStore) -> int:
-    """Bring back what RUN deleted from STORE: segments, consume queue and index files, as they were.
+    """Restore the files that RUN deleted from STORE: segments, consume queue and index files.
 
-    It takes a run that had --undo-window-hours, or undo_window_hours in its connection, whose window isn't
-    over, and a stopped broker. A broker of Kafka must not have run since. Of several runs the newest goes
-    first. It may be killed at any instant and run again.
+    The run must have had --undo-window-hours, or undo_window_hours in its connection, and its window must not
+    be over. The broker must be stopped, and a Kafka broker must not have run since. Of several runs, undo the
+    newest first. The command may be killed at any instant and run again.
     """
     from storage_engine.retention.quarantine.undo import undo as bring_back
     from storage_engine.retention.quarantine.undo import undone_before
@@ -346,15 +350,15 @@ def undo(run: str, managed: ManagedStore) -> int:
     files = f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')}"
     if before is not None:
         say(
-            f"Run {run} is undone already, and nothing was done now: {files} that point into them came back "
-            f"then, {bytes_text(done.size_bytes)}."
+            f"Run {run} was undone before, and nothing was done now. Then {files} that point into them "
+            f"came back, {bytes_text(done.size_bytes)}."
         )
         say(f"Report   {finished.report_json}")
         return 0
     say(f"{files} that point into them are back, {bytes_text(done.size_bytes)}; {_begins(done)}.")
     say_notes(done.notices)
     say(
-        "The next run deletes them again, if its rules let them go: stop its schedule, or set "
+        "The next run deletes them again, if its rules allow that: stop its schedule, or set "
         "minimum_retention_hours."
     )
     say(f"Report   {finished.report_json}")

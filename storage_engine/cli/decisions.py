@@ -1,4 +1,5 @@
-"""waive, approve, accept-loss, adopt, move, stamp: what only a person may decide, with who and why."""
+"""waive, approve, accept-loss, adopt, move, stamp: decisions that only a person may take, with name and
+reason."""
 
 from __future__ import annotations
 
@@ -46,16 +47,19 @@ def _digest(context: click.Context, parameter: click.Parameter, digest: str | No
 @lake_option(required=False)
 @conn_id_option
 @click.option(
-    "--reason", callback=reason_text, required=True, help="Why these segments may go without a proven copy."
+    "--reason",
+    callback=reason_text,
+    required=True,
+    help=("Why these segments may be deleted without a proven copy."),
 )
 @json_option
 def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
-    """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
+    """Let the plan with this DIGEST delete without receipts. Journal and report name who decided it."""
     from storage_engine.journal.journal import Journal
 
     journal = Journal(lake_and_journal(lake_dir, conn_id)[1])
     waiver = journal.waive(digest, person(), reason)
-    said = f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})"
+    said = f"Plan {waiver.plan_digest} may delete without receipts: {waiver.reason} ({waiver.person})"
     return answer("waive", waiver, said)
 
 
@@ -65,7 +69,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
     "--digest",
     metavar="DIGEST",
     callback=_digest,
-    help="Digest of the plan with which a run stopped, and that may be carried out.",
+    help="Digest of the plan with which a run stopped. This plan may then be carried out.",
 )
 @click.option(
     "--lower-to",
@@ -87,7 +91,7 @@ def approve(
 ) -> int:
     """Approve, as a second person, that a plan of STORE is carried out. The journal keeps both accounts.
 
-    Only the journal is written. Who began the run can't approve it, nor can root.
+    Only the journal is written. The account that began the run can't approve it, and root can't either.
     """
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.proof.approvals import approve_plan, lower_policy, this_account
@@ -99,8 +103,8 @@ def approve(
     known = journal.find_store(managed.real_root, managed.host)
     if known is None:
         raise BadInputError(
-            f"{managed.real_root}: expected a store that its journal knows, found none there. Nothing was "
-            "recorded. Name the journal, or the lake, that its runs use."
+            f"{managed.real_root}: expected a store that the journal knows, found none. Nothing was "
+            "recorded. Name the journal or the lake of the store's runs."
         )
     if lower_to is not None:
         wanted = ApprovalPolicy(lower_to)
@@ -123,7 +127,7 @@ def approve(
 @command()
 @takes_store(second_lake=True, connection=True)
 @click.option("--from", "start_offset", type=int, required=True, help="First physical offset that is lost.")
-@click.option("--to", "end_offset", type=int, required=True, help="The offset behind the last lost one.")
+@click.option("--to", "end_offset", type=int, required=True, help="The offset after the last lost one.")
 @click.option(
     "--log", metavar="LOG", help="The log; default: the first one in which the whole range is LOST."
 )
@@ -138,9 +142,9 @@ def accept_loss(
     log: str | None,
     reason: str,
 ) -> int:
-    """Go on without a range of STORE's log that is LOST: validation warns of it from then on.
+    """Accept that a range of STORE's log is LOST. From then on validation only warns of it.
 
-    Refused where any byte of it isn't lost. Who decided it, and why, stays in the journal and in each report.
+    Refused if a byte of the range isn't lost. The journal and each report keep who decided it, and why.
     """
     from storage_engine.retention import steps
 
@@ -152,14 +156,14 @@ def accept_loss(
 
 @command()
 @takes_store(second_lake=True, connection=True)
-@click.option("--log", metavar="LOG", help="This log alone; default: the whole store.")
+@click.option("--log", metavar="LOG", help="Only this log; default: the whole store.")
 @click.option(
     "--reason", callback=reason_text, required=True, help="Why the store's offsets now carry other bytes."
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Also where nothing contradicts the archive; segments still on disk are archived once more.",
+    help="Also if nothing contradicts the archive. Segments that are still on disk are archived once more.",
 )
 @json_option
 def adopt(
@@ -168,11 +172,10 @@ def adopt(
     reason: str,
     force: bool,
 ) -> int:
-    """Open a new lineage for STORE, after other bytes were found under offsets that are archived already.
+    """Open a new lineage for STORE, after other bytes were found at offsets that are already archived.
 
-    What is archived stays in the lake under the old lineage. Refused where no segment on disk contradicts
-    what is archived. Of a store with several logs --log opens one of one log, and leaves the others as they
-    are.
+    Archived segments stay in the lake under the old lineage. Refused if no segment on disk contradicts them.
+    In a store with several logs, --log opens a lineage of one log and leaves the others as they are.
     """
     from storage_engine.retention.decisions import adopt as open_new_lineage
 
@@ -191,15 +194,17 @@ def adopt(
     "--leave-unproven",
     type=click.IntRange(min=1),
     metavar="AT-MOST",
-    help="With --reason: leave so many segments at most, which another journal holds, to the broker though "
-    "it deletes them within a day without a proof in a lake.",
+    help=(
+        "With --reason: accept that the broker deletes at most this many segments without a proof within "
+        "a day, if another journal holds the store."
+    ),
 )
 @json_option
 def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | None) -> int:
-    """Say that the store which was moved to STORE, or renamed, is called NAME and lies here from now on.
+    """Record that a moved or renamed store is called NAME from now on, and is in the directory STORE.
 
-    Its stamp has to prove which store it is, and it may not lie at its old place any more. A store of Airflow
-    is called as its connection, so NAME is the connection's id.
+    Its stamp has to prove which store it is, and its old directory must not contain it any more. A store in
+    Airflow has the name of its connection, so NAME is the connection's id.
     """
     from storage_engine.retention.decisions import move as record_move
 
@@ -207,7 +212,7 @@ def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | No
         raise click.UsageError("Expected --reason TEXT with --leave-unproven AT-MOST, found none.")
     check_store(managed)
     record = record_move(managed, name, person(), reason, leave_unproven or 0)
-    said = f"Store {record.store_id} is called {record.name} and lies at {record.real_path}."
+    said = f"Store {record.store_id} is called {record.name} and is at {record.real_path}."
     return answer("move", record, said)
 
 
@@ -216,8 +221,10 @@ def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | No
 @click.option(
     "--reason", callback=reason_text, required=True, help="What happened to the store, its stamp or its lake."
 )
-@click.option("--store-id", metavar="ID", help="The store that lies here now; default: the one known here.")
-@click.option("--new", is_flag=True, help="STORE is a copy that is to be a store of its own.")
+@click.option(
+    "--store-id", metavar="ID", help=("The store that is here now; default: the store that is known here.")
+)
+@click.option("--new", is_flag=True, help="STORE is a copy and becomes a store of its own.")
 @json_option
 def stamp(
     managed: ManagedStore,
@@ -225,10 +232,9 @@ def stamp(
     store_id: str | None,
     new: bool,
 ) -> int:
-    """Say which store the directory STORE is, after it was copied, or its stamp or lake was lost.
+    """Record which store the directory STORE is, after it was copied, or its stamp or lake was lost.
 
-    The stamp lies in STORE/.storage-engine. From then on the lake's present state is what the store is held
-    against.
+    The stamp is in STORE/.storage-engine. From then on the store is compared with the lake's present state.
     """
     from storage_engine.retention.decisions import stamp as write_stamp
 

@@ -1,4 +1,4 @@
-"""doctor: what a store is, what is wrong with it, and what to do about it. Nothing here changes anything."""
+"""doctor: a diagnosis of a store, with advice for each finding. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ _SOURCES = {
 @takes_store(lake=None, second_lake=True, connection=True, each=True, policy=("undo_directories",))
 @json_option
 def doctor(managed: ManagedStore | None) -> int:
-    """Say what STORE is, what is wrong with it or risky, and what to do, the most urgent first.
+    """Describe STORE, what is wrong with it or risky, and what to do, the most urgent first.
 
-    Needs nothing but the store. With --lake the lake, and what of the store it proves, as well; with
-    --conn-id also the store's DAGs in Airflow. Without arguments it looks at each store of the file of
-    stores. Ends with the command to type next. Exit code 1 when something is urgent.
+    It needs only the store. With --lake it also looks at the lake and its proofs of the store, and with
+    --conn-id also at the store's DAGs in Airflow. Without arguments it looks at each store in the file of
+    stores. It ends with the command to type next. Exit code 1: a finding is urgent.
     """
     from storage_engine.retention.doctor.doctor import diagnose
 
@@ -116,7 +116,7 @@ def doctor(managed: ManagedStore | None) -> int:
 
 
 def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
-    """Return a diagnosis for a call that names a lake where there is none."""
+    """Return a diagnosis for a call that names a lake where none exists."""
     where = where_to_make(Path(lake_dir), found.store.broker)
     finding = Finding.warning(
         "no-lake",
@@ -130,7 +130,7 @@ def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
 
 
 def _call_for(name: str, context: click.Context) -> int:
-    """Call a context's command for a store of the file of stores.
+    """Call a context's command for a store in the file of stores.
 
     :return: its exit code.
     """
@@ -143,7 +143,7 @@ def _call_for(name: str, context: click.Context) -> int:
 
 
 def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
-    """Print what a store is, its settings, what is wrong, and what to type next.
+    """Print a store's description and settings, the findings, and the next command.
 
     :param said: this call's arguments.
     """
@@ -206,7 +206,7 @@ def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[st
 
 
 def _full(figures: Figures) -> str:
-    """Say when nothing more fits, by what comes and by what is deleted for its age."""
+    """Return a clause about when the disk is full, by the growth and by deletions because of age."""
     if figures.full_in_ms is None:
         return ""
     if figures.full_in_ms > _LONG_MS:
@@ -245,7 +245,7 @@ def _about_lakes(found: Diagnosis) -> Iterator[tuple[str, str]]:
         if found.left_out:
             told += f"; {found.left_out} not archived, by rule"
         out = len(found.figures.sealed) - archivable
-        yield "proven", f"{told}; {out} more may not be archived by now" if out else told
+        yield "proven", f"{told}; {out} more may not be archived yet" if out else told
 
 
 def _print_settings(found: Diagnosis, width: int) -> None:
@@ -261,7 +261,7 @@ def _print_settings(found: Diagnosis, width: int) -> None:
 
 
 def _is_telling(one: SettingInEffect) -> bool:
-    """Return whether a setting has to be shown although it has its default."""
+    """Return whether a setting is shown even with its default value."""
     always = ("deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
     return one.source is not SettingFrom.DEFAULT or one.name in always
 
@@ -303,7 +303,7 @@ def _print_next(found: Diagnosis, said: Arguments) -> None:
 
 
 def _next_command(found: Diagnosis, said: Arguments) -> str:
-    """Return the command to type next, with all that this call was told of the store."""
+    """Return the next command, with this call's options for the store."""
     step = found.next.command
     if isinstance(step, Command) and step.given.startswith("STORE") and said.store is not None:
         given = f"{shlex.quote(said.store)}{step.given.removeprefix('STORE')}"
@@ -358,9 +358,9 @@ def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
 def _elsewhere_json(
     store: ManagedStore, pipeline: PipelineFacts, error: Exception, said: Arguments, now_ms: int
 ) -> dict[str, Any]:
-    """Return Airflow's view of a store that isn't on this host, with the same keys as for a store that is.
+    """Return Airflow's view of a store on another host, with the same keys as for a store on this host.
 
-    :param error: that it isn't.
+    :param error: the error that says that the store isn't here.
     """
     findings = by_severity([Finding.warning("not-here", Text(error)), *pipeline_findings(pipeline, now_ms)])
     return {

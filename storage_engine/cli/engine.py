@@ -1,4 +1,4 @@
-"""serve, flush, recover, rebuild-queues: what a broker does to its store, done without one."""
+"""serve, flush, recover, rebuild-queues: work on a store that its broker would otherwise do."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ _BLOCK_BYTES = 1 << 16
 
 @command()
 @takes_store(lake=None, second_lake=True)
-@click.option("--topic", metavar="TOPIC", help="Store each line of standard input as a message of it.")
+@click.option(
+    "--topic", metavar="TOPIC", help=("Store each line of standard input as a message of this topic.")
+)
 def serve(managed: ManagedStore, topic: str | None) -> int:
-    """Hold STORE as its broker would: write it, flush it, and serve who asks.
+    """Run STORE as its broker would: write it, flush it, and answer requests.
 
     A missing STORE is made. Other commands, and tasks of a connection with the mode engine, ask this process:
-    they plan and archive beside it, and have it delete what they have proven.
+    they plan and archive beside it, and it deletes the segments that they have proven.
 
-    With --lake it makes such runs by itself, where the broker's rules let segments go. Without one nothing is
-    deleted but by who asks. Ends on SIGTERM and SIGINT, and with --topic at the end of the input. The store
-    is clean then.
+    With --lake it makes such runs by itself when the broker's rules let segments expire. Without a lake it
+    deletes only on request. Ends on SIGTERM and SIGINT, and with --topic at the end of the input. Then the
+    store is clean.
     """
     from storage_engine.brokers import engine_of
     from storage_engine.proven_cleanup import proven_release
@@ -52,9 +54,12 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
     release = None
     if has_lake(managed):
         release = proven_release(managed)
-        say(f"{managed.root}: what expires is deleted once {managed.lake.location} proves it.", err=True)
+        say(
+            f"{managed.root}: expired segments are deleted once {managed.lake.location} proves them.",
+            err=True,
+        )
     else:
-        say(f"{managed.root}: nothing is deleted but by runs that ask: no --lake is given.", err=True)
+        say(f"{managed.root}: segments are deleted only on request, because no --lake is given.", err=True)
     engine.serve(settings_of(managed), topic, lines, ends, release)
     return 0
 
@@ -79,9 +84,9 @@ def _lines(descriptor: int, ends: threading.Event) -> Iterator[bytes]:
 @takes_store(lake=False)
 @json_option
 def flush(managed: ManagedStore) -> int:
-    """Take log, queues, index and checkpoint of STORE to disk, which storage-engine writes.
+    """Flush log, queues, index and checkpoint of STORE, a store that storage-engine writes, to disk.
 
-    The process that serves it is asked; where none does, the store is opened, and recovered if it has to be.
+    The process that serves it is asked. If there is none, the store is opened and, if needed, recovered.
     """
     from storage_engine.retention.store.brokers import open_store
 
@@ -98,22 +103,24 @@ def flush(managed: ManagedStore) -> int:
 
 @command()
 @takes_store(lake=False)
-@click.option("--dry-run", is_flag=True, help="Say what would be cut and made; change nothing.")
-@click.option("--cut-messages", is_flag=True, help="Also where whole messages behind a damaged one are lost.")
+@click.option("--dry-run", is_flag=True, help="Show what would be cut and made; change nothing.")
+@click.option("--cut-messages", is_flag=True, help="Also if whole messages after a damaged one are lost.")
 @click.option(
     "--index",
     type=click.Choice(["recent", "all"]),
     default="recent",
     show_default=True,
-    help="How much of the log is read to make an index again that the crash took: its 10 newest segments, or "
-    "as many as it takes.",
+    help=(
+        "How much of the log is read to make an index again that the crash destroyed: the 10 newest "
+        "segments, or as many as needed."
+    ),
 )
 @json_option
 def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str) -> int:
-    """Make STORE clean whose broker did not stop cleanly, as that broker would when it starts.
+    """Recover STORE after an unclean stop of its broker, as that broker would when it starts.
 
-    The log is cut off behind its last whole message. Queues and index are made to agree with it. A store
-    that was recovered may be cleaned.
+    The log is cut off after its last whole message. Queues and index are made to agree with it. A recovered
+    store may be cleaned.
     """
     from storage_engine.brokers import engine_of
     from storage_engine.retention.store.brokers import settings_of
@@ -132,9 +139,9 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str
 @takes_store(lake=False)
 @json_option
 def rebuild_queues(managed: ManagedStore) -> int:
-    """Make the consume queues and the index of STORE again from its log, while its broker is stopped.
+    """Make the consume queues and the index of STORE again from its log. Its broker must be stopped.
 
-    Where the log is damaged before its end, nothing is changed.
+    If the log is damaged before its end, nothing is changed.
     """
     from storage_engine.brokers import engine_of
     from storage_engine.retention.store.brokers import settings_of

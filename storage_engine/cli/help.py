@@ -25,23 +25,23 @@ _EXIT_CODES = (
     ("1", "A check failed, or work was refused."),
     ("2", "Usage or bad input; nothing was changed."),
     ("3", "A second person has to approve the plan; nothing was deleted."),
-    ("130, 143", "Ctrl-C or SIGTERM; nothing is half done, and the same command goes on with what is left."),
+    ("130, 143", "Ctrl-C or SIGTERM; nothing is half done, and the same command continues the work."),
     ("141", "The reader of the output has ended."),
 )
 PROGRAM = "storage-engine"
 VARIABLE = "_STORAGE_ENGINE_COMPLETE"
-"""Environment variable by which a shell's script asks for completions."""
+"""Environment variable with which a shell's script asks for completions."""
 SHELLS = ("bash", "zsh", "fish")
 SITE = Path(__file__).resolve().parent.parent / "site"
-"""A wheel has it; a checkout after ``make docs``."""
+"""Pages of the documentation. A wheel contains them; a checkout has them after ``make docs``."""
 
 
 @command()
 @click.argument("directory", required=False, type=NamedPath(file_okay=False))
 def man(directory: Path | None) -> None:
-    """Write a manual page for each command into DIRECTORY, or print that of the program.
+    """Write a manual page for each command into DIRECTORY, or print the program's page.
 
-    A directory such as ~/.local/share/man/man1 is one where man looks.
+    man looks in a directory such as ~/.local/share/man/man1.
     """
     program = click.get_current_context().find_root()
     pages = dict(_pages(program))
@@ -55,7 +55,7 @@ def man(directory: Path | None) -> None:
 
 
 def _pages(context: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the page of a command and of all below it."""
+    """Yield names and texts of the pages of a command and of all its subcommands."""
     group = context.command
     below: list[tuple[str, str]] = []
     if isinstance(group, click.Group):
@@ -116,7 +116,7 @@ def _entry(title: str, told: str) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """Return a text as a line of roff that begins no request."""
+    """Return a text as a line of roff. Nothing in it is a request of roff."""
     return re.sub(r"^([.'])", r"\\&\1", _text(text))
 
 
@@ -127,7 +127,7 @@ def _text(text: str) -> str:
 @command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script by which SHELL completes commands, options, choices and files.
+    """Print a script with which SHELL completes commands, options, choices and files.
 
     Evaluate it where the shell starts, such as in ~/.bashrc: eval "$(storage-engine completion bash)".
     """
@@ -144,7 +144,7 @@ def completion(shell: str) -> None:
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser, too.")
 @click.option("--text", "as_text", is_flag=True, help="Print the page's text instead, for a terminal.")
 def docs(page: str, opens: bool, as_text: bool) -> None:
-    """Print where PAGE of this release's documentation is on this machine; default: its first page.
+    """Print the path of PAGE of this release's documentation on this machine; default: its first page.
 
     It needs no network. PAGE is a name such as quickstart or troubleshooting.
     """
@@ -167,7 +167,7 @@ def docs(page: str, opens: bool, as_text: bool) -> None:
 
 @command()
 def options() -> None:
-    """List the options that many commands share: of a store, of the broker that runs on it, of the output."""
+    """List the options that many commands share: for a store, for its running broker, for the output."""
     say("STORE is the directory of a store, or its name in stores.toml (", Command("docs"), ").\n")
     context = click.get_current_context()
     formatter = context.make_formatter()

@@ -1,4 +1,4 @@
-"""hold, unmanage, shield: keep what isn't archived from a running broker, and leave its store as it was."""
+"""hold, unmanage, shield: keep unarchived segments from a running broker, or end that again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command both options, which it gets as ``acceptance``."""
+    """Give a command both options. It receives them as ``acceptance``."""
 
     @wraps(command)
     def called(*arguments: Any, leave_unproven: int | None, reason: str | None, **values: Any) -> Any:
@@ -47,14 +47,16 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     for decorate in (
         click.option(
-            "--reason", callback=reason_text, help="With --leave-unproven: why. The journal keeps it."
+            "--reason", callback=reason_text, help="Reason for --leave-unproven. The journal keeps it."
         ),
         click.option(
             "--leave-unproven",
             type=click.IntRange(min=1),
             metavar="AT-MOST",
-            help="Leave so many segments at most to the broker though it deletes them within a day and no "
-            "lake proves them.",
+            help=(
+                "Accept that the broker deletes at most this many segments within a day though no lake "
+                "proves them."
+            ),
         ),
     ):
         called = decorate(called)
@@ -65,16 +67,16 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @takes_store(policy=("archive_margin_hours",))
 @json_option
 def hold(managed: ManagedStore) -> int:
-    """Hold STORE, whose broker runs on, or renew its hold; then nothing is deleted that isn't released on
-    purpose.
+    """Hold STORE beside its running broker, or renew its hold. Then the broker deletes only segments that we
+    release.
 
-    clean does so by itself; inspect shows a hold and changes nothing. A hold that nobody renews
-    for --hold-hours ends by itself. What a first hold changes at the broker is said before it does. Exit
-    code 1 when the store isn't held after all.
+    clean holds by itself; inspect shows a hold and changes nothing. A hold that isn't renewed for
+    --hold-hours ends by itself. Before a first hold, its changes at the broker are shown. Exit code 1: the
+    store isn't held.
 
-    Of a store of Kafka whose broker deletes by its own rules, only topics are held of which something goes
-    within --archive-margin-hours that no lake has. They are put back once it is archived. Exit code 1 when
-    some of it can't be held.
+    If a Kafka broker deletes by its own rules, only some topics are held: those with segments that no lake
+    has and that are due within --archive-margin-hours. Their settings are restored once the segments are
+    archived. Exit code 1: some of these topics can't be held.
     """
     from storage_engine.model.broker.broker_store import hold_of
     from storage_engine.retention import steps
@@ -97,10 +99,10 @@ def hold(managed: ManagedStore) -> int:
 @leave_unproven_options
 @json_option
 def unmanage(managed: ManagedStore, acceptance: Acceptance | None) -> int:
-    """Put every file's time and every setting of STORE's running broker back, and hold it no more.
+    """End the hold of STORE, and restore every file's time and every setting of its running broker.
 
-    From then on the broker deletes by its own rules. Refused while a run has the store, and while these rules
-    delete within a day what no lake proves; before the first setting is put back.
+    From then on the broker deletes by its own rules. Refused, with all settings unchanged, while a run works
+    on the store, and while these rules would delete unproven segments within a day.
     """
     from storage_engine.retention import steps
     from storage_engine.retention.store.context import opened
@@ -132,16 +134,18 @@ def _print(kind: str, broker: RunningBroker, result: HoldResult) -> int:
 
 @command()
 @takes_store(policy=("shield_give_up_percent",))
-@click.option("--remove", is_flag=True, help="Remove it, once all that it keeps is in the log or proven.")
+@click.option(
+    "--remove", is_flag=True, help=("Remove the shield, once all its segments are in the log or proven.")
+)
 @leave_unproven_options
 @json_option
 def shield(managed: ManagedStore, remove: bool, acceptance: Acceptance | None) -> int:
-    """Give all sealed segments of STORE that no lake proves a second name, in its .storage-engine directory.
+    """Give each unproven sealed segment of STORE a second name in its .storage-engine directory.
 
-    What is deleted from the log by force or by hand is still there then: the next call archives it with
-    proof. A second name goes when its segment is proven. Beside a running broker storage-engine watch does
-    this; while it is alive, this command only shows. Exit code 1 when something is gone from the log and not
-    in the lake.
+    A segment that is deleted from the log by force or by hand then still exists, and the next call archives
+    it with proof. A second name is removed when its segment is proven. Beside a running broker storage-engine
+    watch does this; while it runs, this command only shows the shield. Exit code 1: a segment was deleted
+    from the log and isn't in the lake.
     """
     from storage_engine.retention.store.brokers import refuse_shield
 

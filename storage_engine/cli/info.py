@@ -1,4 +1,4 @@
-"""info, runs: what is managed, and what was done with it. Nothing here makes or changes anything."""
+"""info, runs: all managed stores, and the runs on them. Nothing here makes or changes anything."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _print_named(stores: Mapping[str, NamedStore]) -> None:
 
 
 def _named(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    """Refuse an empty text, which is no name: as a rule a variable that isn't set; a click callback."""
+    """Refuse an empty text as a name: mostly it comes from a variable that isn't set. A click callback."""
     if text is not None and not text.strip():
         raise click.BadParameter("expected a name, found an empty text", context, parameter)
     return text
@@ -77,12 +77,12 @@ def info(
     second_lake_dir: Path | None,
     conn_id: str | None,
 ) -> int:
-    """Show what is managed: each store with its ranges on disk and in lakes, its last run, when it was
-    verified, and who holds what.
+    """Show the managed stores: their ranges on disk and in lakes, last run, last verification, holds and
+    workers.
 
-    STORE is a store's name, path or id; without it all that the journal and the lakes know are shown, or the
-    one of the connection. Of what lies on another host the disk isn't shown. Without a lake or a connection
-    the file of stores says where they are, and a call without STORE lists what it has.
+    STORE is a store's name, path or id. Without it, all stores of the journal and the lakes are shown, or the
+    connection's store. Ranges on another host's disk aren't shown. Without a lake or a connection, the file
+    of stores names the lakes, and a call without STORE lists its stores.
     """
     stores_of_file = named_stores() if lake_dir is None and conn_id is None else {}
     if which is None and stores_of_file:
@@ -103,7 +103,10 @@ def info(
 
 @no_collection()
 def _overview(base: ManagedStore) -> Overview:
-    """Import the libraries of journal and lake, for which no wrong call has to wait, and look."""
+    """Return the overview.
+
+    The libraries of journal and lake are imported here, so that a wrong call needn't wait for them.
+    """
     from storage_engine.arrow.alone import load_arrow_alone
 
     load_arrow_alone()
@@ -113,7 +116,7 @@ def _overview(base: ManagedStore) -> Overview:
 
 
 def _chosen(found: Overview, wanted: str, base: ManagedStore) -> ManagedOverview:
-    """:raises BadInputError: no store is called so."""
+    """:raises BadInputError: no store has this name, path or id."""
     called = [store.name for store in found.stores]
     by_word = {
         word: store for store in found.stores for word in (store.store_id, store.path, store.name) if word
@@ -174,9 +177,9 @@ def runs(
     conn_id: str | None,
     max_count: int,
 ) -> int:
-    """List a store's runs, the newest first: why they ran, what went, how they ended.
+    """List a store's runs, the newest first: their cause, deleted segments and outcome.
 
-    With RUN show the report of that run, as the journal keeps it.
+    With RUN, show the report of that run from the journal.
     """
     from storage_engine.journal.reading.queries import JournalReader
     from storage_engine.retention.doctor.overview import same_place
@@ -206,7 +209,8 @@ def runs(
 
 
 def _left_aside(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
-    """Return files in a store's quarantines that the journal doesn't know, if the store is on this host."""
+    """Return notices about files in a store's quarantines that the journal doesn't know, if the store is on
+    this host."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories
@@ -228,10 +232,10 @@ def _called(row: StoreRecord) -> str:
 def _store(
     journal: str, stores: Sequence[StoreRecord], which: str | None, base: ManagedStore | None
 ) -> StoreRecord:
-    """Return the store of a journal that is meant: the one that is named, or its only one.
+    """Return the named store of a journal or, without a name, its only store.
 
-    :param journal: what it is called.
-    :raises BadInputError: no store of the journal is called so, or there are several and none is named.
+    :param journal: the journal's name.
+    :raises BadInputError: the journal has no such store, or has several and none is named.
     """
     wanted = which or (None if base is None else base.real_root)
     called = [_called(row) for row in stores]
@@ -286,7 +290,7 @@ def _show_report(reader: JournalReader, row: StoreRecord, run: str) -> int:
 
 
 def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
-    """Print journal and lakes in a line each, then each store with what is known of it."""
+    """Print a line each for the journal and the lakes, then the facts about each store."""
     say(f"Journal {found.journal}" if not found.journal_missing else Text("Journal: ", found.journal_missing))
     for lake in found.lakes:
         size = bytes_text(sum(table.file_bytes for table in lake.tables))
@@ -357,7 +361,7 @@ def _run(run: RunRow) -> str:
 
 
 def _outcome(run: RunRow) -> str:
-    """Return how a run ended; of one without a report, how far it came."""
+    """Return how a run ended or, if it has no report, its last step."""
     return run.outcome or ("no cleanup" if run.state == RunState.OPEN else run.state)
 
 
@@ -396,7 +400,7 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
 
 
 def print_runs(called: str, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
-    """Print a store's runs, a row each."""
+    """Print a store's runs, one row for each."""
     if not found:
         say(f"Store {called}: no run has begun.")
         return

@@ -1,4 +1,4 @@
-"""kafka: what only nodes of Kafka have commands for."""
+"""kafka: commands that exist only for nodes of Kafka."""
 
 from __future__ import annotations
 
@@ -57,27 +57,30 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
     "free_bytes",
     metavar="SIZE",
     callback=size_bytes,
-    help="Stop once each of the node's disks has so much free, such as 20GiB.",
+    help="Stop once each of the node's disks has this much free space, such as 20GiB.",
 )
 @click.option(
     "--free-percent",
     type=click.IntRange(1, 99),
-    help="Stop once so much of each of the node's disks is free. Default: delete all that may be deleted.",
+    help="Stop once this share of each of the node's disks is free. Default: delete all that may be deleted.",
 )
 @click.option(
     "--force",
     callback=reason_text,
     metavar="REASON",
-    help="Also segments that have not expired, as far as the requested space needs it; with the reason.",
+    help=(
+        "Also delete segments that have not expired, as far as needed for the requested space; with the "
+        "reason."
+    ),
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Show what would be deleted and what consumers would lose; change nothing.",
+    help="Show the planned deletions and the consumers' losses; change nothing.",
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
-@click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
+@click.option("--run-key", help="Continue this interrupted run; default: a new one.")
 @json_option
 def make_room(
     managed: ManagedStore,
@@ -91,11 +94,12 @@ def make_room(
 ) -> int:
     """Free space on the disks of STORE, a stopped node, so that its broker starts again.
 
-    Nothing goes that isn't proven in the lake. What another node leads goes there first: the leader, which
-    --broker reaches, is told to begin behind it. Then the file goes here. Nothing is written to the node's
-    disks, so that it works when they are full.
+    Only segments that are proven in the lake are deleted. If another node leads a log, its leader deletes the
+    records first, through the cluster at --broker. Then the file is deleted here. Nothing is written to the
+    node's disks, so the command works when they are full.
 
-    Without --broker only what no other node has goes, or what you say is stopped everywhere.
+    Without --broker, segments are deleted only if no other node has a replica, or if you state that all such
+    nodes are stopped.
     """
     if force and free_bytes is None and free_percent is None:
         raise click.UsageError("--force: expected --bytes or --free-percent with it, found neither.")
@@ -131,7 +135,7 @@ def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
 
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
-    """Return the journal's memory of the store's hold; no journal is made."""
+    """Return the journal's memory of the store's hold. No journal is made."""
     from storage_engine.journal.journal import Journal, hold_memory
     from storage_engine.journal.tables.database import missing_sqlite_file
 
@@ -143,9 +147,9 @@ def _memory(managed: ManagedStore) -> HoldMemory | None:
 
 
 def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
-    """Make sure that nothing is written to the disks that are to get room.
+    """Make sure that none of our files is on the disks in which room is made.
 
-    :raises BadInputError: lake, journal or reports lie on one of them.
+    :raises BadInputError: lake, journal or reports are on one of them.
     """
     from storage_engine.retention.store.broker_disks import shared_disks
 
@@ -154,8 +158,8 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
     if shared := shared_disks(managed, store.data_paths):
         listed = ", ".join(f"{what} ({path})" for what, path in shared)
         raise BadInputError(
-            f"{managed.root}: expected none of our files on a disk of the node, which is to get room; found "
-            f"there: {listed}. Nothing was changed. Name a lake on another disk."
+            f"{managed.root}: expected none of our files on a disk of the node, because room is made "
+            f"there; found there: {listed}. Nothing was changed. Name a lake on another disk."
         )
 
 
@@ -168,7 +172,7 @@ def _decided(
 
 
 def _asked(managed: ManagedStore) -> ManagedStore:
-    """Return the store for readers only: its cluster says where groups are."""
+    """Return the store for readers only: its cluster tells the groups' positions."""
     if managed.live is None:
         return managed
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))
@@ -177,7 +181,7 @@ def _asked(managed: ManagedStore) -> ManagedStore:
 def _confirm() -> None:
     if wants_json() or not sys.stdin.isatty():
         raise click.UsageError("Nothing was changed. Look at the plan, with --dry-run; --yes carries it out.")
-    if not click.confirm("\nArchive this with proof, and delete it then?"):
+    if not click.confirm("\nArchive these segments with proof, and then delete them?"):
         raise click.Abort
 
 
@@ -219,8 +223,8 @@ def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, asked: LagQuestion) -> C
 class DiskRoom:
     """Free bytes of a disk, before and after a run.
 
-    :param free_bytes_before: None: not known; ``free_bytes`` after the run likewise.
-    :param wanted_bytes: bytes that were to be free; None: the disk's size isn't known.
+    :param free_bytes_before: free bytes before the run, and ``free_bytes`` after it; None: not known.
+    :param wanted_bytes: bytes that should be free; None: the disk's size isn't known.
     """
 
     path: str
@@ -239,7 +243,7 @@ def _disks(paths: Sequence[Path]) -> tuple[DiskUsage, ...]:
 
 
 def _is_there(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:
-    """Return whether the requested space is free; where the call names none, whether any was freed."""
+    """Return whether the requested space is free. If no space was requested, return whether any was freed."""
     is_bounded = request.free_bytes is not None or request.target_used_percent is not None
     return all(one.is_enough for one in room) and (is_bounded or deleted)
 
@@ -251,13 +255,13 @@ def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> Non
         free = "unknown" if one.free_bytes is None else bytes_text(one.free_bytes)
         say(f"Disk {one.path}: {free} free, {bytes_text(one.free_bytes_before)} before{wanted}")
     if is_there:
-        say_next(None, "start the node's broker. It follows its leaders from where its logs begin now")
+        say_next(None, "start the node's broker. It follows its leaders from its logs' present starts")
         return
-    what = "the space that was asked for isn't there" if deleted else "nothing went"
+    what = "the requested space isn't free" if deleted else "nothing went"
     say_next(
         None,
-        f"{what}, and the report says what keeps each segment. With --bytes or --free-percent, "
-        "--force REASON takes also what has not expired",
+        f"{what}, and the report says why each segment stays. With --bytes or --free-percent, --force "
+        "REASON also deletes segments that have not expired",
     )
 
 
@@ -270,10 +274,12 @@ def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> Non
     metavar="TOPIC=REASON",
     multiple=True,
     callback=key_value_pairs,
-    help="Also remove this deleted topic's files that no lake has; REASON says how you know that it is "
-    "deleted; repeatable.",
+    help=(
+        "Also remove this deleted topic's files if no lake has them; REASON says how you know that it is "
+        "deleted; repeatable."
+    ),
 )
-@click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
+@click.option("--run-key", help="Continue this interrupted run; default: a new one.")
 @json_option
 def run_tasks(
     managed: ManagedStore,
@@ -281,12 +287,12 @@ def run_tasks(
     deleted_topics: dict[str, str],
     run_key: str | None,
 ) -> int:
-    """Do the five background tasks of a broker on STORE while it is stopped; beside a running one, look how
-    far they are.
+    """Do the five background tasks of STORE's stopped broker. If the broker runs, show the state of its
+    tasks.
 
-    cleanupLogs archives, proves and deletes as storage-engine clean does, and ends what the broker was
-    deleting. deleteLogs removes what deleted topics left. The other three are verified. Exit code 1 when
-    something should have been done by now.
+    cleanupLogs archives, proves and deletes as storage-engine clean does, and finishes deletions that the
+    broker had begun. deleteLogs removes the files of deleted topics. The other three are verified. Exit code
+    1: a task is overdue.
     """
     from storage_engine.retention.monitor.broker_tasks import check_topic_words
     from storage_engine.retention.steps import run_broker_tasks
@@ -318,7 +324,7 @@ def run_tasks(
 def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
     """Take every step of a cleanup.
 
-    :return: its result, as a clause; whether it ended well.
+    :return: its result as a clause, and whether it ended well.
     """
     for step in cycle.CLEANUP[:-1]:
         step(cleanup)
@@ -333,7 +339,7 @@ def _say(results: tuple[TaskResult, ...], done: str) -> None:
     for number, one in enumerate(results):
         say(one.text.replace(": ", f": {done}; ", 1) if done and not number else one.text)
     if any(one.alarms for one in results):
-        say_next(Command("doctor"), "The report says what should have been done by now, and what to do")
+        say_next(Command("doctor"), "The report says which tasks are overdue, and what to do")
 
 
 @click.group(cls=Group)

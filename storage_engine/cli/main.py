@@ -1,7 +1,7 @@
-"""The ``storage-engine`` command: the same calls that the DAGs make, for a person at a shell.
+"""The ``storage-engine`` command: the same calls as in the DAGs, for a person at a shell.
 
 Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input, 3 a second person has to
-approve; 130 after Ctrl-C, 143 after SIGTERM, 141 when who reads the output has gone.
+approve; 130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of the output has ended.
 """
 
 from __future__ import annotations
@@ -25,58 +25,60 @@ from storage_engine.exceptions import BadInputError, NotApprovedError, StorageEn
 
 COMMANDS = {
     "doctor": ("doctor", "What is wrong with a store, and what to do."),
-    "info": ("info", "What is managed, and who holds what."),
-    "metrics": ("metrics", "What Prometheus asks of stores."),
-    "runs": ("info", "What runs did, and why."),
-    "inspect": ("store", "What a store is and holds."),
+    "info": ("info", "Managed stores, with ranges, runs and holds."),
+    "metrics": ("metrics", "Metrics of stores for Prometheus."),
+    "runs": ("info", "Runs of a store: causes and results."),
+    "inspect": ("store", "Description and contents of a store."),
     "plan": ("store", "What a cleanup would delete, and why."),
-    "simulate": ("simulate", "What would happen by other settings."),
+    "simulate": ("simulate", "Forecast of a disk by other settings."),
     "lag": ("store", "How far each consumer group is behind."),
-    "index-lookup": ("store", "Where the messages with a key are."),
+    "index-lookup": ("store", "Find the offsets of messages with a key."),
     "recover": ("engine", "Make a crashed store clean."),
     "rebuild-queues": ("engine", "Make queues and index again."),
     "serve": ("engine", "Write a store without a broker."),
-    "flush": ("engine", "Take such a store to disk."),
+    "flush": ("engine", "Flush such a store to disk."),
     "init-lake": ("lake.init_lake", "Make a new lake."),
     "archive": ("lake.lake", "Copy sealed segments into the lake, with proof."),
-    "agent": ("agent", "Let executors elsewhere read segments."),
+    "agent": ("agent", "Serve segments to executors elsewhere."),
     "verify": ("lake.lake", "Check the lake, and that no byte is missing."),
-    "lake": ("lake.lakes", "What a lake is; move, copy, rebuild one."),
+    "lake": ("lake.lakes", "Describe, move, copy or rebuild a lake."),
     "restore": ("lake.restore", "Bring archived segments back as identical files."),
-    "gc": ("lake.maintain", "Take from the lake what it holds twice."),
-    "maintain": ("lake.maintain", "Remove reports and history that have expired."),
-    "serve-lake": ("serve_lake", "Let consumers of Kafka read archived records."),
+    "gc": ("lake.maintain", "Remove files that the lake has twice."),
+    "maintain": ("lake.maintain", "Remove expired reports and history."),
+    "serve-lake": ("serve_lake", "Serve archived records to Kafka consumers."),
     "export": ("lake.restore", "Write archived messages into a file."),
-    "kafka": ("kafka", "Make room in a node of Kafka; its broker's tasks."),
-    "clean": ("clean", "The whole job, once: archive, prove, delete."),
-    "undo": ("clean", "Bring back what a run deleted."),
+    "kafka": ("kafka", "Make room on a Kafka node; do its broker's tasks."),
+    "clean": ("clean", "A whole cleanup: archive, prove, delete."),
+    "undo": ("clean", "Restore files that a run deleted."),
     "hold": ("hold", "Keep a running broker from deleting."),
     "monitor": ("watch", "Look for alarms and metrics, once."),
-    "watch": ("watch", "Mend what a hold rests on, at once."),
-    "unmanage": ("hold", "End a hold: put everything back."),
-    "shield": ("hold", "Keep what is unproven by a second name."),
-    "waive": ("decisions", "Let one plan go without receipts."),
+    "watch": ("watch", "Repair holds and shields at once."),
+    "unmanage": ("hold", "End a hold, and restore all settings."),
+    "shield": ("hold", "Give unproven segments a second name."),
+    "waive": ("decisions", "Let a plan delete without receipts."),
     "approve": ("decisions", "Approve a plan as a second person."),
-    "accept-loss": ("decisions", "Go on without a range that is lost."),
-    "move": ("decisions", "Say a store's new name or place."),
-    "stamp": ("decisions", "Say which store a directory is."),
-    "adopt": ("decisions", "Accept new bytes under archived offsets."),
-    "validate": ("validate", "Prove that store and lake hold every byte."),
-    "sample": ("sample", "Write a store to try things on."),
-    "options": ("help", "What many commands take, told once."),
-    "docs": ("help", "Where the documentation is on this machine."),
+    "accept-loss": ("decisions", "Accept that a range is lost."),
+    "move": ("decisions", "Record a store's new name or place."),
+    "stamp": ("decisions", "Record which store a directory is."),
+    "adopt": ("decisions", "Accept new bytes at archived offsets."),
+    "validate": ("validate", "Prove that store and lake have every byte."),
+    "sample": ("sample", "Write a store for trials."),
+    "options": ("help", "List options that many commands share."),
+    "docs": ("help", "Print the documentation's path here."),
     "completion": ("help", "Let a shell complete commands and options."),
     "man": ("help", "Write manual pages."),
-    "constraints": ("project", "Versions that this release was tested with."),
+    "constraints": ("project", "Print the tested versions of dependencies."),
     "init": ("project", "Set up your Airflow, or a project."),
-    "up": ("project", "Start Airflow on loopback to look around in."),
+    "up": ("project", "Start a trial Airflow on loopback."),
 }
-"""By command: the module it is in, and what it does in a few words."""
+"""The module of each command, and a summary in a few words."""
 
 
 class LazyGroup(Group):
-    """Imports a command's module only when that command is asked for: a lake's libraries take seconds to
-    import, and ``inspect`` needs none of them."""
+    """Imports a command's module only when that command is called.
+
+    A lake's libraries take seconds to import, and commands such as ``inspect`` need none of them.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -90,7 +92,7 @@ class LazyGroup(Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete commands by their summaries, which needs none of their libraries."""
+        """Complete commands with their summaries. No command's libraries are imported."""
         found = [
             CompletionItem(name, help=summary)
             for name, (_, summary) in COMMANDS.items()
@@ -116,7 +118,7 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line and exit.
 
-    :param arguments: the words after the program's name; None takes them from ``sys.argv``.
+    :param arguments: the words after the program's name; None: they come from ``sys.argv``.
     """
     # Else the interpreter ends with a look at every object for garbage: 0.4 s where a lake was opened.
     atexit.register(gc.freeze)
@@ -144,7 +146,7 @@ def main(arguments: list[str] | None = None) -> Any:
         print_error(error, parameters_of(cli, words), as_json=as_json)
         code = 2 if isinstance(error, BadInputError) else 3 if isinstance(error, NotApprovedError) else 1
     except MemoryError:
-        no_memory = "Out of memory: expected less to be read at once. Run it where more memory is free."
+        no_memory = "Out of memory: expected to need less of it. Run the command with more free memory."
         print_error(StorageEngineError(no_memory), Arguments(), as_json=as_json)
         code = 1
     except Exception as error:

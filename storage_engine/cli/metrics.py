@@ -1,4 +1,4 @@
-"""metrics: what the journal knows of stores, for Prometheus. Nothing here looks at a store or changes one."""
+"""metrics: the journal's figures of stores, for Prometheus. Nothing here looks at a store or changes it."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def metrics(
     tls_key: Path | None,
     insecure: bool,
 ) -> int:
-    """Give Prometheus what the journal knows of stores: levels, retention, lag, runs, proofs, alarms.
+    """Serve the journal's figures of stores to Prometheus: levels, retention, lag, runs, proofs, alarms.
 
-    NAME is a store's, and there may be several; without one all are told of that the journal knows. A scrape
-    reads the journal alone, so that no store that hangs stops it. What isn't known has no sample.
+    NAME is a store's name, and there may be several. Without a name, all stores of the journal are served. A
+    scrape only reads the journal, so a store that hangs doesn't stop it. Unknown values have no sample.
     """
     METRICS_EXTRA.require("metrics")
     if (listen is None) == (textfile is None):
@@ -69,7 +69,8 @@ def metrics(
     if listen is not None and not (tls_cert or insecure or is_loopback(listen[0])):
         raise BadInputError(
             f"metrics: expected TLS where other hosts connect, found none for {listen[0]}. Nothing was "
-            "started. Give --tls-cert and --tls-key, or --insecure where whoever reaches it may read along."
+            "started. Give --tls-cert and --tls-key, or --insecure if everybody who can connect may read "
+            "the metrics."
         )
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("Expected both --tls-cert and --tls-key, or neither.")
@@ -82,7 +83,7 @@ def metrics(
 
 
 def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader, ...]:
-    """Return readers of the journals that a call is about, each once."""
+    """Return a reader for each journal that a call names."""
     from storage_engine.journal.reading.queries import JournalReader
 
     if lake_dir is None and conn_id is None and (named := named_stores()):
@@ -91,8 +92,8 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
         urls = [lake_and_journal(lake_dir, conn_id)[1]]
     if not any(urls):
         raise BadInputError(
-            "metrics: expected a store with a lake in the file of stores, found none. Nothing was started. "
-            "Add one's lake, or name it by --lake or --conn-id."
+            "metrics: expected a store with a lake in the file of stores, found none. Nothing was "
+            "started. Add a lake to a store, or name a lake by --lake or --conn-id."
         )
     return tuple(JournalReader(url) for url in dict.fromkeys(urls) if url)
 
@@ -108,9 +109,9 @@ class Collector:
     stores: tuple[str, ...]
 
     def check(self) -> None:
-        """Make sure that every store that is asked for is there, and that a name is one store's.
+        """Make sure that every named store exists, and that no two stores have the same name.
 
-        :raises BadInputError: one isn't, or two journals have stores of one name.
+        :raises BadInputError: a store doesn't exist, or two journals have stores with the same name.
         :raises JournalUnavailableError: a journal can't be read.
         """
         from storage_engine.console.metrics import name_of
@@ -128,7 +129,7 @@ class Collector:
                 )
 
     def collect(self) -> Iterator[Any]:
-        """Yield each metric with its samples; a journal that can't be read hides no other."""
+        """Yield each metric with its samples. A journal that can't be read doesn't hide other journals."""
         from prometheus_client.core import GaugeMetricFamily
 
         from storage_engine.console.metrics import METRICS, PREFIX
@@ -149,7 +150,10 @@ class Collector:
         # One that came after the start: which of the two a figure is of, nobody could say.
         twice = {store for (_, store, _), count in counts.items() if count > 1}
         for name in sorted(twice):
-            say(f"store {name}: expected one of this name, found several: none of them is told of", err=True)
+            say(
+                f"store {name}: expected one of this name, found several: no samples of them are served",
+                err=True,
+            )
         for reader, found in told.items():
             readable.add_metric([reader.name], float(found is not None))
             for one in found or ():
@@ -170,7 +174,7 @@ class Collector:
 
 
 def _write(collector: Collector, file: Path) -> int:
-    """Write the figures once; where a journal can't be read, the file says so and keeps no old figures."""
+    """Write the figures once. If a journal can't be read, the file says so and contains no old figures."""
     from prometheus_client import CollectorRegistry, write_to_textfile
 
     registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""init, up, constraints: set up and run Airflow for a store, in a project or in an Airflow of yours."""
+"""init, up, constraints: set up and run Airflow for a store, in a project or in your own Airflow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from storage_engine.project.into_airflow import PAGE, parsed
 _CONN_ID = re.compile(r"[\w.-]{1,200}")
 """Ids that Airflow's REST API accepts."""
 _QUEUE = re.compile(r"[^\s,]+")
-"""A worker takes several queues, with commas between them."""
+"""Name of a single queue. A worker takes several queues, separated by commas."""
 _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 
 
@@ -51,7 +51,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 @click.option(
     "--store",
     type=NamedPath(),
-    help="The broker's storePathRootDir, for the connection; with --name a node's server.properties, too.",
+    help="The broker's storePathRootDir, for the connection; with --name also a node's server.properties.",
 )
 @click.option(
     "--broker-conf",
@@ -64,7 +64,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     default=tzlocal.get_localzone_name,
     show_default="this machine's",
     callback=known_time_zone,
-    help="IANA zone deleteWhen is meant in.",
+    help="IANA time zone of deleteWhen.",
 )
 @_of_airflow(
     "--conn-id",
@@ -88,8 +88,10 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 @_of_airflow(
     "--spark-conn-id",
     metavar="ID",
-    help="Connection that Spark jobs are submitted with, '' for none; default: one that is there, else a new "
-    "one on local[*].",
+    help=(
+        "Connection for submitting Spark jobs, '' for none; default: an existing one, else a new one with "
+        "local[*]."
+    ),
 )
 @_of_airflow(
     "--dags",
@@ -105,7 +107,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 @_of_airflow(
     "--edge",
     metavar="QUEUE",
-    help="The store's disk is on another host, where an edge worker takes this queue.",
+    help="Queue of an edge worker on the host of the store's disk, if that is another host.",
 )
 @_of_airflow(
     "--add-connection",
@@ -120,18 +122,18 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 @click.option(
     "--name",
     metavar="NAME",
-    help="Only write STORE into the file of stores, where NAME then stands for it.",
+    help="Only write STORE into the file of stores, under this name.",
 )
 @click.option(
     "--older-dag-ids",
     is_flag=True,
-    help="Add DAGs under which runs of releases end that had one DAG for all stores.",
+    help="Add the DAGs of older releases, which had one DAG for all stores, so that their runs can end.",
 )
 def init(directory: Path | None, into_airflow: bool, name: str | None, **said: Any) -> None:
-    """Put DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY.
+    """Write DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY.
 
-    With --airflow it sets up the Airflow that you have: DAG files into its DAGs folder, and the store's id
-    into its configuration. It shows every change first, and asks. The second time it changes nothing.
+    With --airflow it sets up your own Airflow: it writes DAG files into its DAGs folder, and the store's id
+    into its configuration. It first shows every change, and asks. A second run changes nothing.
 
     With --name it writes --store, --lake, --broker-conf and --broker into stores.toml, and nothing else.
     """
@@ -164,7 +166,7 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
 
 def _check_paths(*paths: Path | None) -> None:
-    """Make sure that what is named is there; of another host it can't be told."""
+    """Make sure that the named paths exist. Paths on another host aren't checked."""
     for option, path in zip(("--store", "--broker-conf"), paths, strict=True):
         if path is not None and not path.exists():
             raise click.BadParameter(f"Path '{path}' does not exist.", param_hint=option)
@@ -177,8 +179,8 @@ def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | N
         raise click.UsageError("--name: expected --store and --lake with it, and no DIRECTORY or --airflow.")
     if lake_dir.parts and lake_dir.parts[0].endswith(":"):
         raise click.UsageError(
-            f"--lake: expected a directory, found {lake_dir}. An object store is described by the lake.json "
-            "of one."
+            f"--lake: expected a directory, found {lake_dir}. For an object store, name a directory with a "
+            "lake.json."
         )
     context = click.get_current_context()
     fields = {"root": str(store.resolve()), "lake": str(lake_dir.absolute())}
@@ -281,7 +283,7 @@ def _set_up(
 def _check_names(conn_id: str, edge: str | None) -> None:
     if not _CONN_ID.fullmatch(conn_id):
         raise click.BadParameter(
-            f"expected letters, digits, _ . and - alone, as Airflow takes them for an id, found {conn_id!r}",
+            f"expected only letters, digits, _ . and -, as in ids of Airflow, found {conn_id!r}",
             param_hint="--conn-id",
         )
     if edge is not None and not _QUEUE.fullmatch(edge):
@@ -291,10 +293,10 @@ def _check_names(conn_id: str, edge: str | None) -> None:
 
 
 def _airflow_hook() -> Any:
-    """Return the hook that asks Airflow, once it is known that Airflow starts.
+    """Return the hook that asks Airflow, after a check that Airflow can start.
 
     :raises MissingExtraError: the provider isn't installed.
-    :raises BadInputError: there is none, or it would not start.
+    :raises BadInputError: there is no Airflow, or it would not start.
     """
     require_provider("init --airflow")
     home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
@@ -302,7 +304,8 @@ def _airflow_hook() -> Any:
     if not settings.is_file():
         raise BadInputError(
             f"{settings}: expected the settings of an Airflow that has been started before, found none. "
-            "Nothing was changed. Set AIRFLOW_HOME to that of your Airflow, or make one: airflow db migrate.",
+            "Nothing was changed. Set AIRFLOW_HOME to your Airflow's directory, or make an Airflow: "
+            "airflow db migrate.",
             page=PAGE,
         )
     parsed(settings.read_text(), settings)
@@ -329,8 +332,8 @@ def _settings_steps(options: Sequence[own.Option]) -> list[str]:
 
 def _queue_step(conn_id: str, queue: str) -> str:
     return (
-        f"Set the field queue of the connection {conn_id}, which was there before, to {queue}: a task on "
-        "another queue than it names is refused."
+        f"Set the field queue of the connection {conn_id}, which already existed, to {queue}: a task on "
+        "any other queue is refused."
     )
 
 
@@ -358,7 +361,7 @@ def _connection_steps(
 ) -> list[str]:
     if is_there:
         return []
-    edit = "" if is_known else ", with your store's root in the place of /path/to/store"
+    edit = "" if is_known else ", with your store's root instead of /path/to/store"
     return [f"Add the connection{edit}:\n   {_add(conn_id, definition)}"]
 
 
@@ -372,7 +375,7 @@ def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool)
     place = str(lake_dir.absolute()) if lake_dir else hook.section_defaults().lake
     if is_here or place.lstrip().startswith("{"):
         return Text(
-            "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n   ",
+            "Make its lake; add --allow-same-disk if it may be on the store's disk:\n   ",
             Command("init-lake", f"--conn-id {shlex.quote(conn_id)}"),
         )
     usual = '"$AIRFLOW_HOME"/storage_engine'
@@ -384,7 +387,10 @@ def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool)
 
 
 def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool, is_here: bool) -> list[str]:
-    """Return the steps that try the store; the connection's test only where the store's disk is here."""
+    """Return the steps that try the store.
+
+    They include the connection's test only if the store's disk is on this host.
+    """
     named = shlex.quote(conn_id)
     forced = f"storage_forced_cleanup__{named}"
     off = (
@@ -397,11 +403,11 @@ def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool
     return [
         _lake_step(conn_id, hook, lake_dir, is_here=is_here),
         *([test] if is_here else []),
-        "Restart Airflow, wait until it has read its DAGs, and take a first look; nothing is deleted:\n"
+        "Restart Airflow, wait until it has read its DAGs, and do a dry run, which deletes nothing:\n"
         f"   airflow dags unpause {forced}\n"
         f'   airflow dags trigger {forced} --conf \'{{"reason": "a first look", "dry_run": true}}\'',
-        "Let it work by its schedule, which archives, proves and then deletes:\n"
-        f"   airflow dags unpause --yes --treat-dag-id-as-regex {shlex.quote(hook.dags_of(conn_id))}",
+        "Start its schedule, which archives, proves and then deletes:\n   airflow dags unpause --yes "
+        f"--treat-dag-id-as-regex {shlex.quote(hook.dags_of(conn_id))}",
     ]
 
 
@@ -422,7 +428,7 @@ def constraints() -> None:
 def up(directory: Path) -> int:
     """Start Airflow on loopback for the project in DIRECTORY until Ctrl-C.
 
-    A missing project is created, with the sample store.
+    A missing project is created, with a sample store.
     """
     require_provider("up")
     from storage_engine.project.up import up as run_up

@@ -1,4 +1,4 @@
-"""sample: a store to try the other commands on."""
+"""sample: a store for trials of the other commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from storage_engine.model.broker.kind import SampleRequest
     type=click.IntRange(1, 10**9),
     default=100_000,
     show_default=True,
-    help="How many to send in batches; delayed ones and transactions come on top.",
+    help="How many to send in batches; delayed messages and transactions are added to them.",
 )
 @click.option(
     "--topics", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Each has 8 queues."
@@ -36,14 +36,12 @@ from storage_engine.model.broker.kind import SampleRequest
     type=click.FloatRange(0, 3650, min_open=True),
     default=7.0,
     show_default=True,
-    help="From the first message to the last.",
+    help="Time from the first message to the last.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Another one gives other messages."
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Another seed gives other messages."
 )
-@click.option(
-    "--end", metavar="TIME", help="When the last message arrives. Default: the last midnight, in UTC."
-)
+@click.option("--end", metavar="TIME", help="Time of the last message. Default: the last midnight, in UTC.")
 @click.option(
     "--segment-size",
     "segment_bytes",
@@ -51,13 +49,13 @@ from storage_engine.model.broker.kind import SampleRequest
     default="16MiB",
     show_default=True,
     callback=size_bytes,
-    help="Of a file of the log (mappedFileSizeCommitLog).",
+    help="Size of a log file (mappedFileSizeCommitLog).",
 )
 @click.option(
     "--broker-type",
     metavar="NAME",
     callback=installed_broker,
-    help="Whose store to write. Default: that of this package's broker.",
+    help="Kind of broker whose store to write. Default: this package's own.",
 )
 @json_option
 def sample(
@@ -70,7 +68,7 @@ def sample(
     segment_bytes: int,
     broker_type: str | None,
 ) -> int:
-    """Write a store into DIRECTORY as a broker leaves it, and its broker.conf.
+    """Write a store and its broker.conf into DIRECTORY, as a broker leaves them.
 
     Messages have mixed sizes, keys and tags. Some wait for a delay or a transaction. Some consumer groups are
     far behind. The same options, and the same --end, give the same bytes.

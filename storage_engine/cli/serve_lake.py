@@ -1,4 +1,4 @@
-"""serve-lake: consumers of Kafka read what is archived, at the offsets that they know."""
+"""serve-lake: consumers of Kafka read archived records, at their original offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POSITIONS = "consumer-positions.json"
 def _addresses(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[tuple[str, int], ...]:
-    """Brokers' addresses, separated by commas; a click callback."""
+    """Return brokers' addresses, from a text with commas; a click callback."""
     found = (host_and_port(context, parameter, one.strip()) for one in (text.split(",") if text else ()))
     return tuple(one for one in found if one is not None)
 
@@ -49,43 +49,46 @@ def _addresses(
     "--advertised",
     metavar="HOST:PORT",
     callback=host_and_port,
-    help="Address that consumers are told to connect to, if it differs (advertised.listeners).",
+    help="Address at which consumers should connect, if it differs (advertised.listeners).",
 )
 @click.option(
     "--upstream",
     metavar="BROKERS",
     callback=_addresses,
-    help="Brokers of the lake's cluster, as HOST:PORT separated by commas: consumers read on into it.",
+    help=(
+        "Brokers of the lake's cluster, as HOST:PORT separated by commas: consumers continue with its "
+        "records."
+    ),
 )
 @click.option(
     "--upstream-ca",
     type=NamedPath(dir_okay=False),
-    help="Who signed the brokers' certificates, as PEM: the cluster is asked by TLS.",
+    help="Certificate authority of the brokers, as PEM; with it, the cluster is asked by TLS.",
 )
 @click.option(
     "--upstream-login",
     type=NamedPath(dir_okay=False),
-    help="File with sasl.mechanism, sasl.username and sasl.password, where the cluster demands a login.",
+    help="File with sasl.mechanism, sasl.username and sasl.password, if the cluster demands a login.",
 )
 @click.option(
     "--groups",
     type=click.Choice(["own", "upstream"]),
     default="own",
     show_default=True,
-    help="Where groups commit: in a file of this server, or at the cluster's own coordinators.",
+    help="Where groups commit: to a file of this server, or to the cluster's own coordinators.",
 )
 @click.option(
     "--give-back-groups",
     is_flag=True,
-    help="Commit the positions of the file to the cluster, and end; for groups that are stopped.",
+    help="Commit the file's positions to the cluster, and end; for stopped groups.",
 )
-@click.option("--cluster", metavar="ID", help="Which cluster; needed only where the lake has several.")
+@click.option("--cluster", metavar="ID", help="Id of the cluster; needed only if the lake has several.")
 @click.option(
     "--holes",
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="What a consumer gets at offsets that no receipt has: nothing, or the records behind them.",
+    help="Answer at offsets that no receipt has: refuse the request, or skip to the next records.",
 )
 @click.option(
     "--cache",
@@ -94,7 +97,7 @@ def _addresses(
     default="2G",
     show_default=True,
     callback=size_bytes,
-    help="Decoded batches that are kept for the next consumer.",
+    help="Memory for decoded batches, which are kept for the next consumer.",
 )
 @click.option(
     "--positions",
@@ -102,13 +105,15 @@ def _addresses(
     help=f"File of groups' committed positions; default: {_POSITIONS} in the lake's directory.",
 )
 @click.option("--tls-cert", type=NamedPath(dir_okay=False), help="Certificate of this server, as PEM.")
-@click.option("--tls-key", type=NamedPath(dir_okay=False), help="Its key, where that is another file.")
+@click.option("--tls-key", type=NamedPath(dir_okay=False), help="Its key, if it is in another file.")
 @click.option(
     "--users", type=click.Path(dir_okay=False, path_type=Path), help="File of users and their read rights."
 )
 @click.option("--set-user", metavar="NAME", help="Set a user's password in --users, and end.")
 @click.option(
-    "--topics", metavar="NAMES", help="What this user may read: names separated by commas, with * for any."
+    "--topics",
+    metavar="NAMES",
+    help=("Topics that this user may read: names separated by commas; * stands for any text."),
 )
 @click.option("--insecure", is_flag=True, help="Let other hosts connect without TLS.")
 def serve_lake(
@@ -131,11 +136,11 @@ def serve_lake(
     topics: str | None,
     insecure: bool,
 ) -> int:
-    """Serve archived records to consumers of Kafka, at the offsets that they know. Nothing is restored first.
+    """Serve archived records to Kafka consumers, at their original offsets. Nothing is restored first.
 
-    A consumer is started with another address and reads on, with --upstream up to the live end. Nothing can
-    be written: what producers send is refused, and groups commit into a file of this server. What is
-    committed to the lake meanwhile is served within seconds. Ends on SIGTERM and SIGINT.
+    A consumer is started with this server's address and continues to read, with --upstream up to the live
+    end. Nothing can be written: producers are refused, and groups commit to a file of this server. Records
+    that enter the lake meanwhile are served within seconds. Ends on SIGTERM and SIGINT.
     """
     SERVER.require("serve-lake")
     import pyarrow as pa
@@ -164,7 +169,7 @@ def serve_lake(
     lake = open_lake(LakeConfig.local(lake_dir))
     reader = LakeReader(lake, cluster, cache_bytes=cache_bytes, skip_holes=holes == "skip")
     for log in reader.archive.unnamed:
-        say(f"{log} isn't served: its receipts say no topic's id.", err=True)
+        say(f"{log} isn't served: its receipts contain no topic id.", err=True)
 
     async def run() -> int:
         serving = asyncio.current_task()
@@ -191,18 +196,17 @@ def serve_lake(
 
 
 def _check_cluster(groups: str, users: Path | None, *, is_named: bool, is_needed: bool) -> None:
-    """
-    :raises BadInputError: options ask for a cluster that is not named, or contradict each other.
-    """
+    """:raises BadInputError: options need a cluster but none is named, or options contradict each other."""
     if not is_named and (is_needed or groups == "upstream"):
         raise BadInputError(
-            "serve-lake: expected --upstream BROKERS where the cluster is named, found none. Nothing was "
-            "started or changed. Name brokers of the lake's cluster."
+            "serve-lake: expected --upstream BROKERS with these options, found none. Nothing was started "
+            "or changed. Name brokers of the lake's cluster."
         )
     if groups == "upstream" and users is not None:
         raise BadInputError(
-            "serve-lake --groups upstream: expected no --users beside it, found a file: groups would be the "
-            "cluster's by this server's rights, whoever the user is. Nothing was started. Leave one away."
+            "serve-lake --groups upstream: expected no --users with it, found a file: all users would "
+            "commit to the cluster with this server's rights. Nothing was started. Leave out one of the "
+            "two options."
         )
 
 
@@ -211,8 +215,8 @@ def _keep_user(name: str, users: Path | None, topics: str | None) -> None:
 
     if users is None or not topics:
         raise BadInputError(
-            "serve-lake --set-user: expected --users FILE and --topics NAMES beside it, found one "
-            "missing. Nothing was changed."
+            "serve-lake --set-user: expected --users FILE and --topics NAMES with it, found one missing. "
+            "Nothing was changed."
         )
     password = click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
     set_user(users, name, password, topics.split(","))

@@ -1,4 +1,4 @@
-"""simulate: what would become of a store by other settings, on another disk, with more to come."""
+"""simulate: a forecast of a store's disk with other settings, another disk, or more data."""
 
 from __future__ import annotations
 
@@ -59,17 +59,29 @@ def _factor(context: click.Context, parameter: click.Parameter, factor: float | 
 )
 @click.option("--disk-bytes", metavar="SIZE", callback=size_bytes, help="A disk of this size, such as 3TB.")
 @click.option(
-    "--ingest-factor", metavar="FACTOR", type=float, callback=_factor, help="So many times as much comes."
+    "--ingest-factor",
+    metavar="FACTOR",
+    type=float,
+    callback=_factor,
+    help=("This many times the present ingest."),
 )
-@click.option("--ingest-per-day", metavar="SIZE", callback=size_bytes, help="So much comes a day, as 500GB.")
+@click.option("--ingest-per-day", metavar="SIZE", callback=size_bytes, help="Ingest a day, such as 500GB.")
 @click.option(
-    "--days", type=click.IntRange(1, _LONGEST_DAYS), default=14, show_default=True, help="How far to look."
+    "--days",
+    type=click.IntRange(1, _LONGEST_DAYS),
+    default=14,
+    show_default=True,
+    help=("Number of days to simulate."),
 )
 @click.option(
     "--svg", "svg_file", metavar="FILE", type=TargetPath(), help="Draw both courses into this new file."
 )
 @click.option(
-    "--png", "png_file", metavar="FILE", type=TargetPath(), help="The same as pixels; needs the extra charts."
+    "--png",
+    "png_file",
+    metavar="FILE",
+    type=TargetPath(),
+    help=("The same picture as PNG; needs the extra charts."),
 )
 @json_option
 def simulate(
@@ -82,11 +94,11 @@ def simulate(
     svg_file: Path | None,
     png_file: Path | None,
 ) -> int:
-    """Show how STORE's disk fills by its settings, beside what other settings would make of it.
+    """Show how STORE's disk fills with its settings, compared with other settings.
 
     Changes nothing. The next days are computed by the rules of the real cleanup, from the store's files and,
-    with --lake or --conn-id, the samples in its journal. Holds, the gate and the archive count for nothing:
-    it is what the broker does by itself.
+    with --lake or --conn-id, from the samples in its journal. Holds, the gate and the archive are ignored:
+    the broker deletes by itself.
     """
     from storage_engine.retention.plan.simulation import Change
     from storage_engine.retention.plan.simulation import simulate as simulated
@@ -144,9 +156,9 @@ def _exists(path: Path) -> BadInputError:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """Write a new file; nothing is ever overwritten.
+    """Write a new file. An existing file is never overwritten.
 
-    :raises BadInputError: something has its name by now.
+    :raises BadInputError: the file exists by now.
     """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -161,7 +173,7 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def print_simulation(found: Simulation, days: int) -> None:
-    """Print both courses: what they come to, each day, and what follows from the figures."""
+    """Print both forecasts: their results, each day, and the advice."""
     today, changed = found.today, found.changed
     say(
         f"{bytes_text(found.log_bytes)} of log on a disk of "
@@ -169,11 +181,11 @@ def print_simulation(found: Simulation, days: int) -> None:
     )
     say(f"Ingest: {bytes_text(today.ingest.day_bytes)} a day, {_TOLD_BY[found.ingest_from]}")
     if changed is not None:
-        say(f"Changed: {changes_text(today, changed) or 'nothing that is in effect'}")
+        say(f"Changed: {changes_text(today, changed) or 'no setting in effect'}")
     courses = [today] if changed is None else [today, changed]
     names = ["today"] if changed is None else ["today", "changed"]
     print_table(
-        f"What {count_text(days, 'day')} come to",
+        f"Result of {count_text(days, 'day')}",
         ("", *names),
         ((words, *(tell(one.course) for one in courses)) for words, tell in _FIGURES),
     )
@@ -188,7 +200,7 @@ def print_simulation(found: Simulation, days: int) -> None:
 
 
 def changes_text(today: Simulated, changed: Simulated) -> str:
-    """Return the changed settings, in few words."""
+    """Return the changed settings in a few words."""
     found = [
         f"{name} {value}" for name, value in changed.settings.items() if today.settings.get(name) != value
     ]
@@ -204,7 +216,7 @@ def _refused(course: Course) -> str:
         return "never"
     times = count_text(len(course.refused), "time")
     summary = course.summary
-    return f"{times}, {duration_text(summary.refused_ms)} ({bytes_text(summary.refused_bytes)} not taken)"
+    return f"{times}, {duration_text(summary.refused_ms)} ({bytes_text(summary.refused_bytes)} refused)"
 
 
 def _deleted(course: Course) -> str:
@@ -261,7 +273,10 @@ def _span(least: str, most: str) -> str:
 
 
 def advice_text(advice: Advice) -> str:
-    """Return the advice as a sentence; where another broker's package has a kind of its own, its figures."""
+    """Return the advice as a sentence.
+
+    For an unknown kind, from another broker's package, return its figures.
+    """
     tell = _ADVICE.get(advice.kind)
     if tell is None:
         return f"{advice.kind}: " + ", ".join(f"{name} {value}" for name, value in advice.numbers.items())
@@ -280,9 +295,8 @@ def _bytes(numbers: Mapping[str, float | int | str], name: str) -> str:
 _ADVICE: Mapping[str, Callable[[Mapping[str, float | int | str]], str]] = {
     "fits": lambda n: (
         f"{n['hours']} h fit this disk at this ingest: they take up to about {n['level_percent']} %, and "
-        f"{n['cleans_percent']} % with what has expired and waits for deleteWhen. "
-        f"{_up_to(n)} would. The smallest disk for {n['hours']} h has "
-        f"{_bytes(n, 'disk_bytes')}."
+        f"{n['cleans_percent']} % with expired data that waits for deleteWhen. {_up_to(n)} would fit. The "
+        f"smallest disk for {n['hours']} h has {_bytes(n, 'disk_bytes')}."
     ),
     "does-not-fit": lambda n: (
         f"{n['hours']} h don't fit this disk at this ingest: they need {_bytes(n, 'disk_bytes')} to stay at "
@@ -293,17 +307,17 @@ _ADVICE: Mapping[str, Callable[[Mapping[str, float | int | str]], str]] = {
         f"{n['refuses_percent']} %."
     ),
     "ratio-too-high": lambda n: (
-        f"expired segments are deleted for space only above {n['ratio_percent']} %, when "
-        f"{n['limit_percent']} % is "
-        f"passed already. Set diskMaxUsedSpaceRatio below {n['limit_percent']}."
+        f"expired segments are deleted for space only above {n['ratio_percent']} %, but "
+        f"{n['limit_percent']} % is passed before that. Set diskMaxUsedSpaceRatio below "
+        f"{n['limit_percent']}."
     ),
     "window-too-short": lambda n: (
         f"passes can delete {_bytes(n, 'window_bytes')} in the hours of deleteWhen, and "
         f"{_bytes(n, 'day_bytes')} come a day. Add hours, or raise deleteFileBatchMax."
     ),
     "quiet-disk": lambda n: (
-        f"on a disk of {_bytes(n, 'disk_bytes')} or more the hours of deleteWhen are enough, and the level "
-        f"stays at {n['level_percent']} % or below."
+        f"on a disk of {_bytes(n, 'disk_bytes')} or more, the hours of deleteWhen are enough, and the "
+        f"level stays at {n['level_percent']} % or below."
     ),
     "trace-topic": lambda n: (
         f"{n['topic']} takes {n['share_percent']} % of what was archived lately. Without it, "

@@ -1,4 +1,4 @@
-"""inspect, plan, lag, index-lookup: questions to a store. Nothing here changes anything."""
+"""inspect, plan, lag, index-lookup: read-only commands on a store. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def inspect(
     messages: bool,
     queues: bool,
 ) -> int:
-    """Show what STORE is and holds: segments, queues, index, checkpoint, topics, settings in effect.
+    """Describe STORE and its contents: segments, queues, index, checkpoint, topics, settings in effect.
 
-    Beside a running broker also what that says of itself, and whether the store is held.
+    Beside a running broker, also show the broker's own description, and whether the store is held.
 
-    With --lake also the archive lag: what is sealed and not proven in the lake.
+    With --lake, also show the archive lag: sealed segments that the lake doesn't prove.
     """
     from storage_engine.retention.quarantine.places import look_at_quarantines
     from storage_engine.retention.store.brokers import inspect_store
@@ -102,7 +102,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
 
 @command()
 @takes_store(lake=None, policy=("pending_policy", "minimum_retention_hours"))
-@click.option("--at", metavar="TIME", help="Decide for this moment, such as 2026-11-21T04:10.")
+@click.option("--at", metavar="TIME", help="Plan for this moment, such as 2026-11-21T04:10.")
 @click.option(
     "--disk",
     "disks",
@@ -112,7 +112,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     help="Assume this level of a disk, such as /data/commitlog=0.86; repeatable.",
 )
 @click.option(
-    "--manual", is_flag=True, help="As if a person asked: expired segments are deleted at any hour."
+    "--manual", is_flag=True, help="As for a run by hand: expired segments are deleted at any hour."
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @json_option
@@ -123,11 +123,11 @@ def plan(
     manual: bool,
     replicas_stopped: str | None,
 ) -> int:
-    """Show what a cleanup of STORE would delete, with a reason for every segment, and what is deleted with
-    it.
+    """Show the segments that a cleanup of STORE would delete or keep, each with a reason, and the files that
+    would be deleted with them.
 
-    Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
-    With --lake also how many archived segments were touched since, which a run hashes again.
+    Beside a running broker, the journal in --lake has the age of segments whose files a hold has touched.
+    With --lake, also show how many archived segments were touched since. A run hashes them again.
     """
     from storage_engine.arrow.alone import load_arrow_alone
 
@@ -152,7 +152,8 @@ def plan(
 
 
 def _touched(managed: ManagedStore) -> tuple[str, ...]:
-    """Print the archived segments that a run would hash again, or why that is unknown; (): none."""
+    """Return notices about archived segments that a run would hash again, or why they are unknown; (): there
+    are none."""
     if not has_lake(managed):
         return ()
     try:
@@ -170,12 +171,14 @@ def lag(
     managed: ManagedStore,
     group: str | None,
 ) -> int:
-    """Show how far each consumer group of STORE is behind, and what a cleanup now would take from it.
+    """Show how far each consumer group of STORE is behind, and how many of its messages a cleanup would
+    delete now.
 
-    Then what the broker itself still has to deliver or to decide: timers, delayed and half messages.
+    Then show messages that the broker itself still has to deliver or to decide: timers, delayed and half
+    messages.
 
-    Positions are those that a stopped broker last wrote to its config directory, or those that a running
-    one says. A group that never committed one is unknown, not at zero.
+    Positions are those that a stopped broker last wrote to its config directory, or a running broker's
+    answers. The position of a group that never committed one is unknown, not zero.
     """
     from storage_engine.brokers import find_broker
 
@@ -231,9 +234,9 @@ def index_lookup(
 ) -> int:
     """List the physical offsets of TOPIC's messages that have KEY.
 
-    The broker's index finds them by a hash, and each is compared with topic and keys of the message in the
-    log. KEY is one of a message's keys or its unique key. Entries whose message the log doesn't have are
-    named. Exit code 1 when there is no message; what the index may lack is said then.
+    The broker's index finds them by a hash, and each entry is compared with the message in the log. KEY is
+    one of a message's keys or its unique key. Entries whose message the log doesn't have are named. Exit code
+    1: no message was found; then missing parts of the index are named.
     """
     from storage_engine.brokers import find_broker
     from storage_engine.retention.store.broker_answers import package_errors
@@ -267,9 +270,9 @@ def index_lookup(
 
 def _unread_text(offsets: Sequence[int]) -> str:
     return (
-        f"the log has no message that can be read at {count_text(len(offsets), 'offset')} that the index "
-        f"lists under this hash, {named_in_short(list(map(str, offsets)))}: it was deleted, or is damaged. "
-        "Whether it has this topic and key isn't known."
+        f"the index lists {count_text(len(offsets), 'offset')} under this hash at which the log has no "
+        f"readable message, {named_in_short(list(map(str, offsets)))}: the message was deleted, or is "
+        "damaged. It is unknown whether it has this topic and key."
     )
 
 
@@ -284,12 +287,12 @@ def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]
         f"the index lists no message of topic {topic!r} with key {key!r}, but messages are not indexed "
         f"{spans}. ",
         Command("rebuild-queues"),
-        ", while the broker is stopped, indexes all of the log.",
+        "indexes the whole log; the broker must be stopped.",
     )
 
 
 def print_inspection(found: Inspection) -> None:
-    """Print a broker's description of its store, in the broker's order."""
+    """Print a broker's description of its store, section by section."""
     for section in found.sections:
         match section:
             case Paragraph(text):
@@ -303,11 +306,11 @@ def print_inspection(found: Inspection) -> None:
 
 
 def print_quarantines(found: Sequence[QuarantineLook]) -> None:
-    """Print the files that runs have set aside, if there are any."""
+    """Print the files that runs have moved into quarantines, if there are any."""
     if not found:
         return
     print_table(
-        f"Quarantine: used space until it is emptied; {Command('undo', 'RUN')} brings a run's files back",
+        f"Quarantine: uses space until it is emptied; {Command('undo', 'RUN')} restores a run's files",
         ("run", "files#", "size#", "until", "in"),
         (
             (

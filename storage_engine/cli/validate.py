@@ -1,4 +1,4 @@
-"""validate: prove that offsets are contiguous, in the store and across the lake."""
+"""validate: prove that no byte is missing or repeated, in the store and across the lake."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @command()
 @takes_store(lake=None, second_lake=True)
 @click.option(
-    "--full", is_flag=True, help="Every frame, every queue, every archived row; not only boundaries."
+    "--full", is_flag=True, help="Check every frame, every queue and every archived row, not only boundaries."
 )
-@click.option("--rows", is_flag=True, help="Only the lake's rows, each of them, in Spark.")
+@click.option("--rows", is_flag=True, help="Check only the lake's rows, all of them, in Spark.")
 @click.option(
     "--spark", "spark_master", metavar="MASTER", help="With --rows: where Spark runs; default: local[2]."
 )
@@ -45,7 +45,7 @@ def validate(
     spark_master: str | None,
     output_dir: Path | None,
 ) -> int:
-    """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
+    """Check that STORE has every byte once and in order; with --lake, check store and lake together."""
     from storage_engine.brokers import find_broker
     from storage_engine.quality.validate import validate_store, validation_directory
     from storage_engine.retention.store.managed_store import store_directory
@@ -53,9 +53,9 @@ def validate(
     if output_dir is None and not has_lake(managed):
         output_dir = Path("storage-engine-reports") / store_directory(managed)
     if spark_master and not rows:
-        raise click.UsageError("--spark goes with --rows.")
+        raise click.UsageError("--spark: expected --rows with it, found none.")
     if rows and (full or not has_lake(managed)):
-        raise click.UsageError("--rows needs --lake, and goes without --full.")
+        raise click.UsageError("--rows: expected --lake with it, and no --full.")
     with waiting("Validating"):
         if rows:
             result = _validate_rows(managed, spark_master, output_dir)
@@ -74,7 +74,7 @@ def validate(
 def _validate_rows(
     managed: ManagedStore, spark_master: str | None, output_dir: Path | None
 ) -> ValidationResult:
-    """Check the rows of a store's lakes in a Spark that starts for it, and ends with it."""
+    """Check the rows of a store's lakes in a Spark session that is started for this."""
     from storage_engine.spark.job_io import run_in_session
     from storage_engine.spark.session import LOCAL_MASTER, spark_session
     from storage_engine.spark.validate_rows import (

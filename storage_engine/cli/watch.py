@@ -1,4 +1,4 @@
-"""monitor, watch: look after a store, once and all the time."""
+"""monitor, watch: observe a store, once or all the time."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _END_SECONDS: Final = 5.0
 @notify_option
 @json_option
 def monitor(managed: ManagedStore, notify: tuple[Means, ...]) -> int:
-    """Look at STORE, and keep what is found for metrics; of a broker that runs, the hold is renewed.
+    """Look at STORE, and record its figures for metrics. If its broker runs, renew the hold.
 
-    A shield that is there is tended, too; else nothing is archived, and no segment is ever deleted. Have cron
-    call it every ten minutes: what it finds counts for an hour. Exit code 1 on an alarm, which a person
+    An existing shield is tended, too. Otherwise nothing is archived, and no segment is ever deleted. Call it
+    by cron every ten minutes: its figures count for an hour. Exit code 1: there is an alarm, which a person
     should know at once.
     """
     from storage_engine.retention import steps
@@ -89,7 +89,9 @@ def _print(found: MonitorResult) -> None:
 )
 @with_live_broker
 @with_option(policy_option("shield_give_up_percent"))
-@click.option("--no-shield", is_flag=True, help="Keep no second names of unproven segments.")
+@click.option(
+    "--no-shield", is_flag=True, help=("Keep no shield, that is no second names of unproven segments.")
+)
 @notify_option
 def watch(
     stores: tuple[Path, ...],
@@ -100,19 +102,19 @@ def watch(
     no_shield: bool,
     notify: tuple[Means, ...],
 ) -> int:
-    """Watch what the holds on STORES rest on, and mend it at once, until it is told to end.
+    """Watch the holds on STORES and repair them at once, until it is stopped.
 
-    One process a host is enough for all stores of its disks, as the user whose brokers own them. It looks
-    twice a second, and at once where the file system tells of changes (inotify): times that somebody has
-    changed are set again, and removed segments are replaced in the fence. What it mends is printed, and
-    recorded in the journal. It renews no hold: a pipeline has to, as without it.
+    One process on a host is enough for all stores on its disks. Run it as the user who owns them. It looks
+    twice a second, and at once if the file system reports changes (inotify). Changed file times are set
+    again, and removed segments are replaced in the fence. Each repair is printed, and recorded in the
+    journal. It renews no hold: a pipeline still has to do that.
 
-    Where it knows a store's broker, by --broker or the connection, it tends the store's shield as well: the
-    oldest segments that no lake proves have a second name, so that one that is deleted by force or by hand is
-    archived from it, and cleanFileForciblyEnable is set back to false where --may-change-settings allows it.
+    If it knows a store's broker, by --broker or the connection, it also tends the store's shield. The oldest
+    unproven segments get a second name. If such a segment is deleted by force or by hand, it is archived from
+    there. cleanFileForciblyEnable is set back to false if --may-change-settings allows it.
 
-    Ends with exit code 0 on SIGTERM and SIGINT, with another one if it can't go on. --lake says where the
-    journal of STORES is.
+    Ends with exit code 0 on SIGTERM and SIGINT, and with another code if it can't continue. --lake names the
+    lake with the journal of STORES.
     """
     from storage_engine.retention.monitor.notifying import Teller
     from storage_engine.retention.monitor.store_watch import HostWatch
@@ -152,8 +154,8 @@ def _with_shield(store: ManagedStore, mode: ShieldMode, give_up_percent: int) ->
 def _managed(
     stores: tuple[Path, ...], lake_dir: Path | None, conn_ids: tuple[str, ...], live: LiveBroker | None
 ) -> list[ManagedStore]:
-    """:raises click.UsageError: no store, or not where its journal is.
-    :raises BadInputError: a store that is another host's, or that no broker runs on.
+    """:raises click.UsageError: no store is named, or no lake with its journal.
+    :raises BadInputError: a store is on another host, or has no running broker.
     """
     if not (stores or conn_ids):
         raise click.UsageError("Expected STORE with --lake DIRECTORY, or --conn-id ID; found neither.")
@@ -162,16 +164,16 @@ def _managed(
         raise click.UsageError(f"{'STORE' if stores else '--lake'}: expected {missing}, found none.")
     if live and (len(stores) != 1 or conn_ids):
         raise click.UsageError(
-            f"--broker: expected the one STORE that it runs on, found {len(stores)} and {len(conn_ids)} "
-            "connections. Watch each by a connection, or by a process of its own."
+            f"--broker: expected exactly one STORE, on which it runs, found {len(stores)} and "
+            f"{len(conn_ids)} connections. Watch each by a connection, or by a process of its own."
         )
     managed = [managed_store(store, lake_dir, live=live) for store in stores]
     for conn_id in conn_ids:
         store = store_of_connection(conn_id)
         if not store.is_live:
             raise BadInputError(
-                f"{conn_id}: expected a store beside its running broker (mode), found a stopped broker's, "
-                "which has no hold to watch.",
+                f"{conn_id}: expected a store beside its running broker (mode), found a store of a stopped "
+                "broker, which has no hold to watch.",
                 page="live",
             )
         check_host(store.root, store.host, None)

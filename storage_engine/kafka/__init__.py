@@ -1,4 +1,4 @@
-"""Apache Kafka: the formats of its log directories, its retention, and what a node's disk says of both."""
+"""Apache Kafka: the formats of its log directories, its retention, and checks of both on a node's disk."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ WORDS: Final = BrokerWords(
     errors={
         "BrokerConfigError": "Correct the key in server.properties, then run again.",
         "CorruptFileError": (
-            "Compare the file with that of a replica. A stopped broker makes missing indexes of a log again "
-            "when it starts, and nothing else of it."
+            "Compare the file with that of a replica. A broker that starts makes missing indexes of a log "
+            "again; it restores nothing else of the log."
         ),
     },
     dependents="Indexes",
@@ -107,7 +107,11 @@ class KafkaReceipts(ReceiptRules):
         return continues(left, right)
 
     def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
-        """A snapshot that a broker has made again after a crash is the same with the same producers."""
+        """Return whether two versions of a file beside a segment are the same: equal bytes or, for producer
+        snapshots, equal producers.
+
+        A broker that recovers from a crash writes its snapshots again.
+        """
         from storage_engine.kafka.format.file_names import FileKind, log_file
         from storage_engine.kafka.format.producer_snapshot import same_producers
 
@@ -116,8 +120,10 @@ class KafkaReceipts(ReceiptRules):
         return archived == found or (is_snapshot and same_producers(archived, found, name))
 
     def drops_companion(self, name: str) -> bool:
-        """A broker that starts removes the snapshot at its log's start, too, where the first segment begins
-        (ProducerStateManager#truncateAndReload): nothing is left that it could be for.
+        """Return whether a broker that starts may remove the file.
+
+        It removes the snapshot at its log's start, where the first segment begins
+        (ProducerStateManager#truncateAndReload), because no earlier record is left.
         """
         from storage_engine.kafka.format.file_names import FileKind, log_file
 
@@ -132,13 +138,13 @@ class KafkaPlaces(Places):
         return store_around(path)
 
     def stamped_directories(self, root: Path) -> tuple[Path, ...]:
-        """Return all ``log.dirs``: what is archived and deleted lies there, and nothing of it elsewhere."""
+        """Return all ``log.dirs``: all that is archived and deleted is in these directories."""
         from storage_engine.kafka.format.server_properties import read_server_properties
 
         return read_server_properties(root).log_dirs
 
     def default_name(self, root: Path) -> str:
-        """Name a node by its number and cluster: all their files are called ``server.properties``."""
+        """Name a node by its number and cluster: the files of all nodes are called ``server.properties``."""
         from storage_engine.kafka.format.layout import node_name
 
         return node_name(root)
@@ -154,7 +160,10 @@ class KafkaSettings(SettingNames):
 
 
 class Kafka(Broker):
-    """A node by its files. Archived, proven and restored; deleted from while its broker is stopped."""
+    """A node by its files.
+
+    Its segments are archived, proven, restored, and deleted while its broker is stopped.
+    """
 
     name = "kafka"
     words = WORDS
@@ -178,15 +187,21 @@ class Kafka(Broker):
         return CODEC
 
     def cleanups(self, live: LiveBroker | None) -> Cleanups:
-        """A node is cleaned where we delete, or while it is stopped for once: its broker deletes by its own
-        rules as soon as it runs.
+        """Return when a node is cleaned.
+
+        Beside a running broker: when segments are due, if we delete; never, if the broker deletes by its own
+        rules. A stopped node: only on request.
         """
         if live is None:
             return Cleanups.ON_REQUEST
         return Cleanups.WHEN_DUE if live.deletes == WE_DELETE else Cleanups.NEVER
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Make a log directory for nodes by their ``server.properties``; for none, segments alone."""
+        """Return the configuration that makes a restored log directory fit its nodes, by each
+        ``server.properties``.
+
+        None: no node is named, so only segments are restored.
+        """
         if not serving:
             return None
         from storage_engine.kafka.restored_log import RestoredLogDirectory, read_serving_nodes

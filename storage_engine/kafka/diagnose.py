@@ -1,6 +1,7 @@
 """Findings about a node's directories and their disks, and reasons why expected deletions have not happened.
 
-Levels of a node's log directories, their growth, and how much they differ. Pure but for disks.
+Also how full a node's log directories are, how fast they grow, and how much they differ. Pure, except that
+disks are measured.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ _FULL_PERCENT = 99
 
 @dataclass(frozen=True, slots=True)
 class DirectoryRoom:
-    """A log directory by its bytes.
+    """The size and growth of a log directory.
 
-    :param came_bytes: written within a day.
+    :param came_bytes: bytes written within a day.
     :param goes_bytes: bytes that retention deletes within a day, as far as known.
     """
 
@@ -75,7 +76,7 @@ class DirectoryRoom:
 def rooms_of(node: Node, topics: TopicSettings, at_ms: int) -> tuple[DirectoryRoom, ...]:
     """Measure a node's log directories.
 
-    :param at_ms: end of the day that is looked at: now, or when a stopped node last did something.
+    :param at_ms: end of the day that is measured: now, or for a stopped node the time of its last activity.
     """
     return tuple(_room(directory, topics, at_ms) for directory in node.directories)
 
@@ -93,9 +94,11 @@ def _room(directory: LogDirectory, topics: TopicSettings, at_ms: int) -> Directo
 
 
 def came_bytes(log: PartitionLog, at_ms: int) -> int:
-    """Return about how much was written to a log within a day, by when its segments were last written to.
+    """Return about how many bytes were written to a log within a day, by the times at which its segments were
+    last written.
 
-    A segment was begun when the one before it was closed: what of it lies within the day, counts.
+    A segment was begun when the segment before it was closed. If only a part of that time lies within the
+    day, the same part of its bytes counts.
     """
     since_ms, found = at_ms - DAY_MS, 0
     begun_ms: int | None = None
@@ -111,7 +114,7 @@ def came_bytes(log: PartitionLog, at_ms: int) -> int:
 
 
 def _goes_bytes(log: PartitionLog, settings: RetentionSettings | str, came: int, at_ms: int) -> int:
-    """Return about how much retention takes of a log within a day; of what isn't known, nothing."""
+    """Return about how many bytes of a log retention deletes within a day; 0 if the settings are unknown."""
     if isinstance(settings, str) or settings.compact or not settings.delete:
         return 0
     if 0 <= settings.kept_bytes <= log.size_bytes:
@@ -124,7 +127,8 @@ def _goes_bytes(log: PartitionLog, settings: RetentionSettings | str, came: int,
 
 
 def room_findings(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
-    """Yield a finding for each directory, with its size and when its disk is full, and one on imbalance."""
+    """Yield a finding for each directory, with its size and the time until its disk is full, and a finding
+    about imbalance."""
     for room in rooms:
         sharing = [one for one in rooms if one.disk.device == room.disk.device]
         fills_ms = _fills_ms(sharing, room.disk)
@@ -155,15 +159,18 @@ def full_disks(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
                 Severity.URGENT,
                 "disk-full",
                 f"{room.path}: its disk has {bytes_text(room.disk.usable_bytes)} free, and no broker runs: "
-                "one that starts has to write",
+                "a broker has to write when it starts",
                 Text(
-                    "free space with proof: ", Command("kafka make-room"), ", with --broker for one that runs"
+                    "free space with proof: ",
+                    Command("kafka make-room"),
+                    ", with --broker for a running broker",
                 ),
             )
 
 
 def _fills_ms(sharing: Sequence[DirectoryRoom], disk: DiskUsage) -> int | None:
-    """Return the time until a disk is full at the growth of all its directories; None: unknown, or never."""
+    """Return the time until a disk is full at the present growth of all its directories; None: unknown, or
+    never."""
     gained = sum(one.came_bytes - one.goes_bytes for one in sharing)
     return None if disk.usable_bytes is None else fills_in_ms(disk.usable_bytes, gained)
 
@@ -178,7 +185,10 @@ def _full_text(fills_ms: int | None, sharing: Sequence[DirectoryRoom]) -> str:
 
 
 def imbalance(node: Node, rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
-    """Yield a finding if a log directory is far larger than another: brokers place logs by number alone."""
+    """Yield a finding if a log directory is far larger than another.
+
+    Brokers spread logs over directories by their number, not by their size.
+    """
     places = {
         str(one.path)
         for one in node.directories
@@ -195,7 +205,7 @@ def imbalance(node: Node, rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
     yield Finding(
         Severity.WARNING if fuller >= 20 else Severity.NOTE,
         "directories-unlike",
-        f"log directories are unlike: {most.path} has {bytes_text(most.size_bytes)} in "
+        f"log directories differ in size: {most.path} has {bytes_text(most.size_bytes)} in "
         f"{count_text(most.logs, 'log')}, {least.path} {bytes_text(least.size_bytes)} in "
         f"{count_text(least.logs, 'log')}",
         "kafka-reassign-partitions.sh moves replicas between a broker's log directories",
@@ -230,7 +240,8 @@ def _internal(topic: str, found: Sequence[tuple[int, int]]) -> Finding:
 
 _MOST_NAMED = 10
 _OVERDUE_MS = HOUR_MS
-"""A minute is what a broker waits by default before it removes a directory."""
+"""Time until a deletion counts as overdue. A broker waits a minute by default before it removes a directory.
+"""
 _SLOW_MOVE_MS = DAY_MS
 _WORDS = {
     DirectoryState.DELETED: "belongs to a topic or replica that is gone",
@@ -249,7 +260,7 @@ def diagnose(
 ) -> BrokerDiagnosis:
     """See :meth:`storage_engine.model.broker.kind.Inspecting.diagnose`.
 
-    :param look: by which the node is looked at, such as beside its running cluster.
+    :param look: reads the node, for example beside its running cluster.
     """
     try:
         node = look(Path(settings.root))
@@ -294,14 +305,15 @@ def diagnose(
 
 
 def _last_active_ms(node: Node, now_ms: int) -> int:
-    """Return when a stopped broker last did something: it writes its high watermarks every 5 seconds."""
+    """Return when a stopped broker was last active: a running broker writes its high watermarks every 5
+    seconds."""
     paths = (directory.path / HIGH_WATERMARK for directory in node.directories)
     known = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
     return min(max(known, default=now_ms), now_ms)
 
 
 def _ends(node: Node) -> Iterator[tuple[str, int]]:
-    """Yield the logs' end offsets; a log that vanishes meanwhile, or can't be read, is left out."""
+    """Yield the logs' end offsets. A log that vanishes meanwhile or can't be read is left out."""
     for _, log in node.logs:
         with suppress(OSError):
             yield log.name.log, end_offset(log)
@@ -335,8 +347,8 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "running",
-            "a broker runs on this node: its checkpoints are a little behind, and settings of its start "
-            "may be in no file",
+            "a broker runs on this node: its checkpoints are a little behind, and settings on its command "
+            "line are in no file",
             f"ask its cluster as well: --broker {address}",
         )
     if len(node.broker_epochs) > 1:
@@ -345,15 +357,15 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             Severity.WARNING,
             "markers-differ",
             f"log directories have markers of different stops, of the broker's epochs {found}",
-            "expect the controller to take the stop for an unclean one: see that other replicas are in sync",
+            "the controller will treat the stop as unclean: make sure that other replicas are in sync",
         )
     for one in node.directories:
         if one.fault:
             yield Finding(
                 Severity.URGENT,
                 "directory-offline",
-                f"{one.fault}: a broker takes {one.path} offline, and nothing of its "
-                f"{count_text(len(one.logs), 'log')} is planned or archived",
+                f"{one.fault}: a broker takes {one.path} offline, and its "
+                f"{count_text(len(one.logs), 'log')} are neither planned nor archived",
                 "compare the file with the logs, and bring it back from a backup while the broker is stopped",
             )
     unformatted = [str(one.path) for one in node.directories if one.meta is None and not one.fault]
@@ -361,7 +373,7 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "no-meta-properties",
-            f"{named_in_short(unformatted)} has no meta.properties, so nothing says whose it is",
+            f"{named_in_short(unformatted)} has no meta.properties, so its node and cluster are unknown",
             "bring the file back from a backup: a broker doesn't start without it",
         )
     if not any((one.path / PLAIN_STAMP).is_file() for one in node.directories):
@@ -373,7 +385,8 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
 
 
 def _missing(node: Node) -> Iterator[Finding]:
-    """Yield logs that lie in no directory, by the node's own copy of the metadata, whatever runs."""
+    """Yield a finding about logs that the node should have, by its own copy of the metadata, but has in no
+    directory."""
     if missing := missing_logs(node, read_topic_settings(replace(node, live=None))):
         yield Finding(Severity.WARNING, "logs-missing", missing_text(missing), ADVICE)
 
@@ -382,7 +395,7 @@ def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
     if topics.unknown:
         advice = "name the node's server.properties as STORE, on its own disk"
         if node.zookeeper:
-            advice = "ask its running cluster, which tells them: --broker HOST:PORT"
+            advice = "ask its running cluster for them: --broker HOST:PORT"
         what = f"settings of topics are unknown, so nothing is planned: {topics.unknown}"
         yield Finding(Severity.WARNING, "settings-unknown", what, advice)
 
@@ -392,7 +405,7 @@ def _logs(
 ) -> Iterator[Finding]:
     """Yield faults of logs.
 
-    :param faulty: receives the names of those that no archive takes as they are.
+    :param faulty: receives the names of logs that can't be archived in their present state.
     """
     for directory, log in node.logs:
         try:
@@ -422,7 +435,7 @@ def _unknown_watermarks(node: Node) -> Iterator[Finding]:
             Severity.WARNING,
             "high-watermark-unknown",
             f"no checkpoint has the high watermark of {count_text(len(names), 'log')}, "
-            f"{named_in_short(names)}: nothing of those is planned to go or archived",
+            f"{named_in_short(names)}: these logs are not archived, and no deletion from them is planned",
             "bring replication-offset-checkpoint back, or ask the running cluster",
         )
 
@@ -430,9 +443,9 @@ def _unknown_watermarks(node: Node) -> Iterator[Finding]:
 def _watermarks_behind(node: Node, topics: TopicSettings, *, running: bool) -> Iterator[Finding]:
     """Yield logs with closed segments above their high watermark, grouped by their remedy.
 
-    Without another replica the checkpoint alone is behind, which its broker writes every 5 seconds: after a
-    stop that wasn't clean, of which another finding tells, and while it runs. It takes the log's end for the
-    high watermark as soon as it leads (Partition#maybeIncrementLeaderHW).
+    If a log has no other replica, only the checkpoint is behind. Its broker writes it every 5 seconds, so it
+    is behind while the broker runs, and after an unclean stop, which another finding reports. The broker
+    raises the high watermark to the log's end as soon as it leads (Partition#maybeIncrementLeaderHW).
     """
     waiting: dict[str, list[str]] = {}
     for directory, log in node.logs:
@@ -457,7 +470,7 @@ def _watermarks_behind(node: Node, topics: TopicSettings, *, running: bool) -> I
 
 
 def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, end: int) -> Iterator[Finding]:
-    """Yield why no broker should start on a log, and no archive takes it."""
+    """Yield faults of a log because of which no broker should start on it. Such a log is not archived."""
     name = log.name.log
     if not topics.unknown and (fault := topic_fault(log, topics)):
         yield Finding(
@@ -473,8 +486,8 @@ def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, e
             Severity.URGENT,
             "leader-epochs",
             f"log {name}: {fault}",
-            "compare it with a replica's, and put it right while the broker is stopped: a broker takes its "
-            "log directory offline where it can't read it, and followers cut off their logs by it",
+            "compare it with a replica's, and put it right while the broker is stopped: if a broker can't "
+            "read it, the broker takes the log directory offline; and followers cut off their logs by it",
         )
     settings = topics.of(log.name.topic)
     if not isinstance(settings, str) and not settings.compact:
@@ -498,21 +511,23 @@ def _log(log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Find
             Severity.WARNING,
             "future-timestamp",
             f"log {name}: segment {future.base_offset} has a record of "
-            f"{time_text(future.largest_timestamp_ms)}, in the future: retention.ms stops there",
+            f"{time_text(future.largest_timestamp_ms)}, in the future: retention.ms deletes nothing from "
+            "there on",
             "wait until then, set retention.bytes, or delete records up to it",
         )
     if len(facts) == 1 and facts[0].size_bytes and now_ms - facts[0].largest_timestamp_ms > settings.kept_ms:
         yield Finding(
             Severity.NOTE,
             "active-segment",
-            f"log {name}: all of it has expired, in its active segment: the broker closes it first",
+            f"log {name}: all its records have expired, but they are in the active segment: the broker "
+            "closes it first",
         )
 
 
 def left_behind(node: Node, at_ms: int, *, running: bool) -> Iterator[Finding]:
     """Yield files in a node's directories that belong to no log, with bytes and times.
 
-    :param at_ms: now; of a stopped node when it last did something.
+    :param at_ms: now, or for a stopped node the time of its last activity.
     """
     for directory in node.directories:
         for state in _WORDS:
@@ -553,14 +568,14 @@ def _links(directory: LogDirectory) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 "symbolic-link",
-                f"{path} is a symbolic link to {Path(path).readlink()}: what it stands for was not looked "
-                "at, and is left alone",
+                f"{path} is a symbolic link to {Path(path).readlink()}: its target was not looked at, and "
+                "is left alone",
                 "find out who made it, and remove it while the broker is stopped: a broker follows it",
             )
 
 
 def _since_ms(log: PartitionLog, state: DirectoryState) -> int:
-    """Return when a directory got its name: a copy when it was made, the others when they were renamed."""
+    """Return when a directory got its name: when a copy was made, or when another directory was renamed."""
     path = log.path
     if state is DirectoryState.FUTURE and (path / PARTITION_METADATA).exists():
         return (path / PARTITION_METADATA).stat().st_mtime_ns // 1_000_000
@@ -568,7 +583,7 @@ def _since_ms(log: PartitionLog, state: DirectoryState) -> int:
 
 
 def all_bytes(path: Path) -> int:
-    """Return the bytes of all files in a directory, indexes included; a file that vanishes counts as 0."""
+    """Return the bytes of all files in a directory, indexes included. A file that vanishes counts as 0."""
     found = 0
     with suppress(FileNotFoundError), os.scandir(path) as entries:
         for entry in entries:
@@ -593,5 +608,5 @@ def _files(directory: LogDirectory) -> Iterator[Finding]:
             f"{directory.path}: {bytes_text(size_bytes)} in .{state.value} files, since {since}",
             "the broker removes them after file.delete.delay.ms, or when it starts"
             if state is FileState.DELETED
-            else "leave them: when the broker starts, it uses them to finish what was interrupted",
+            else "leave them: when the broker starts, it uses them to finish an interrupted operation",
         )

@@ -1,4 +1,4 @@
-"""A node's logs as validation needs them. Reads only, and judges nothing."""
+"""The facts about a node's logs that validation needs. Reads only, and judges nothing."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class _Found:
 
 
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-    """Look at a node: all logs but those of Kafka itself.
+    """Read the facts about all logs of a node, except Kafka's own logs.
 
-    What lies beyond a segment's last record is missing, unless the cleaner has been there: it leaves gaps.
+    Offsets after a segment's last record are missing, unless the cleaner may have removed them.
 
-    :raises StoreNotFoundError: a directory is missing, or is none of Kafka's.
+    :raises StoreNotFoundError: a directory is missing, or is no log directory of Kafka.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
     """
     node, found = read_node(Path(settings.root)), _Found()
@@ -67,7 +67,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         try:
             _collect_log(directory, log, scope, found)
         except FileNotFoundError as error:
-            found.notes.append(f"log {log.name.log} changed while it was looked at: {error.filename} is gone")
+            found.notes.append(f"log {log.name.log} changed while it was read: {error.filename} is gone")
     return StoreFacts(
         local=tuple(found.local),
         segments=tuple(found.segments),
@@ -87,7 +87,8 @@ def _cleaned_to(node: Node) -> dict[str, int]:
 
 
 def _lasting(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the logs that will stay missing: a running broker may just be making their directories."""
+    """Return the logs that are still missing after a while: a running broker may just be making their
+    directories."""
     for _ in range(_LOOKS):
         if not missing or not runs(node):
             break
@@ -120,11 +121,11 @@ def _segment_facts(
     following: SegmentFiles | None,
     end: LogEnd,
 ) -> _Found:
-    """Return the facts of a segment: times, end, and its faults.
+    """Return the facts about a segment: its times, its end, and its faults.
 
-    :param following: None: it is the active one.
-    :param end: of the log.
-    :raises OSError: a file of it can't be read.
+    :param following: the next segment; None: this segment is active.
+    :param end: the end of the log.
+    :raises OSError: one of its files can't be read.
     """
     name, found = log.name.log, _Found()
     cleaned_to = directory.cleaned_offset(name)
@@ -147,7 +148,7 @@ def _segment_facts(
 def _unread(
     log: PartitionLog, files: SegmentFiles, following: SegmentFiles | None, end: LogEnd, error: OSError
 ) -> _Found:
-    """Return the facts in a segment's name, where the segment can't be read."""
+    """Return the facts that the name of an unreadable segment tells."""
     name, first, size = log.name.log, files.base_offset, files.log.size_bytes
     behind = max(end.offset, first + 1) if following is None else following.base_offset
     said = f"{error.strerror or error}: {error.filename or files.log.path}"
@@ -191,9 +192,9 @@ def _batches(files: SegmentFiles) -> Batches:
 
 
 def _runs(batches: Batches, base_offset: int, end: int) -> list[tuple[int, int]]:
-    """Return the offsets that a segment has batches of, in runs; what is between them is missing.
+    """Return the offset ranges that a segment has batches of. Offsets between them are missing.
 
-    Where a gap is no loss, its offsets are taken for whole.
+    If gaps are no losses in this segment, return its whole range.
     """
     import numpy as np
 
@@ -226,7 +227,7 @@ def _frame_fact(log: PartitionLog, files: SegmentFiles, batches: Batches, accept
 
 
 def _index_facts(log: PartitionLog, files: SegmentFiles, end: int) -> Iterator[IndexFact]:
-    """Tell from where to where a segment's offset index leads; the broker makes a damaged one again."""
+    """Yield the offset range that a segment's offset index covers. The broker makes a damaged index again."""
     if files.offset_index is None:
         return
     from storage_engine.kafka.format.offset_index import parse_offset_index
@@ -247,7 +248,10 @@ def _index_facts(log: PartitionLog, files: SegmentFiles, end: int) -> Iterator[I
 
 
 def _checkpoint_facts(directory: LogDirectory, log: str, end: int) -> Iterator[CheckpointFact]:
-    """No checkpoint may lie behind a log's end: a broker deletes all of a log whose start does."""
+    """Yield facts about a log's checkpoints.
+
+    None of them may be above the log's end: a broker deletes all of a log whose start is.
+    """
     for what, offsets in (
         ("log start", directory.log_starts),
         ("high watermark", directory.high_watermarks),

@@ -1,4 +1,7 @@
-"""Contents of a node's directories, for a person and as data. Reads only, and no more than was asked for."""
+"""The contents of a node's directories, for a person and as data.
+
+Reads only, and only as much as was asked for.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def inspect(settings: StoreSettings, *, messages: bool) -> Inspection:
     """Describe a node.
 
     :param messages: read every segment: count its batches and records, and check their CRCs.
-    :raises BadInputError: it is no node, or a file contradicts its name.
+    :raises BadInputError: the path is no node, or a file contradicts its name.
     """
     node = read_node(Path(settings.root))
     topics = read_topic_settings(node)
@@ -59,7 +62,10 @@ def inspect(settings: StoreSettings, *, messages: bool) -> Inspection:
 
 
 def _about(node: Node, topics: TopicSettings) -> str:
-    lines = [f"Cluster {', '.join(sorted(node.cluster_ids)) or 'unknown'}; nothing else says whose it is"]
+    lines = [
+        f"Cluster {', '.join(sorted(node.cluster_ids)) or 'unknown'}; no other file names the node or its "
+        "cluster"
+    ]
     for directory in node.directories:
         state = (
             "running, or not stopped cleanly" if directory.left_uncleanly else "no sign of an unclean stop"
@@ -93,7 +99,7 @@ def _row(
 
 
 def _topic_id(log: PartitionLog) -> str | None:
-    """Return the id of a log's topic; None: its file doesn't say, and doctor says why."""
+    """Return the id of a log's topic; None: its file doesn't contain it, and doctor reports the reason."""
     try:
         return text_of(read_topic_id(log.path / PARTITION_METADATA))
     except (CorruptFileError, OSError):

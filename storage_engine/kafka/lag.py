@@ -1,7 +1,8 @@
 """Consumer groups' lag in a node's logs, in offsets, bytes and time.
 
-A group's next offset is looked up in its log: by the offset index and the headers behind it, and in the one
-batch that holds it. Offsets are counted as Kafka's own tools do, markers and what a cleaner took included.
+A group's next offset is looked up in its log: in the offset index, in the batch headers after it, and in the
+batch that contains the offset. Offsets are counted as Kafka's own tools do, including markers and records
+that the cleaner has removed.
 """
 
 from __future__ import annotations
@@ -36,18 +37,21 @@ Place = tuple[str, str, int]
 pc: Any = pyarrow.compute
 
 _MAX_DECODED_BYTES = 64 << 20
-"""Bytes of a batch above which its newest timestamp stands for all of its records."""
+"""Size of a batch above which its newest timestamp stands for all of its records. Such a batch is not
+decoded."""
 _BYTES_PER_DECODE = 8 << 20
-"""Bytes of batches of any logs that one call decodes: one call costs as much as hundreds of batches."""
+"""Bytes of batches, from any logs, that one call decodes. A call alone costs as much as hundreds of batches.
+"""
 _UnreadPlace = tuple[Place, bool, str, int]
-"""The place where a group loses records, whether its position there is known, the log, and from where on."""
+"""Where a group loses records: the group's partition, whether its position is known, the log, and the first
+lost offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
     """Consumer groups that read a node's logs, and how far they have read.
 
-    :param committed: next offset by group, topic and partition; None: the group reads there, and its
+    :param committed: next offset by group, topic and partition; None: the group reads the partition, but its
         position isn't known.
     :param logs: names of the logs whose consumers are all known; None: all of the node's logs.
     """
@@ -58,7 +62,8 @@ class Consumers:
 
     @property
     def table(self) -> pa.Table:
-        """Return a row for each group in each partition that it reads, by topic, partition and group."""
+        """Return a row for each group and partition that it reads, in the order of topic, partition and
+        group."""
         order = sorted(self.committed, key=lambda one: (one[1], one[2], one[0]))
         rows = [
             {"topic": topic, "queue_id": number, "group": group, "committed_offset": self.committed[place]}
@@ -71,7 +76,7 @@ class Consumers:
 def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
     """Return the consumers of a node's logs.
 
-    :param cluster: None: its records on the node's disk are read.
+    :param cluster: the running cluster; None: the consumer offsets on the node's disk are read.
     :raises BrokerError: the cluster can't be asked.
     :raises CorruptFileError: the cluster's metadata can't be read.
     """
@@ -103,8 +108,8 @@ def _on_disk(node: Node, partitions: Mapping[str, list[int]]) -> Consumers:
         )
     elif missing := everywhere - there:
         notices.append(
-            f"groups of {count_text(len(missing), 'partition')} of {TOPIC} aren't known: of "
-            f"{len(everywhere)} this node has {len(there)}"
+            f"groups of {count_text(len(missing), 'partition')} of {TOPIC} aren't known: this node has "
+            f"{len(there)} of {len(everywhere)}"
         )
     silent = sorted(found.groups - {group for group, _, _ in found.offsets})
     if silent:
@@ -126,7 +131,10 @@ def _known_logs(node: Node, unseen: frozenset[str]) -> tuple[str, ...] | None:
 def _in_all_partitions(
     committed: Mapping[Place, int | None], partitions: Mapping[str, list[int]]
 ) -> dict[Place, int | None]:
-    """Return positions in the node's partitions alone; a group reads all partitions of a topic of its."""
+    """Return positions only in the node's own partitions.
+
+    A group is taken to read all partitions of its topics.
+    """
     reads = {(group, topic) for group, topic, _ in committed}
     return {
         (group, topic, number): committed.get((group, topic, number))
@@ -139,9 +147,9 @@ def _in_all_partitions(
 class SegmentOfLag:
     """A segment that groups read.
 
-    :param index_path: of its offset index; None: there is none.
-    :param going: it is in the plan that was asked about.
-    :param time_to_loss_ms: until age alone may take it; None: never, or not known.
+    :param index_path: path of its offset index; None: it has none.
+    :param going: the plan in question deletes it.
+    :param time_to_loss_ms: time until its age alone allows its deletion; None: never, or not known.
     """
 
     base_offset: int
@@ -157,9 +165,9 @@ class LogOfLag:
     """A log that groups read.
 
     :param begin: first offset that can be read.
-    :param end: offset behind the last that can be.
+    :param end: offset after the last one that can be read.
     :param newest_ms: timestamp of its newest record; None: it has none.
-    :param is_end_known: its last segment can be read; otherwise it ends at ``end`` or behind.
+    :param is_end_known: its last segment can be read. Otherwise the log ends at ``end`` or later.
     """
 
     name: str
@@ -174,14 +182,14 @@ class LogOfLag:
 class LagContext:
     """Data that lag is measured against; picklable.
 
-    :param logs: by name.
+    :param logs: logs by name.
     """
 
     logs: Mapping[str, LogOfLag] = field(default_factory=dict)
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return the segments to delete, and in how long age may delete each of the others."""
+        """Return the planned segments, and for each other one the time until its age allows its deletion."""
         return segments_table(
             (log.name, segment.base_offset, segment.going, segment.time_to_loss_ms)
             for log in self.logs.values()
@@ -191,11 +199,12 @@ class LagContext:
 
 @dataclass(frozen=True, slots=True)
 class OffsetPlace:
-    """Where an offset lies in its log.
+    """The place of an offset in its log.
 
-    :param segment: that holds it, or the first one behind it where a cleaner took it.
-    :param bytes_from_there: of the log from its batch on.
-    :param timestamp_ms: of the record; None: it has none.
+    :param segment: the segment with the offset. If the cleaner has removed the record, the next segment with
+        a record.
+    :param bytes_from_there: the log's bytes from the offset's batch on.
+    :param timestamp_ms: the record's timestamp; None: it has none.
     """
 
     segment: SegmentOfLag
@@ -206,8 +215,8 @@ class OffsetPlace:
 def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
     """Find the position of each row's lag in the logs.
 
-    A group whose next records are gone goes on at the log's start. A group without a committed offset is
-    unknown, and may need the log's oldest record.
+    If a group's next records are deleted, it continues at the log's start. The lag of a group without a
+    committed offset is unknown: it may need the log's oldest record.
 
     :param positions: of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`.
     :return: of :data:`~storage_engine.arrow.name_columns.PLACES_SCHEMA`, in the order of ``positions``.
@@ -258,10 +267,10 @@ def _row(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The batch that holds an offset, or the first one behind it.
+    """The batch that contains an offset, or else the first batch after it.
 
-    :param position: of its first byte in the segment; ``end_position`` is behind its last.
-    :param is_decoded: it is decoded, to tell the time of the record at the offset.
+    :param position: of its first byte in the segment. ``end_position`` is after its last byte.
+    :param is_decoded: it must be decoded to find the time of the record at the offset.
     """
 
     path: str
@@ -271,11 +280,11 @@ class _Batch:
 
 
 def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tuple[str, int], OffsetPlace]:
-    """Look offsets up, each distinct one once, however many groups are there.
+    """Look up offsets. Each distinct offset is looked up once, however many groups are at it.
 
     :param offsets: each with the name of its log.
-    :return: without an offset that no segment has or anything behind it, or whose segment vanished meanwhile
-        or can't be read.
+    :return: the places. An offset is missing if no record is at it or after it, or if its segment vanished or
+        can't be read.
     """
     places: dict[tuple[str, int], OffsetPlace] = {}
     wanted: dict[_Batch, list[tuple[str, int]]] = {}
@@ -293,7 +302,7 @@ def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tu
 
 
 def _locate(log: LogOfLag, offset: int) -> tuple[OffsetPlace, _Batch] | None:
-    """Return where an offset lies, with the newest timestamp of its batch, and that batch."""
+    """Return the place of an offset with the newest timestamp of its batch, and that batch."""
     bases = [segment.base_offset for segment in log.segments]
     first = max(bisect_right(bases, offset) - 1, 0)
     for number in range(first, len(log.segments)):
@@ -320,7 +329,7 @@ def _locate(log: LogOfLag, offset: int) -> tuple[OffsetPlace, _Batch] | None:
 
 
 def _locate_in(segment: SegmentOfLag, offset: int) -> tuple[int, BatchHead] | None:
-    """Return the position and head of the batch that holds an offset or comes behind it."""
+    """Return the position and head of the batch that contains the offset, or of the first batch after it."""
     with opened(segment.path) as descriptor:
         position = position_before(segment.index_path, segment.base_offset, offset)
         for head in batch_heads(descriptor, position):
@@ -331,7 +340,7 @@ def _locate_in(segment: SegmentOfLag, offset: int) -> tuple[int, BatchHead] | No
 
 
 def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
-    """Yield batches with their bytes, as many as one call decodes."""
+    """Yield batches with their bytes, in portions that one call decodes."""
     load: list[tuple[_Batch, bytes]] = []
     size = 0
     for batch in batches:
@@ -352,11 +361,11 @@ def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
 def _record_times(
     load: Sequence[tuple[_Batch, bytes]], wanted: Mapping[_Batch, Sequence[tuple[str, int]]]
 ) -> dict[tuple[str, int], int]:
-    """Return the timestamps of records, by decoding batches of any logs together.
+    """Return the timestamps of records. Batches of all logs are decoded together.
 
-    :param wanted: the offsets that each batch holds, or is the first one behind.
-    :return: by log and offset, the timestamp in ms of the first record at or behind it; none where that has
-        none.
+    :param wanted: for each batch, the offsets that it contains or that it is the first batch after.
+    :return: by log and offset, the timestamp in ms of the first record at or after it. Records without a
+        timestamp are left out.
     """
     # The kernels take longer to load than many a store takes to be looked at.
     from storage_engine.kafka.codec.codec import CODEC
@@ -382,10 +391,11 @@ def _record_times(
 
 @dataclass(slots=True)
 class _OfGroup:
-    """Unread records of a group in a topic: of partitions in which its position is known, or of the others.
+    """Unread records of a group in a topic, either in the partitions where its position is known or in the
+    others.
 
-    :param messages: number of unread records; None: it isn't known.
-    :param from_ms: when the first of them was written, in ms since the epoch; None: it can't be told.
+    :param messages: number of unread records; None: not known.
+    :param from_ms: time at which the first of them was written, in ms since the epoch; None: not known.
     """
 
     messages: int | None = None
@@ -396,10 +406,10 @@ class _OfGroup:
 def unread_records(
     consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int], *, deleted: bool
 ) -> Unread:
-    """Sum up by group and topic what is not read below offsets where logs are to begin.
+    """Sum up, for each group and topic, the unread records below the logs' new starts.
 
-    :param context: of these logs.
-    :param deleted: it is gone already: no log is looked into for when the first one was written.
+    :param context: the logs.
+    :param deleted: these records are already deleted. Then no log is read for the time of the first one.
     """
     unread = _unread_from(consumers, context, new_min_offsets, deleted=deleted)
     return _summed(unread, consumers, context, new_min_offsets, deleted=deleted)
@@ -408,7 +418,7 @@ def unread_records(
 def unread_by_log(
     consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int]
 ) -> dict[str, Unread]:
-    """Sum up the same for each log alone."""
+    """Sum up the unread records below the logs' new starts, for each log separately."""
     of_logs: dict[str, list[_UnreadPlace]] = {log: [] for log in new_min_offsets}
     for unread in _unread_from(consumers, context, new_min_offsets, deleted=False):
         of_logs[unread[2]].append(unread)
@@ -451,7 +461,7 @@ def _summed(
 def _unread_from(
     consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int], *, deleted: bool
 ) -> list[_UnreadPlace]:
-    """Return groups' places that lose records."""
+    """Return the places where groups would lose records."""
     logs: dict[tuple[str, int], str] = {}
     unread: list[_UnreadPlace] = []
     for position, committed in consumers.committed.items():

@@ -1,4 +1,4 @@
-"""Consumer lag of a node, ready to be computed in shares; see ``storage_engine.model.broker.kind``."""
+"""The consumer lag of a node, ready to be computed in parts; see ``storage_engine.model.broker.kind``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
 
 @dataclass(frozen=True, slots=True)
 class KafkaLagJob:
-    """Data that lag is measured against, and the groups' positions, partition by partition."""
+    """The data that lag is measured against, and the groups' positions in each partition."""
 
     context: LagContext
     consumers: Consumers
@@ -51,12 +51,12 @@ class KafkaLagJob:
 
 
 def lag_job(request: LagRequest) -> KafkaLagJob:
-    """Take the groups' positions, and look at what they are measured against.
+    """Read the groups' positions first, then the logs that lag is measured against.
 
-    Positions are taken before the logs are looked at: what comes in meanwhile makes lag larger, not smaller.
+    In this order, records that arrive meanwhile make lag larger, not smaller.
 
-    :raises BadInputError: a store or settings that can't be read, a plan for another store.
-    :raises BrokerError: a running cluster can't be asked.
+    :raises BadInputError: the store or its settings can't be read, or the plan is for another store.
+    :raises BrokerError: the running cluster doesn't answer.
     """
     store = _opened(request)
     try:
@@ -82,6 +82,9 @@ def _opened(request: LagRequest) -> KafkaStore:
 
 
 def _newest(node: Node) -> FileFacts | None:
-    """Return a file that whoever measures has to see: the last written of all logs."""
+    """Return the segment file that was written last.
+
+    Another host that measures lag must see the same file.
+    """
     files = (segment.log for _, log in node.logs for segment in log.segments)
     return max(files, key=lambda facts: facts.mtime_ns, default=None)

@@ -1,12 +1,12 @@
-"""A stopped node whose cluster is asked beside its files, so that room can be made in it.
+"""Makes room on the disk of a stopped node, whose cluster is asked beside the node's own files.
 
-Its own broker's locks are taken, as for any stopped node. High watermarks and ends of logs are those of its
-files: what a leader has taken since is no word on what lies here. The oldest segments go, each on a ground
-that the cluster confirms right before.
+The locks of its broker are taken, as for any stopped node. High watermarks and ends of logs come from its
+files: later records of a leader say nothing about the records here. The oldest segments are deleted. The
+cluster confirms the ground for each right before its deletion.
 
-What another node leads goes there first: its leader is told to begin behind it, once a record shows that it
-has the same ones. Then the file goes here. A kill in between leaves a log that begins later on all other
-nodes, as it would anyhow once this one follows.
+If another node leads a log, its leader deletes the records first, after a record shows that the leader has
+the same records. Then the file is deleted here. After a kill in between, the log begins later on all other
+nodes than here. That is harmless, because this node would delete the same segments as soon as it follows.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ Fault = tuple[Reason, str]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Free space that a disk lacks.
+    """The free space that a disk lacks.
 
-    :param wanted_bytes: bytes that are to be free on it; None: its size isn't known.
-    :param lacking_bytes: how many of these aren't free; None: the disk's level isn't known.
+    :param wanted_bytes: bytes that should be free; None: the disk's size isn't known.
+    :param lacking_bytes: how many of these bytes aren't free; None: the disk's level isn't known.
     """
 
     wanted_bytes: int | None
@@ -112,18 +112,18 @@ def shortage_of(disk: DiskUsage, request: PlanRequest) -> Shortage:
 
 
 def is_bounded(request: PlanRequest) -> bool:
-    """Return whether a request names the space that is to be free."""
+    """Return whether a request names the space that should be free."""
     return request.free_bytes is not None or request.target_used_percent is not None
 
 
 def only_needed(
     plans: Sequence[LogPlan], shortages: Mapping[int, Shortage], deleted: Set[SegmentId]
 ) -> tuple[LogPlan, ...]:
-    """Keep the segments that the wanted space doesn't need.
+    """Keep segments that need not be deleted for the wanted space.
 
-    :param plans: of all that may go.
-    :param shortages: by the disk's device.
-    :param deleted: segments whose records are deleted for the cluster already.
+    :param plans: plans with all segments that may be deleted.
+    :param shortages: the space that each disk lacks, by its device.
+    :param deleted: segments whose records are already deleted in the cluster.
     """
     needed = set(_needed(plans, shortages, deleted))
 
@@ -175,15 +175,15 @@ _ONLY_AGE = frozenset(
         Reason.BEHIND_KEPT,
     }
 )
-"""Reasons to keep segments that a person may have deleted sooner."""
+"""Reasons to keep a segment that a person may override."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Parts of a request that decide beside the rules of retention.
+    """The parts of a request that decide in addition to the rules of retention.
 
-    :param stopped: the node by its own files, or the reason that keeps all of its logs.
-    :param word: of its cluster; None: none is asked.
+    :param stopped: the state of the stopped node by its own files, or the reason that keeps all of its logs.
+    :param word: its cluster's answers; None: no cluster is asked.
     """
 
     node: Node
@@ -195,9 +195,9 @@ class Asked:
 
 
 def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
-    """Return the segments of each log to delete, to make room.
+    """Return the plans of all logs, with the segments to delete to make room.
 
-    :param plans: by the rules of retention.
+    :param plans: plans by the rules of retention.
     :raises OSError: a file can't be read.
     """
     logs = {log.name.log: (directory, log) for directory, log in by.node.logs}
@@ -229,7 +229,10 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
 def way_of_log(
     log: PartitionLog, stopped: StoppedNode | Fault, word: LeadersWord | None, replicas_stopped: str
 ) -> Way | Fault:
-    """Return on what ground a log's first segments may be deleted, or what forbids it. Reads small files."""
+    """Return the ground on which a log's first segments may be deleted, or what forbids it.
+
+    Reads only small files.
+    """
     if not isinstance(stopped, StoppedNode):
         return stopped
     topic_id = topic_or_fault(log, stopped)
@@ -251,7 +254,7 @@ def _recovery_points(directory: Path) -> Mapping[str, int]:
 
 
 def _forced(plan: LogPlan, reason: str) -> LogPlan:
-    """Delete segments that only age or size keep, at a person's request."""
+    """Delete, at a person's request, also segments that are kept only for their age or for the log's size."""
 
     def decided() -> Iterator[Decision]:
         stops = False
@@ -266,10 +269,11 @@ def _forced(plan: LogPlan, reason: str) -> LogPlan:
 
 
 def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
-    """Keep segments that a broker checks again after an unclean stop, and may cut (LogLoader#recoverLog)."""
+    """Keep segments above the recovery point: after an unclean stop a broker checks them again, and may cut
+    them off (LogLoader#recoverLog)."""
     why = (
-        f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: what lies "
-        "above is certain once it has started"
+        f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: records "
+        "above it are certain once it has started"
     )
     return cut_from(
         plan, lambda one: (Reason.STORE_CRASHED, why) if one.segment.end_offset > recovery_point else None
@@ -279,7 +283,7 @@ def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
 def _by_way(
     plan: LogPlan, way: Way, directory: LogDirectory, log: PartitionLog, word: LeadersWord | None
 ) -> LogPlan:
-    """Keep segments that a leader on another node has, and can't be told to delete."""
+    """Keep segments that a leader on another node has but can't be told to delete."""
     live = None if word is None else word.of(plan.log)
     if way.leader is None or live is None or word is None:
         ground = f"; {way.said}" if way.said else ""
@@ -299,29 +303,29 @@ def _by_way(
             reason, why = Reason.NOT_REPLICATED, above_limit(end, live)
         else:
             return None
-        return reason, f"{way.said}, and can't be told to begin behind it: {why} (otherwise: {one.detail})"
+        return reason, f"{way.said}, and can't be told to delete it: {why} (otherwise: {one.detail})"
 
     def said(one: Decision) -> str:
         if one.segment.end_offset <= way.led_from:
             return f"; {way.said}, so it is deleted for the cluster"
-        return f"; {way.said}, and is told to begin behind it first"
+        return f"; {way.said}, and is told to delete it first"
 
     return _told(cut_from(plan, fault_of), said)
 
 
 def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
-    """Add to why each segment goes on what ground it may."""
+    """Add, to the reason for each deletion, the ground on which it is allowed."""
     return plan.with_going(lambda one: replace(one, detail=f"{one.detail}{said(one)}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The ground on which a log may lose its first segments now.
+    """The ground on which a log's first segments may be deleted now.
 
     :param said: the ground, as a clause.
-    :param leader: node that leads the log; None: none does.
-    :param leader_epoch: how often the log has changed its leader.
-    :param led_from: where that leader's log begins.
+    :param leader: node that leads the log; None: no node leads it.
+    :param leader_epoch: the leader's epoch.
+    :param led_from: start of that leader's log.
     """
 
     said: str
@@ -335,7 +339,7 @@ class OwnLog:
     """A stopped node's log by its own files.
 
     :param name: ``<topic>-<partition>``.
-    :param newest_epoch: of the leaders that it has followed or been; -1: none is known.
+    :param newest_epoch: newest epoch of a leader in its files; -1: none is known.
     """
 
     name: str
@@ -350,10 +354,10 @@ def way_of(
 ) -> Way | Fault:
     """Return the ground on which a log's first segments may be deleted, or the reason why there is none.
 
-    :param metadata: the node's own copy of the cluster's.
-    :param word: of the running cluster; None: none is asked.
-    :param replicas_stopped: where no cluster is asked, a person's statement that all other nodes with a
-        replica are stopped; "": there is none.
+    :param metadata: the node's own copy of the cluster's metadata.
+    :param word: the running cluster's answers; None: no cluster is asked.
+    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped, for when no
+        cluster is asked; "": there is none.
     """
     fault = replica_fault(metadata, log.topic_id, log.partition, log.node_id, replicas_stopped)
     if word is None:
@@ -382,18 +386,20 @@ def _unled(log: OwnLog, live: LivePartition, word: LeadersWord, fault: Fault | N
     if running := tuple(one for one in others if one in word.running):
         runs = "run" if len(running) > 1 else "runs"
         return Reason.UNKNOWN, (
-            f"no replica leads it, though {nodes_text(running)} {runs}: look for what keeps it from leading"
+            f"no replica leads it, though {nodes_text(running)} {runs}: find out what prevents a leader"
         )
     if not others:
         return Way("no other node has a replica")
     runs = "don't run" if len(others) > 1 else "doesn't run"
-    return Way(f"the cluster says that none leads it, and that {nodes_text(others)}, with a replica, {runs}")
+    return Way(
+        f"the cluster says that no replica leads it, and that {nodes_text(others)}, with a replica, {runs}"
+    )
 
 
 def _led(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way | Fault:
     if live.leader is None or live.leader == log.node_id:
         return Reason.UNKNOWN, (
-            f"the cluster still takes node {log.node_id} for its leader: ask again when it has noticed that "
+            f"the cluster still names node {log.node_id} as its leader: ask again when it has noticed that "
             "this node is stopped"
         )
     if live.log_start is None or live.leader_epoch is None:
@@ -403,8 +409,8 @@ def _led(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way | F
     known = max(log.newest_epoch, -1 if state is None else state.leader_epoch)
     if live.leader_epoch < known:
         return Reason.UNKNOWN, (
-            f"its leader, node {live.leader}, is of epoch {live.leader_epoch}, and this node has seen epoch "
-            f"{known}: the cluster may be an older state of itself"
+            f"its leader, node {live.leader}, is of epoch {live.leader_epoch}, and this node has seen "
+            f"epoch {known}: the cluster may have been set back to an older state"
         )
     return Way(
         f"node {live.leader} leads it from offset {live.log_start} on",
@@ -415,7 +421,7 @@ def _led(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way | F
 
 
 AT_ONCE = 100
-"""Segments that leaders are told to delete at once."""
+"""Number of segments that leaders are told to delete at a time."""
 
 
 def delete_segments(
@@ -423,9 +429,9 @@ def delete_segments(
 ) -> None:
     """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.delete_segments`.
 
-    :raises ChangedUnderUsError: a log has no ground any more, or its files changed; names a segment, which
-        was not deleted.
-    :raises BrokerError: the cluster can't be asked, or it isn't known what it did; run again, it goes on.
+    :raises ChangedUnderUsError: the ground for a deletion no longer holds, or files of a log changed. It
+        names a segment that was not deleted.
+    :raises BrokerError: the cluster doesn't answer, or its actions are unknown. A second run continues.
     """
     held, cluster = room.locked, room.asked
     seen = room.seen or room.see(clock_ms())
@@ -466,8 +472,9 @@ def _begin_behind(
     word: LeadersWord,
     meanwhile: Callable[[], object],
 ) -> None:
-    """Make sure that leaders have the same records, then move their log starts behind the segments to
-    delete.
+    """Make sure that leaders have the same records.
+
+    Then move their log starts to the end of the segments to delete.
     """
     cuts: list[Cut] = []
     witnesses: dict[tuple[str, int], Witness] = {}
@@ -494,28 +501,29 @@ def _begin_behind(
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
-    """Make sure, right before a segment is deleted, that its ground still holds.
+    """Make sure, right before a segment is deleted, that the ground for it still holds.
 
-    :param prefix: the segment alone.
-    :raises ChangedUnderUsError: it doesn't.
+    :param prefix: only this segment.
+    :raises ChangedUnderUsError: the ground no longer holds.
     """
-    left = "This segment was not deleted, older ones of the plan may be."
+    left = "This segment was not deleted; older segments of the plan may have been."
     if before.leader is not None:
         left = (
-            "This segment was not deleted here, older ones of the plan may be; its leader was told to begin "
-            "behind what goes, and other nodes may have deleted what the lake has of it."
+            "This segment was not deleted here; older segments of the plan may have been. Its leader was "
+            "told to delete the planned segments, and other nodes may have deleted records that the lake "
+            "has."
         )
     if (way.leader, way.leader_epoch) != (before.leader, before.leader_epoch):
         raise refused(prefix, f"its leader has changed meanwhile: {before.said}, and by now {way.said}", left)
     if way.leader is not None and way.led_from < prefix.boundary:
-        raise refused(prefix, f"{way.said}, which isn't behind it", left)
+        raise refused(prefix, f"{way.said}, so it still has records of the segment", left)
 
 
 @dataclass(slots=True)
 class RoomNode(OpenNode):
     """A stopped node, and its cluster.
 
-    :param live: how its cluster is reached; None: none runs that could be asked.
+    :param live: how to reach its cluster; None: no running cluster can be asked.
     :param word: the cluster's answers at the last look.
     """
 
@@ -529,10 +537,10 @@ class RoomNode(OpenNode):
         return self.cluster
 
     def read(self, now_ms: int) -> Node:
-        """Look at the node, and ask its cluster.
+        """Read the node's files, and ask its cluster.
 
-        :raises BrokerError: the cluster can't be asked.
-        :raises NotOnBrokerError: it is another cluster than the directories'.
+        :raises BrokerError: the cluster doesn't answer.
+        :raises NotOnBrokerError: the directories belong to another cluster.
         """
         node = read_node(self.root)
         cluster = self.asked
@@ -545,7 +553,7 @@ class RoomNode(OpenNode):
 
 @dataclass(slots=True)
 class RoomStore(KafkaStore):
-    """A stopped node to make room in."""
+    """A stopped node in which room is made."""
 
     node: RoomNode
 
@@ -553,7 +561,10 @@ class RoomStore(KafkaStore):
         return RoomStore(RoomNode(self.node.root, live=self.node.live, memory=memory))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """A last stop that wasn't clean keeps only what isn't certain, which the plan says."""
+        """Return the snapshot.
+
+        It never counts as crashed: after an unclean stop, the plan itself keeps the uncertain segments.
+        """
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
@@ -591,11 +602,11 @@ class RoomStore(KafkaStore):
 
 
 def with_word(node: Node, word: LeadersWord, address: str) -> Node:
-    """Return a node with its topics' settings, and where its logs begin, by its cluster's word.
+    """Return a node with its topics' settings and its logs' starts from its cluster's answers.
 
-    :param node: by its files.
+    :param node: read from its files.
     :param address: of the cluster, for a message.
-    :raises NotOnBrokerError: the directories are of another cluster.
+    :raises NotOnBrokerError: the directories belong to another cluster.
     """
     check_cluster(node, word.facts.cluster_id, address)
     directories = tuple(_from_leaders(directory, word) for directory in node.directories)
@@ -603,8 +614,10 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
 
 
 def _from_leaders(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
-    """Return a directory whose logs begin at their leaders' starts, as far as closed segments reach: lower
-    ones are deleted, whatever their age.
+    """Return a directory whose logs begin at their leaders' log starts, but at the latest at the active
+    segment.
+
+    Segments below are deleted, whatever their age.
     """
     starts = dict(directory.log_starts)
     for log in directory.logs:
@@ -618,15 +631,15 @@ def _from_leaders(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
 def open_room(settings: StoreSettings, memory: HoldMemory | None) -> RoomStore:
     """Open a stopped node to make room in it.
 
-    :raises BadInputError: there is none, or the client's settings can't be used.
+    :raises BadInputError: there is no node, or the client's settings can't be used.
     :raises MissingExtraError: the client isn't installed.
     :raises StoreBusyError: the node's own broker runs.
     """
     store = RoomStore(RoomNode(open_store(settings).node.root, live=settings.live, memory=memory))
     if store.limit is None and is_used_by_others(store):
         raise StoreBusyError(
-            f"{store.node.root}: expected a node that is stopped, found that a process has its log "
-            "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker and "
-            "--deletes-us."
+            f"{store.node.root}: expected a node that is stopped, found that a process uses its log "
+            "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker "
+            "and --deletes-us."
         )
     return store

@@ -1,12 +1,12 @@
-"""Files that make restored segments a log directory that a stopped node can serve.
+"""The files with which restored segments become a log directory that a stopped node can serve.
 
-No marker of a clean stop is made up, no recovery point and no index. So the broker that opens the directory
-checks each batch, and makes indexes and the state of producers again, as after a crash. Its first segment's
-snapshot it removes: below the log's start it knows of no producer (ProducerStateManager#truncateAndReload).
+It gets no marker of a clean stop, no recovery point and no index. So the broker that opens the directory
+checks each batch, and makes indexes and the state of producers again, as after a crash. It removes the first
+segment's snapshot, because it knows no producer below the log's start
+(ProducerStateManager#truncateAndReload).
 
-A log directory for a node around restored segments, and where a restored log may end. A transaction without
-its marker stays open for ever: who reads what was committed never gets past it. So a log doesn't end between
-a transaction's records and its marker.
+Also where a restored log may end. A transaction without its marker stays open for ever, and consumers of
+committed records never get past it. So a log doesn't end between a transaction's records and its marker.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _OPEN_STATE = pa.table(
         "first": pa.array([], pa.int64()),
     }
 )
-"""Of each producer: its last marker, and the first record of a transaction behind it."""
+"""For each producer, its last marker, and the first record of a transaction after this marker."""
 
 
 def log_files(log: str) -> tuple[str, ...]:
-    """Return the files of a log's directory that aren't a segment's."""
+    """Return the files in a log's directory that belong to no segment."""
     return tuple(f"{log}/{name}" for name in (checkpoints.LEADER_EPOCHS, partition_metadata.NAME))
 
 
 def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, bytes]:
-    """Return the files beside segments and their companions, by path below the log directory.
+    """Return the contents of the files beside segments and their companions, by path below the log directory.
 
-    :param receipts: of whole logs, which :func:`check_served` has let pass.
+    :param receipts: receipts of whole logs that :func:`check_served` has accepted.
     """
     files: dict[str, bytes] = {}
     starts, watermarks = [], []
@@ -79,9 +79,9 @@ def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, b
 
 
 def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
-    """Make sure that the nodes serve what is restored, as it was.
+    """Make sure that the nodes will serve the restored logs unchanged.
 
-    :raises RestoreError: they would set a log aside, cut it off, or serve another one.
+    :raises RestoreError: they would set a log aside, cut it off, or serve another log instead.
     """
     for name, rows in _by_log(receipts):
         _check_topic(name, rows, nodes)
@@ -92,8 +92,8 @@ def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
 def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
     """Return the epochs of a log that begins with the first of these segments, oldest first.
 
-    :param rows: of one log, in order and without a hole.
-    :raises RestoreError: receipts that don't say them, or contradict each other.
+    :param rows: receipts of one log, in order and without a hole.
+    :raises RestoreError: a receipt has no epochs, or receipts contradict each other.
     """
     found: list[LeaderEpoch] = []
     for row in rows:
@@ -110,7 +110,8 @@ def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
 def continues(left: Receipt, right: Receipt) -> bool:
     """Return whether the leaders' epochs of two adjacent segments belong to one history of the log.
 
-    Where an unclean election made two courses, the epoch at the offset between them differs.
+    After an unclean election a log may have two histories. Then the epochs at the offset between the segments
+    differ.
     """
     before, after = list(_known_epochs(left)), list(_known_epochs(right))
     if left.log_id is None or left.log_id != right.log_id or not before or not after:
@@ -135,9 +136,9 @@ def _check_topic(name: PartitionDirectory, rows: Sequence[Receipt], nodes: Servi
         topic_id, cluster_id = _topic_of(row, name)
         if cluster_id != nodes.cluster_id:
             raise RestoreError(
-                f"log {name.log}: expected a node of cluster {cluster_id}, of which it was archived, found "
-                f"{nodes.path} of cluster {nodes.cluster_id}. Nothing was written. Name a node of its own "
-                "cluster; export writes the records into a file, to be produced anywhere."
+                f"log {name.log}: expected a node of cluster {cluster_id}, from which it was archived, "
+                f"found {nodes.path} of cluster {nodes.cluster_id}. Nothing was written. Name a node of "
+                "its own cluster; export writes the records into a file, to be produced anywhere."
             )
         of_cluster = nodes.metadata.topic_ids.get(name.topic)
         if of_cluster != topic_id:
@@ -162,16 +163,17 @@ def _check_epochs(name: PartitionDirectory, rows: Sequence[Receipt], nodes: Serv
     if epochs and epochs[-1].epoch > state.leader_epoch:
         raise RestoreError(
             f"log {name.log}: expected a leader's epoch of {epochs[-1].epoch} or more in the cluster's "
-            f"metadata of {nodes.path}, found {state.leader_epoch}: they are older than what is restored. "
-            "Nothing was written. Name a node whose metadata are newer."
+            f"metadata of {nodes.path}, found {state.leader_epoch}: the metadata are older than the "
+            "restored log. Nothing was written. Name a node whose metadata are newer."
         )
     missing = sorted(set(state.replicas) - set(nodes.node_ids))
     if missing or nodes.node_ids[0] not in state.replicas:
         replicas = ", ".join(map(str, state.replicas))
         raise RestoreError(
             f"log {name.log}: expected all nodes with a replica of it, {replicas}, found "
-            f"{', '.join(map(str, nodes.node_ids))}. Nothing was written. Stop them all and name each, first "
-            "the one to restore for: a replica that has less or more would cut the others off, once it leads."
+            f"{', '.join(map(str, nodes.node_ids))}. Nothing was written. Stop them all and name each, "
+            "first the one to restore for. Once a replica with fewer or more records leads, the others "
+            "would cut off theirs."
         )
 
 
@@ -179,9 +181,9 @@ def _check_places(name: PartitionDirectory, nodes: ServingNodes) -> None:
     for node_id in nodes.node_ids:
         if (path := nodes.logs.get((node_id, name.log))) is not None:
             raise RestoreError(
-                f"log {name.log}: expected node {node_id} to have no directory of it, found {path}. Nothing "
-                "was written. A broker doesn't start on two. Archive what it has that isn't in the lake yet, "
-                "and then move that one out of log.dirs."
+                f"log {name.log}: expected node {node_id} to have no directory of it, found {path}. "
+                "Nothing was written. A broker doesn't start with two. Archive its records that aren't in "
+                "the lake yet, and then move that directory out of log.dirs."
             )
 
 
@@ -197,7 +199,7 @@ def _by_log(receipts: Sequence[Receipt]) -> Iterator[tuple[PartitionDirectory, l
 
 
 def _topic_of(row: Receipt, name: PartitionDirectory) -> tuple[uuid.UUID, str]:
-    """Return the ids of the topic and of the cluster that a receipt is of."""
+    """Return the ids of the topic and of the cluster in a receipt."""
     cluster, _, rest = (row.log_id or "").partition("/")
     topic, _, partition = rest.partition("/")
     if not cluster or partition != str(name.partition):
@@ -207,16 +209,16 @@ def _topic_of(row: Receipt, name: PartitionDirectory) -> tuple[uuid.UUID, str]:
 
 def _unsound(row: Receipt, expected: str) -> RestoreError:
     return RestoreError(
-        f"receipt of {row.log}/{row.base_offset:020d}: expected {expected}. Nothing was written. No broker "
-        "could be told how to serve it; restored for none, it comes back as it was. Run verify."
+        f"receipt of {row.log}/{row.base_offset:020d}: expected {expected}. Nothing was written. No node "
+        "could serve it. Restored for no node, it comes back unchanged. Run verify."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ServingNodes:
-    """Facts about the nodes that a restore needs. The first one is the restored directory's own.
+    """The facts about nodes that a restore needs. The first node is the one that gets the restored directory.
 
-    :param logs: where each of a node's logs is, by node and name.
+    :param logs: path of each log of a node, by node and name.
     """
 
     path: Path
@@ -227,11 +229,12 @@ class ServingNodes:
 
 
 def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
-    """Look at the nodes.
+    """Read the nodes that will serve a restored directory.
 
     :param paths: their ``server.properties``.
-    :raises RestoreError: one runs, they are of several clusters, or their cluster's topics aren't on disk.
-    :raises StorageEngineError: the files of one can't be read.
+    :raises RestoreError: a node runs, the nodes are of several clusters, or their cluster's topics aren't on
+        disk.
+    :raises StorageEngineError: the files of a node can't be read.
     """
     nodes = [_stopped(path) for path in paths]
     ids = [_identity(node) for node in nodes]
@@ -241,7 +244,7 @@ def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
         found = ", ".join(f"node {number} of cluster {cluster}" for cluster, number in ids)
         raise RestoreError(
             f"{paths[0]}: expected each node of one cluster once, found {found}. Nothing was written. Name "
-            "the nodes that have a replica of what is restored."
+            "the nodes that have a replica of the restored logs."
         )
     properties = nodes[0].properties
     assert properties is not None
@@ -261,20 +264,21 @@ def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
 def _stopped(path: Path) -> Node:
     if path.is_dir():
         raise RestoreError(
-            f"{path}: expected a node's server.properties, found a directory. Nothing was written. Name that "
-            "file: what is restored depends on what the node knows of its cluster."
+            f"{path}: expected a node's server.properties, found a directory. Nothing was written. Name "
+            "that file: the restore needs the node's facts about its cluster."
         )
     for directory in data_paths(path):
         if lock_holder(directory) is not None:
             raise RestoreError(
-                f"{path}: expected a node that is stopped, found that a process has {directory}. Nothing was "
-                "written. Stop the node, restore, add the restored directory to its log.dirs, and start it."
+                f"{path}: expected a node that is stopped, found that a process has locked {directory}. "
+                "Nothing was written. Stop the node, restore, add the restored directory to its log.dirs, "
+                "and start it."
             )
     return read_node(path)
 
 
 def _identity(node: Node) -> tuple[str, int]:
-    """Return cluster id and node id."""
+    """Return a node's cluster id and its own id."""
     metas = [directory.meta for directory in node.directories if directory.meta is not None]
     known = [(meta.cluster_id, meta.node_id) for meta in metas if not meta.zookeeper]
     found = {(cluster, number) for cluster, number in known if cluster is not None and number is not None}
@@ -290,7 +294,7 @@ def _identity(node: Node) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RestoredLogDirectory(RestoredConfig):
-    """Files that make restored logs a directory that ``nodes`` serve."""
+    """Makes restored logs into a log directory that ``nodes`` can serve."""
 
     nodes: ServingNodes
 
@@ -307,7 +311,7 @@ class RestoredLogDirectory(RestoredConfig):
         check_served(receipts, self.nodes)
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
-        """Return each producer's last marker and first record of a transaction behind it."""
+        """Return each producer's last marker and the first record of a transaction after it."""
         own = rows.filter(pc.fill_null(rows["transactional"], False))
         own = own.filter(pc.is_in(own["kind"], pa.array(["message", "control"])))
         ends = pc.is_in(own["control"], pa.array(["commit", "abort"]))
@@ -318,7 +322,7 @@ class RestoredLogDirectory(RestoredConfig):
         return self.merge_queues(pa.Table.from_arrays(found, names=_OPEN_STATE.column_names))
 
     def merge_queues(self, queues: pa.Table) -> pa.Table:
-        """Return one row for each producer, from any number of :func:`queues_of` results."""
+        """Return one row for each producer, from any number of results of :func:`queues_of`."""
         markers = queues.group_by("producer_id").aggregate([("marker", "max")])
         joined = queues.join(markers, "producer_id")
         behind = pc.greater(joined["first"], pc.fill_null(joined["marker_max"], -1))
@@ -341,8 +345,8 @@ class RestoredLogDirectory(RestoredConfig):
         return files_of(receipts, self.nodes)
 
     def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
-        """Return nothing: a broker makes the indexes again, as its own settings say."""
+        """Return no settings: a broker makes the indexes again, by its own settings."""
         return ()
 
     def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
-        """Make nothing more."""
+        """Do nothing: no more files are needed."""

@@ -1,6 +1,7 @@
 """Kafka's retention: the segments that it deletes, and the reason why it stops at the next one. Pure.
 
-A pass takes three rules in order. Each walks from the oldest segment to the first one that it doesn't delete.
+A pass applies three rules in order. Each rule goes from the oldest segment to the first segment that it
+doesn't delete.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from storage_engine.core.clock import DAY_MS
 
 UNLIMITED = -1
 LIKE_RETENTION = -2
-"""Of ``local.retention.ms`` and ``local.retention.bytes``: the same as without remote storage."""
+"""Value of ``local.retention.ms`` and ``local.retention.bytes`` that means: the same as without remote
+storage."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,15 @@ class RetentionSettings:
 
     :param delete: ``cleanup.policy`` contains delete.
     :param compact: it contains compact.
-    :param remote: ``remote.storage.enable`` is true: only its broker may delete of it, and raise its start.
-    :param copy_disabled: ``remote.log.copy.disable`` is true: nothing more is copied there, and its broker
+    :param remote: ``remote.storage.enable`` is true. Only its broker may delete its segments and raise its
+        log start.
+    :param copy_disabled: ``remote.log.copy.disable`` is true. No more segments are copied, and its broker
         deletes by the whole retention (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
-    :param local_without_delete: the policy has no word; what is copied to remote storage goes by the local
-        bounds all the same, since Kafka 4.3.
-    :param segment_ms: from its first record on, until a newer record closes the active segment.
-    :param segment_bytes: size that closes it.
+    :param local_without_delete: the policy is empty. Since Kafka 4.3, segments that are copied to remote
+        storage are deleted by the local bounds all the same.
+    :param segment_ms: age of the active segment's first record from which on a newer record closes the
+        segment.
+    :param segment_bytes: size at which the active segment is closed.
     """
 
     delete: bool = True
@@ -47,7 +51,7 @@ class RetentionSettings:
 
     @property
     def is_copied(self) -> bool:
-        """Return whether its segments are copied to remote storage, and deleted locally afterwards."""
+        """Return whether segments are copied to remote storage, and then deleted locally."""
         return self.remote and not self.copy_disabled
 
     @cached_property
@@ -58,7 +62,7 @@ class RetentionSettings:
 
     @cached_property
     def kept_bytes(self) -> int:
-        """Return how many bytes stay on the node's disk at least (UnifiedLog#localRetentionSize)."""
+        """Return how many bytes at least stay on the node's disk (UnifiedLog#localRetentionSize)."""
         own = self.local_retention_bytes if self.remote else LIKE_RETENTION
         return self.retention_bytes if own == LIKE_RETENTION else own
 
@@ -66,9 +70,9 @@ class RetentionSettings:
 class SegmentFacts(NamedTuple):
     """A segment's facts that the rules need.
 
-    :param size_bytes: of its ``.log`` alone.
-    :param largest_timestamp_ms: of its records; where none has one, when the file was last written to
-        (LogSegment#largestTimestamp).
+    :param size_bytes: size of its ``.log`` file only.
+    :param largest_timestamp_ms: largest timestamp of its records. If no record has a timestamp, the time at
+        which the file was last written (LogSegment#largestTimestamp).
     """
 
     base_offset: int
@@ -80,8 +84,8 @@ class LogFacts(NamedTuple):
     """A log's facts that the rules need.
 
     :param segments: oldest first; the last one is active.
-    :param start_offset: below it records count as deleted.
-    :param high_watermark: None: it isn't known, and nothing is deleted.
+    :param start_offset: records below it count as deleted.
+    :param high_watermark: None: not known, so nothing is deleted.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -91,7 +95,7 @@ class LogFacts(NamedTuple):
 
 
 class Rule(StrEnum):
-    """The reason why a segment is deleted."""
+    """The rule by which a segment is deleted."""
 
     LOG_START = "log-start"
     SIZE = "retention.bytes"
@@ -102,36 +106,36 @@ _RULES = tuple(Rule)
 
 
 class Stop(StrEnum):
-    """The reason why a rule deletes no more."""
+    """The reason why a rule stops."""
 
     OFF = "off"
     COMPACTED = "compacted"
-    """Only the cleaner deletes of a log whose policy contains compact."""
+    """The policy contains compact: only the cleaner deletes records of the log."""
     POLICY = "policy"
     """The policy doesn't contain delete."""
     UNKNOWN = "unknown"
-    """Without the high watermark nothing tells what may go."""
+    """The high watermark isn't known, so no segment may be deleted."""
     HIGH_WATERMARK = "high-watermark"
     EMPTY = "empty"
-    """The last segment has nothing in it."""
+    """The last segment is empty."""
     FUTURE = "future-timestamp"
     KEPT = "kept"
-    """The first segment that the rule keeps."""
+    """The rule keeps the segment."""
     END = "end"
-    """Nothing is left."""
+    """No segment is left."""
 
 
 class SegmentDeletion(NamedTuple):
-    """A segment that a pass deletes, and by which rule."""
+    """A segment that a pass deletes, with the rule by which it does."""
 
     base_offset: int
     rule: Rule
 
 
 class Halt(NamedTuple):
-    """Where a rule stops.
+    """The place where a rule stops.
 
-    :param base_offset: of the segment that it stops at; None: it looks at none.
+    :param base_offset: of the segment at which it stops; None: it looks at no segment.
     """
 
     rule: Rule
@@ -142,8 +146,8 @@ class Halt(NamedTuple):
 class RetentionPass(NamedTuple):
     """The changes of one pass to a log.
 
-    :param deletions: oldest first. The active segment is among them only where all are.
-    :param halts: one for each rule, in their order.
+    :param deletions: oldest first. They include the active segment only if all segments are deleted.
+    :param halts: one for each rule, in the order of the rules.
     """
 
     deletions: tuple[SegmentDeletion, ...]
@@ -158,7 +162,7 @@ def retention_pass(log: LogFacts, settings: RetentionSettings, now_ms: int) -> R
 
 
 def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int) -> RetentionPass:
-    """Return segments to delete of a log that the cleaner doesn't work on (UnifiedLog#deleteOldSegments)."""
+    """Return the segments to delete, in a log that isn't compacted (UnifiedLog#deleteOldSegments)."""
     deletions: list[SegmentDeletion] = []
     halts: list[Halt] = []
     left = log.segments
@@ -183,7 +187,7 @@ def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int)
 
 
 Breaches = Callable[[SegmentFacts, SegmentFacts | None], bool]
-"""Whether a rule deletes a segment, by the segment and the next one."""
+"""Returns whether a rule deletes a segment, given the segment and the next one."""
 
 
 def _breached(
@@ -197,14 +201,16 @@ def _breached(
 
 
 def log_start_breached(start_offset: int) -> Breaches:
-    """Return the rule of the log's start (UnifiedLog#deleteLogStartOffsetBreachedSegments)."""
+    """Return the check of the rule for the log's start (UnifiedLog#deleteLogStartOffsetBreachedSegments)."""
     return lambda segment, following: following is not None and following.base_offset <= start_offset
 
 
 def size_breached(segments: Sequence[SegmentFacts], kept_bytes: int) -> Breaches | None:
-    """Return the rule of the log's size (UnifiedLog#deleteRetentionSizeBreachedSegments); None: it is off.
+    """Return the check of the rule for the log's size (UnifiedLog#deleteRetentionSizeBreachedSegments); None:
+    the rule is off.
 
-    What stays is never less than ``kept_bytes``. The rule counts what it deletes: ask it in order, once each.
+    At least ``kept_bytes`` stay. The check counts the bytes that it deletes: call it once for each segment,
+    in order.
     """
     if kept_bytes < 0:
         return None
@@ -223,7 +229,8 @@ def size_breached(segments: Sequence[SegmentFacts], kept_bytes: int) -> Breaches
 
 
 def time_breached(kept_ms: int, now_ms: int) -> Breaches | None:
-    """Return the rule of the records' age (UnifiedLog#deleteRetentionMsBreachedSegments); None: it is off."""
+    """Return the check of the rule for the records' age (UnifiedLog#deleteRetentionMsBreachedSegments); None:
+    the rule is off."""
     if kept_ms < 0:
         return None
     return lambda segment, following: now_ms - segment.largest_timestamp_ms > kept_ms
@@ -232,9 +239,9 @@ def time_breached(kept_ms: int, now_ms: int) -> Breaches | None:
 def _walk(
     rule: Rule, log: LogFacts, segments: Sequence[SegmentFacts], breaches: Breaches, now_ms: int
 ) -> tuple[int, Halt]:
-    """Return how many of the oldest segments a rule deletes, and why no more (UnifiedLog#deletableSegments).
+    """Return how many of the oldest segments a rule deletes, and why it stops (UnifiedLog#deletableSegments).
 
-    No segment goes that reaches above the high watermark, nor a last one with nothing in it.
+    A segment that reaches above the high watermark is never deleted, nor is an empty last segment.
     """
     for place, segment in enumerate(segments):
         following = segments[place + 1] if place + 1 < len(segments) else None

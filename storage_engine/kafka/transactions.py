@@ -1,8 +1,9 @@
-"""Transactions that stay open longer than any may: readers, the cleaner and remote storage stop at them.
+"""Transactions that stay open longer than allowed. Consumers of committed records, the cleaner and remote
+storage stop at them.
 
-The transactions of a log that nobody has ended, and below which offset none is: by snapshot and log. A
-producer's snapshot says what was open where it was taken. The batches behind it say what became of that
-(ProducerStateManager#loadFromSnapshot, #update, #completeTxn).
+Also the open transactions of a log, and the offset below which all transactions have ended, from snapshots
+and the log. A producer snapshot tells which transactions were open at its offset. The batches after it tell
+how they ended (ProducerStateManager#loadFromSnapshot, #update, #completeTxn).
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from storage_engine.model.report.diagnosis import Finding, Severity, named_in_sh
 from storage_engine.model.store import FileFacts
 
 _LONGEST_MS = 900_000
-"""``transaction.max.timeout.ms`` by default: no producer may ask for longer."""
+"""Default of ``transaction.max.timeout.ms``: no producer may ask for a longer time."""
 _GRACE_MS = 60_000
-"""The coordinator looks for such transactions every 10 seconds, and has to write their markers."""
+"""Grace after the time-out: the coordinator looks for such transactions every 10 seconds, and then has to
+write their markers."""
 _MOST_BYTES = 2 << 30
-_REMEDY = "Compare the log with a replica: which transactions are open behind it isn't known."
+_REMEDY = "Compare the log with a replica: the transactions that are open after it aren't known."
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -37,9 +39,9 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 class OpenInLogs:
     """Open transactions in a node's logs.
 
-    :param by_log: the open transactions of each log that has some.
-    :param unread: logs whose active segments would take too long to be read.
-    :param faults: by log, why its open transactions can't be told.
+    :param by_log: the open transactions of each log that has any.
+    :param unread: logs that were not read, because too many bytes follow their snapshots.
+    :param faults: reasons why open transactions aren't known, by log.
     """
 
     by_log: Mapping[str, tuple[OpenTransaction, ...]]
@@ -56,7 +58,8 @@ def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES)
     """Look for open transactions in all logs of a node.
 
     :param ends: end offsets of logs, by name.
-    :param max_bytes: most bytes to read behind snapshots, in all logs together; smaller logs come first.
+    :param max_bytes: largest number of bytes to read after snapshots, in all logs together. Logs with fewer
+        bytes come first.
     """
     by_log: dict[str, tuple[OpenTransaction, ...]] = {}
     faults: dict[str, str] = {}
@@ -82,11 +85,11 @@ def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES)
 
 
 def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
-    """Return the oldest transaction that is open in the newest snapshot and still is; None: there is none.
+    """Return the oldest open transaction, if it was already open in the newest snapshot; None: there is none.
 
-    Where all are younger than the snapshot they aren't looked for: most logs have none, and reading costs.
+    If none was open there, the log isn't read for younger ones: most logs have none, and reading costs time.
 
-    :raises CorruptFileError: it can't be told.
+    :raises CorruptFileError: the open transactions can't be found out.
     :raises OSError: a file can't be read.
     """
     known = [one for one in log.snapshots if _offset_of(one.path) <= end]
@@ -100,16 +103,16 @@ def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
 
 
 def _bytes_behind(log: PartitionLog, end: int) -> int:
-    """Return how many bytes lie in the segments behind the newest snapshot."""
+    """Return how many bytes the segments after the newest snapshot have."""
     begin = max((at for at in (_offset_of(one.path) for one in log.snapshots) if at <= end), default=0)
     return sum(segment.log.size_bytes for segment, behind in log.with_ends(end) if behind > begin)
 
 
 def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int) -> Iterator[Finding]:
-    """Yield transactions that hang.
+    """Yield findings about transactions that hang, and about logs whose open transactions aren't known.
 
-    :param node: its settings.
-    :param at_ms: now; of a stopped node when it last did something.
+    :param node: the node's settings.
+    :param at_ms: now, or for a stopped node the time of its last activity.
     """
     text = node.get("transaction.max.timeout.ms", "").strip()
     longest_ms = (int(text) if text.isdecimal() else _LONGEST_MS) + _GRACE_MS
@@ -125,8 +128,8 @@ def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int)
         yield Finding(
             Severity.NOTE,
             "transactions-unread",
-            f"in {count_text(len(found.unread), 'log')} no transaction was looked for, "
-            f"{named_in_short(found.unread)}: more than {bytes_text(_MOST_BYTES)} lie behind snapshots",
+            f"open transactions were not looked for in {count_text(len(found.unread), 'log')}, "
+            f"{named_in_short(found.unread)}: more than {bytes_text(_MOST_BYTES)} follow their snapshots",
             "kafka-transactions.sh find-hanging asks the running brokers",
         )
 
@@ -148,8 +151,8 @@ def _hanging(name: str, one: OpenTransaction) -> Finding:
 class OpenTransaction:
     """A transaction without a marker.
 
-    :param first_offset: of its first record.
-    :param written_ms: time of its newest records, in milliseconds since the epoch; -1: they have none.
+    :param first_offset: offset of its first record.
+    :param written_ms: time of its newest records, in milliseconds since the epoch; -1: they have no time.
     """
 
     producer_id: int
@@ -160,10 +163,10 @@ class OpenTransaction:
 def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...]:
     """Return the transactions that are open at an offset, oldest first.
 
-    Without a snapshot the whole log is read: one without a record there doesn't matter to it.
+    Without a snapshot the whole log is read. A transaction without a record in the log doesn't matter.
 
-    :param end: records at or above it don't count, nor do markers.
-    :raises CorruptFileError: the newest snapshot can't be read, or bytes behind it that may have a marker.
+    :param end: the offset. Records and markers at or above it don't count.
+    :raises CorruptFileError: the newest snapshot is damaged, or bytes after it that may contain a marker.
     :raises OSError: a file can't be read.
     """
     begin = log.segments[0].base_offset if log.segments else end
@@ -194,21 +197,25 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
 
 
 def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark: int) -> int:
-    """Return below which offset every transaction has ended (UnifiedLog#fetchLastStableOffsetMetadata)."""
+    """Return the last stable offset: below it, every transaction has ended.
+
+    The source is UnifiedLog#fetchLastStableOffsetMetadata.
+    """
     return min([high_watermark, *(one.first_offset for one in transactions)])
 
 
 def forgotten_below(log: PartitionLog, end: int) -> int:
-    """Return below which offset nothing tells of transactions that are open at another one; 0: all is told.
+    """Return the offset below which no file tells of transactions that are open at another offset; 0: all are
+    known.
 
-    Segments before the log's first one were deleted. A broker that starts on the others removes the first
-    one's snapshot, too (ProducerStateManager#truncateAndReload).
+    If segments before the log's first one were deleted, a broker that starts also removes the first segment's
+    snapshot (ProducerStateManager#truncateAndReload).
     """
     return 0 if _snapshots(log, end) or not log.segments else log.segments[0].base_offset
 
 
 def _snapshots(log: PartitionLog, end: int) -> list[FileFacts]:
-    """Return the snapshots that tell something of what is open at an offset, oldest first."""
+    """Return the snapshots that help to find the transactions open at an offset, oldest first."""
     begin = log.segments[0].base_offset if log.segments else end
     return [one for one in log.snapshots if begin <= _offset_of(one.path) <= end]
 
@@ -225,9 +232,9 @@ def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
 
 
 def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:
-    """Check that a segment has no damage in which a marker may have been.
+    """Make sure that a segment has no damage that may hide a marker.
 
-    :param active: the broker may be writing the segment: damage at its end is no error.
+    :param active: the broker may be writing the segment, so damage at its end is no error.
     :raises CorruptFileError: there is such damage.
     """
     for damage in damages:
@@ -237,7 +244,7 @@ def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: i
 
 @contextmanager
 def mapped(path: str) -> Iterator[memoryview]:
-    """Map a file's bytes as they are now; what is appended meanwhile isn't seen."""
+    """Map a file's present bytes. Bytes that are appended meanwhile aren't included."""
     with durable.opened(path, _OPEN) as descriptor:
         size_bytes = os.fstat(descriptor).st_size
         if not size_bytes:

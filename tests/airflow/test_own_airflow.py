@@ -137,7 +137,7 @@ def test_an_environment_that_sets_the_stores_is_told_what_to_set(airflow: Instal
         "AIRFLOW__STORAGE_ENGINE__STORES=orders storage-engine init --airflow --conn-id refunds --yes"
     )
     assert "export AIRFLOW__STORAGE_ENGINE__STORES=orders,refunds" in said
-    assert "with your store's root in the place of /path/to/store" in said
+    assert "with your store's root instead of /path/to/store" in said
     assert (airflow.home / "airflow.cfg").read_bytes() == settings
 
 
@@ -161,5 +161,5 @@ def test_a_store_of_another_host_goes_to_its_edge_worker_and_nothing_else_does(a
     assert "Nothing to change" in again
     assert "Set the field queue" not in again
     moved = airflow.run(f"{init} --edge broker-b --lake /lakes/far")
-    assert "Set the field queue of the connection far, which was there before, to broker-b" in moved
+    assert "Set the field queue of the connection far, which already existed, to broker-b" in moved
     assert "init-lake --lake /lakes/far" in moved

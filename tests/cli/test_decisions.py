@@ -176,4 +176,4 @@ def test_approve_takes_one_thing_of_a_store_that_is_known(cli, store, lake) -> N
     assert cli("approve", store, "--lake", lake).exit_code == 2
     assert "64 hexadecimal digits" in cli("approve", store, "--lake", lake, "--digest", "abc").err
     unknown = cli("approve", store, "--lake", lake, "--lower-to", "none")
-    assert (unknown.exit_code, "expected a store that its journal knows" in unknown.err) == (2, True)
+    assert (unknown.exit_code, "expected a store that the journal knows" in unknown.err) == (2, True)

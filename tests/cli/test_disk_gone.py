@@ -45,7 +45,7 @@ def test_a_store_whose_disk_is_gone_goes_on_at_its_old_place(
     shutil.rmtree(store)
     restored = cli("restore", "--lake", lake, "--to", store, "--for-store", conf)
     assert restored.exit_code == 0, restored.err
-    assert "This is the store's old place." in restored.out
+    assert "This is the store's old directory." in restored.out
     _write(store, messages)
     active = sorted((store / "commitlog").iterdir())[-1]
     assert (active == last) is (messages == 3)

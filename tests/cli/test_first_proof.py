@@ -46,7 +46,10 @@ def test_each_command_ends_with_the_next(cli, tmp_path: Path, conf: bool) -> Non
         # The broker's own settings may keep what its defaults delete.
         assert words == ["clean", str(sample.root), "--lake", str(lake), "--broker-conf", "FILE", "--dry-run"]
         assert "broker's defaults, which were assumed" in archived.out
-        assert "broker's defaults are assumed" in cli("clean", sample.root, "--lake", lake, "--dry-run").out
+        assert (
+            "broker's default settings are assumed"
+            in cli("clean", sample.root, "--lake", lake, "--dry-run").out
+        )
         assert cli("plan", sample.root, "--json").json["assumes_defaults"]
         assert not cli("plan", sample.root, *of_file, "--json").json["assumes_defaults"]
         done = cli("clean", sample.root, "--lake", lake, "--json").json

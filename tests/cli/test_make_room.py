@@ -49,7 +49,7 @@ def test_it_asks_before_it_acts_and_tells_what_a_force_has_to_say(
     before = files_of(node.directories[0] / "a-0")
     asked = cli("kafka", "make-room", node.properties, "--lake", lake)
     assert asked.exit_code == 2
-    assert "2 segments and 4 files that point into them would go" in asked.out
+    assert "2 segments and 4 files that point into them would be deleted" in asked.out
     assert asked.out.splitlines()[1].endswith("; consumer lag in process, 1 thread")
     assert "Nothing was changed. Look at the plan, with --dry-run; --yes carries it out." in asked.err
     forced = cli("kafka", "make-room", node.properties, "--lake", lake, "--force", "full")
@@ -112,4 +112,4 @@ def test_what_is_here_alone_goes_and_it_says_what_to_do_next(cli: Any, node: Mad
     assert "Next: start the node's broker" in done.out
     again = cli("kafka", "make-room", node.properties, "--lake", lake, "--yes")
     assert again.exit_code == 1
-    assert "nothing went, and the report says what keeps each segment" in again.out
+    assert "nothing went, and the report says why each segment stays" in again.out

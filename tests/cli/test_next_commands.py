@@ -58,5 +58,5 @@ def test_the_command_behind_a_copy_can_be_pasted(cli: Any, archived: Any, tmp_pa
     checked = cli(*words)
     assert checked.exit_code == 0, checked.err
     promoted = cli("lake", "promote", "--lake", tmp_path / "a 'copy'", "--reason", "a test")
-    archive = promoted.out.rpartition("Next: storage-engine ")[2].partition(". For a store")[0]
+    archive = promoted.out.rpartition("Next: storage-engine ")[2].partition(". If the original")[0]
     assert shlex.split(archive) == ["archive", "STORE", "--lake", str(tmp_path / "a 'copy'")]

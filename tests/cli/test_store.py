@@ -71,7 +71,7 @@ def test_plan_by_hand_deletes_the_expired_prefix_and_says_what_goes_with_it(cli,
     kinds = Counter(file["kind"] for file in plan["dependents"])
     assert kinds == {"consume-queue": 20, "index": 48}
     shown = cli("plan", store, "--manual").out
-    assert "7 segments and 68 files that point into them would go, 7.5 MiB in all." in shown
+    assert "7 segments and 68 files that point into them would be deleted, 7.5 MiB in all." in shown
     assert re.fullmatch(r"Archive in process, \d threads?; consumer lag in process, 1 thread", plan["places"])
     assert shown.splitlines()[1] == plan["places"]
     assert plan["digest"] in shown
@@ -202,7 +202,7 @@ def test_lag_shows_every_group_and_what_a_cleanup_takes_from_it(cli, store, file
     assert "orders/0" in shown
     assert "cg_ledger" not in shown
     by_hand = "in 8 queues the next message is in a segment that a cleanup by hand (--manual) deletes"
-    assert f"{by_hand}; nothing goes now" in shown
+    assert f"{by_hand}; none is deleted now" in shown
     now = cli("lag", store, "--group", "cg_orders", "--set", f"deleteWhen={EVERY_HOUR}").out
     assert "in 8 queues the next message is in a segment that a cleanup deletes now." in now
     assert files(store) == before
@@ -238,7 +238,7 @@ def test_index_lookup_names_entries_whose_message_is_gone(cli, store_copy, groun
     topic, _, key = gone["key"].partition("#")
     missing = cli("index-lookup", store, topic, key)
     assert (missing.exit_code, missing.out) == (1, "")
-    assert "the log has no message that can be read at" in missing.err
+    assert "at which the log has no readable message" in missing.err
     assert cli("index-lookup", store, topic, key, "--json").json["unread"] == gone["offsets"]
 
 

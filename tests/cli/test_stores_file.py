@@ -65,7 +65,7 @@ def test_nobody_types_less_approval_than_the_file_says(cli, config: Path, lake: 
         refused = cli("clean", "main", "--manual", "--approval", less)
         assert (
             refused.exit_code,
-            f"expected --approval always, as it says, or more, found {less}" in refused.err,
+            f"expected --approval always, as in the file, or more, found {less}" in refused.err,
         ) == (2, True)
     assert cli("clean", "main", "--manual", "--approval", "always").exit_code == 3
 
@@ -80,7 +80,10 @@ def test_what_is_typed_comes_before_the_file(cli, main: Path, store: Path, tmp_p
     own = f"main --lake {shlex.quote(str(other))} --set fileReservedTime=48"
     assert done.out.rstrip().endswith(f"Next: storage-engine verify {own} --level bytes")
     refused = cli("plan", "main", "--broker", "10.0.0.1:10911")
-    assert (refused.exit_code, "store main: expected it to say this itself" in refused.err) == (2, True)
+    assert (refused.exit_code, "store main: expected this setting only in the file" in refused.err) == (
+        2,
+        True,
+    )
     refused = cli("plan", "main", "--engine", "--access-key", "me")
     told = "found --access-key, --engine. Nothing was changed."
     assert (refused.exit_code, told in refused.err) == (2, True)
@@ -137,7 +140,7 @@ def test_the_file_means_what_a_connection_with_these_keys_means(config: Path, tm
         ({"root": "data"}, "expected an absolute path"),
         ({"root": "/data", "lake": "lake"}, "lake.json"),
         ({"root": "/data", "lake": '{ type = "sql" }'}, "lake.json"),
-        ({"root": "/data", "queue": "q"}, "mean something without Airflow, found queue"),
+        ({"root": "/data", "queue": "q"}, "have a meaning without Airflow, found queue"),
         ({"root": "/data", "policy": '{ lag_policy = "blok" }'}, "lag_policy"),
         ({"root": "/data", "access_key": "me"}, "found no running broker"),
         (

@@ -53,7 +53,7 @@ def test_an_undo_that_is_done_says_so_and_not_that_all_is_back(cli, store, lake)
             cli("undo", run, store, "--lake", lake)
     again = cli("undo", "first", store, "--lake", lake)
     assert again.exit_code == 0
-    assert "Run first is undone already, and nothing was done now: 2 segments and " in again.out
+    assert "Run first was undone before, and nothing was done now. Then 2 segments and " in again.out
     assert "are back" not in again.out
     assert "log begins" not in again.out
     assert _there(store) == [2 * MIB]

@@ -80,9 +80,9 @@ def test_no_store_is_no_validation(cli, tmp_path) -> None:
 
 def test_options_of_rows_that_contradict_each_other_are_named(cli, archived) -> None:
     for words, said in (
-        (("--spark", "local[1]"), "--spark goes with --rows"),
-        (("--rows",), "--rows needs --lake"),
-        (("--rows", "--full", "--lake", archived.lake), "--rows needs --lake, and goes without --full"),
+        (("--spark", "local[1]"), "--spark: expected --rows with it"),
+        (("--rows",), "--rows: expected --lake with it"),
+        (("--rows", "--full", "--lake", archived.lake), "--rows: expected --lake with it, and no --full"),
     ):
         result = cli("validate", archived.store, *words)
         assert result.exit_code == 2

@@ -108,7 +108,7 @@ def test_a_connection_stands_for_all_that_a_look_takes(
     for words in (("--lake", lake), ("--archive-policy", "off"), ("--archive-margin-hours", 1)):
         refused = cli("monitor", "--conn-id", "watched", *words)
         assert refused.exit_code == 2
-        assert f"expected nothing that the connection says itself, found {words[0]}" in refused.err
+        assert f"expected no option for a field of the connection, found {words[0]}" in refused.err
 
 
 def test_a_look_at_no_store_leaves_no_trace(cli, lake: Path, tmp_path: Path) -> None:

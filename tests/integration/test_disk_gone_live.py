@@ -45,7 +45,7 @@ def test_a_broker_goes_on_at_the_old_place_of_a_store_whose_disk_is_gone(
     shutil.rmtree(tmp_path / "data")
     (tmp_path / "data").mkdir()
     assert (
-        "This is the store's old place."
+        "This is the store's old directory."
         in run("restore", "--lake", lake, "--to", store, "--for-store", conf).out
     )
 

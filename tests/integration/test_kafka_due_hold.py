@@ -219,7 +219,7 @@ def test_size_counts_by_how_fast_the_log_grows(kafka: Kafka) -> None:
     before = settings(store, "sized")
     said = due_now(store)
     assert any(
-        "so that it counts as soon: the next look knows" in one and "sized-0" in one for one in said.notices
+        "Until the next look they count as due soon" in one and "sized-0" in one for one in said.notices
     )
     # There is room for as much again as was written until now.
     assert settings(store, "sized") == before

@@ -131,7 +131,7 @@ def test_what_a_person_sees_names_groups_bytes_and_time(kafka: Kafka) -> None:
     assert "59 min" in done.out
     assert "KiB" in done.out
     assert "the next message is in a segment that the broker deletes now" in done.out
-    assert "Positions: as the running broker has them." in done.out
+    assert "Positions: from the running broker." in done.out
 
 
 def test_lag_of_a_log_directory_alone_says_what_is_not_known(kafka: Kafka) -> None:

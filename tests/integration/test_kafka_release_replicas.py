@@ -166,5 +166,5 @@ def test_a_record_of_another_epoch_is_no_witness(cluster: Cluster, topic: str) -
 
     assert other(found) == ""
     for epoch in (found.epoch - 1, found.epoch + 1):
-        assert "another leader took other records" in other(replace(found, epoch=epoch))
+        assert "another leader appended other records" in other(replace(found, epoch=epoch))
     assert "gives no record of offset 1000" in other(Witness(1000, found.epoch))

@@ -64,7 +64,7 @@ def test_every_log_is_archived_and_read_by_topic_and_state(whole: ManagedStore) 
     assert len(done.receipts) > 90
     (kept_out,) = done.kept_out
     assert (kept_out.log, kept_out.segments > 1) == ("compacted-0", True)
-    assert kept_out.why.startswith("cleanup.policy has compact")
+    assert kept_out.why.startswith("cleanup.policy contains compact")
     assert missing_stamps(store.real_root) == ()
     assert archive(store, "second").receipts == ()
     assert archive_lag(store).segments == 0
@@ -137,7 +137,7 @@ def test_a_log_that_lost_what_is_archived_is_told_each_time(
             file.unlink()
     again = archive(store, "again")
     assert [one.log for one in again.refused] == ["plain-0"]
-    assert "and archived are offsets up to" in again.refused[0].why
+    assert "and offsets up to" in again.refused[0].why
 
 
 @pytest.mark.again

@@ -273,7 +273,9 @@ class TestRoom:
             disk = DiskUsage("/a", used_percent, 100 << 30, 1 << 20)
             return [one.what for one in full_disks([DirectoryRoom("/a", 1, 1, 0, 0, disk)])]
 
-        assert said(99) == ["/a: its disk has 1.0 MiB free, and no broker runs: one that starts has to write"]
+        assert said(99) == [
+            "/a: its disk has 1.0 MiB free, and no broker runs: a broker has to write when it starts"
+        ]
         assert said(98) == said(None) == []
 
     def test_directories_that_differ_much_are_named(self, tmp_path: Path) -> None:
@@ -414,4 +416,4 @@ def test_high_watermarks_that_no_checkpoint_has_are_named(made: MadeNode) -> Non
     assert found(made.write(), "high-watermark-unknown") == []
     del made.watermarks["t-0"], made.watermarks["t-3"]
     (unknown,) = found(made.write(), "high-watermark-unknown")
-    assert "of 2 logs, t-0, t-3: nothing of those" in unknown.what
+    assert "of 2 logs, t-0, t-3: these logs are not archived" in unknown.what

@@ -41,7 +41,9 @@ def test_every_batch_and_index_entry_of_a_broker_is_found(node: Path) -> None:
     assert {fact.damaged_bytes for fact in facts.frames} == {0}
     # The fixture was packed without them.
     (missing,) = facts.notes
-    assert missing.startswith("no directory of log.dirs has 4 logs that the cluster's metadata count on here")
+    assert missing.startswith(
+        "no directory of log.dirs has 4 logs that this node should have by the cluster's metadata"
+    )
     assert not any(fact.log.startswith("__") for fact in facts.segments)
 
 

@@ -157,7 +157,7 @@ def test_a_span_goes_on_to_the_markers_of_its_transactions(
     assert extended == {"log": "txn-1", "asked_end": asked.end, "end": end, "why": why}
     said = run_command(*words).err
     assert f"log txn-1 was restored up to offset {end}. " in said
-    assert f"What was asked for ends at {asked.end}, up to which {why}." in said
+    assert f"The requested span ends at {asked.end}, up to which {why}." in said
     through = own[: len(rows)]
     assert not config.unfinished(config.merge_queues(pa.concat_tables(known[: len(through)])))
 
@@ -238,7 +238,7 @@ def test_what_a_broker_would_not_serve_is_refused(
     with pytest.raises(RestoreError, match="found 3, 1, 2"):
         check_served(rows, replace(several, node_ids=(3, 1, 2)))
     metadata.partition_states = {partition: PartitionState((1,), -1)}
-    with pytest.raises(RestoreError, match="they are older than what is restored"):
+    with pytest.raises(RestoreError, match="the metadata are older than the restored log"):
         check_served(rows, several)
     metadata.partition_states = {}
     with pytest.raises(RestoreError, match="expected partition 0 in the cluster's metadata"):

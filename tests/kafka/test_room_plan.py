@@ -73,7 +73,7 @@ GO, KEPT = Reason.EXPIRED, Reason.BEHIND_KEPT
 def test_what_has_expired_goes_once_its_leader_begins_behind_it(made: MadeNode) -> None:
     said = found(made)
     assert [reason for reason, _ in said] == [GO, GO, GO]
-    assert said[0][1].endswith("node 2 leads it from offset 0 on, and is told to begin behind it first")
+    assert said[0][1].endswith("node 2 leads it from offset 0 on, and is told to delete it first")
     assert len(plans(made)["u-0"].to_delete) == 3
     assert plans(made)["u-0"].decisions[0].detail.endswith("; no other node has a replica")
 
@@ -117,7 +117,7 @@ def test_nothing_goes_of_a_log_whose_leader_has_more_before_it(made: MadeNode) -
     (path / f"{0:020d}.log").unlink()
     *closed, _ = plans(made, log_start=1)["t-0"].decisions
     assert [one.reason for one in closed] == [Reason.REPLICAS_ELSEWHERE, KEPT]
-    assert "isn't proven by this node" in closed[0].detail
+    assert "this node's files don't prove" in closed[0].detail
     assert len(plans(made, log_start=2)["t-0"].to_delete) == 2
 
 

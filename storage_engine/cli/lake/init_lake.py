@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     "lake_dir",
     environment=True,
     type=NamedPath(file_okay=False),
-    help="Directory for the lake, or one whose lake.json says where catalog and warehouse are.",
+    help="Directory for the lake, or a directory whose lake.json names catalog and warehouse.",
 )
 @of_lake(
     "--conn-id",
     environment=True,
-    help="Airflow connection of a store whose lake and second lake are to be made.",
+    help="Airflow connection of a store. Its lake and second lake are made.",
 )
 @click.option(
     "--broker-type",
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-same-disk",
     is_flag=True,
-    help="With --conn-id: the lake may lie on a disk of the store's broker, which it can fill.",
+    help="With --conn-id: the lake may be on a disk of the store's broker, although it can fill that disk.",
 )
 @json_option
 def init_lake(
@@ -54,14 +54,14 @@ def init_lake(
     broker_type: str | None,
     allow_same_disk: bool,
 ) -> int:
-    """Make a lake where there is none. One that is there is left as it is.
+    """Make a lake where there is none. An existing lake is left as it is.
 
-    No other command makes one: a disk that isn't mounted, or a catalog that is lost, must not become a new
-    lake in the place of the old one.
+    No other command makes a lake. Otherwise a new lake could replace the old one when its disk isn't mounted
+    or its catalog is lost.
     """
     check_either(lake_dir, conn_id)
     if conn_id is not None and broker_type is not None:
-        raise click.UsageError("--broker-type: the connection says whose store it is (broker_type).")
+        raise click.UsageError("--broker-type: the connection itself names the kind of broker (broker_type).")
     if allow_same_disk and conn_id is None:
         raise click.UsageError("--allow-same-disk: expected --conn-id, which names the store, found --lake.")
     configs = _configs(lake_dir, conn_id, broker_type)
@@ -84,7 +84,7 @@ def init_lake(
     elif lake_dir is not None:
         say_next(
             Command("lake info", f"--lake {quote(str(lake_dir))}"),
-            "It is a copy; this command shows of which lake",
+            "It is a copy; this command shows the lake that it was copied from",
         )
     else:
         say_next(Command("doctor"), "It looks at store, lakes and DAGs, and says what to do next")
@@ -108,9 +108,9 @@ def _configs(
 
 
 def _check_disks(store: ManagedStore) -> None:
-    """Refuse to make a lake on a disk of its store's broker. One that is there already stays where it is.
+    """Refuse to make a lake on a disk of its store's broker. An existing lake may stay there.
 
-    :raises BadInputError: a lake would lie there.
+    :raises BadInputError: a lake would be on such a disk.
     """
     from storage_engine.retention.store.broker_disks import check_new_lake
     from storage_engine.retention.store.brokers import open_store
@@ -119,7 +119,7 @@ def _check_disks(store: ManagedStore) -> None:
         with closing(open_store(store)) as broker:
             data_paths = tuple(broker.data_paths)
     except StorageEngineError as error:
-        say("Note: whether it shares a disk with its store can't be told: ", error, err=True)
+        say("Note: it is unknown whether the lake shares a disk with its store: ", error, err=True)
         return
     for config in store.lakes:
         if _is_missing(config):

@@ -1,4 +1,4 @@
-"""lake keep: what a lake keeps of which topic, for how long, and what is held."""
+"""lake keep: how long a lake keeps each topic, and which topics are held."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from storage_engine.model.keep.expiry import KeepForecast, TopicForecast
 from storage_engine.model.keep.keep_rules import FOREVER, ArchiveRule, Scope, keep_days
 
 _DEFAULT = "default"
-"""Typed for a rule that is to go."""
+"""Value of ``--keep`` that removes a rule."""
 
 Decide = Callable[[tuple[RecordedAct, ...]], KeepDecision | None]
 
 
 def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    """Make sure that a text says how long something is kept; a click callback."""
+    """Make sure that a text is a retention time; a click callback."""
     if text not in (None, _DEFAULT):
         try:
             keep_days(text)
@@ -60,41 +60,54 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
 @click.option(
     "--topic",
     metavar="PATTERN",
-    help="Topics that a rule or a hold applies to: * is any text, ? a character.",
+    help="Topics that a rule or a hold applies to: * stands for any text, ? for a character.",
 )
 @click.option(
-    "--log", metavar="PATTERN", help="Logs that it applies to: commitlog, or a partition such as orders-0."
+    "--log",
+    metavar="PATTERN",
+    help=("Logs that a rule or a hold applies to: commitlog, or a partition such as orders-0."),
 )
-@click.option("--store", "store_pattern", metavar="PATTERN", help="Stores that it applies to, by name or id.")
+@click.option(
+    "--store",
+    "store_pattern",
+    metavar="PATTERN",
+    help=("Stores that a rule or a hold applies to, by name or id."),
+)
 @click.option(
     "--keep",
     "keep_text",
     metavar="TIME",
     callback=_keep_text,
-    help=f"Record a rule: {FOREVER}, 'N days' or 'N years'; '{_DEFAULT}' takes the rule of these "
-    "patterns away.",
+    help=f"Record a rule: {FOREVER}, 'N days' or 'N years'; '{_DEFAULT}' removes the rule of these patterns.",
 )
 @click.option(
     "--hold",
     "hold_reason",
     metavar="REASON",
     callback=reason_text,
-    help="Record a hold: until it is lifted, nothing that it covers leaves the lake, whatever the rules say.",
+    help="Record a hold: until it is lifted, its messages stay in the lake, whatever the rules say.",
 )
 @click.option(
     "--archive",
     "archive_text",
     type=click.Choice([YES, NO]),
-    help="Record whether messages enter the lake; no: nothing of these topics is archived, from 24 hours "
-    "after the journal of their store has the rule.",
+    help=(
+        "Record whether messages enter the lake; no: these topics are not archived, from 24 hours after "
+        "their store's journal has the rule."
+    ),
 )
-@click.option("--lift", "lift_id", metavar="ID", help="End the hold of this id, or of one that begins so.")
-@click.option("--dry-run", is_flag=True, help="Show the lake's contents under it, and record nothing.")
+@click.option(
+    "--lift",
+    "lift_id",
+    metavar="ID",
+    help=("End the hold with this id, or with an id that begins like this."),
+)
+@click.option("--dry-run", is_flag=True, help="Show the effect on the lake's contents, and record nothing.")
 @click.option(
     "--price",
     type=click.FloatRange(min=0),
     metavar="AMOUNT",
-    help="Of 10⁹ bytes in the lake for a month: also show what each topic costs.",
+    help="Price of 10⁹ bytes in the lake for a month: also show the cost of each topic.",
 )
 @json_option
 def keep(
@@ -110,12 +123,11 @@ def keep(
     dry_run: bool,
     price: float | None,
 ) -> int:
-    """Show how long a lake keeps the messages of each topic, what of it goes on which day, and what is held;
-    or record a rule or a hold. Nothing is removed by this command, and without rules nothing ever goes and
-    everything is archived.
+    """Show how long a lake keeps each topic, how much expires on which day, and the holds; or record a rule
+    or a hold. This command removes nothing. Without rules, everything is archived and nothing expires.
 
-    The most specific rule applies to a topic: by its topic first, then by log, then by store; of two alike,
-    the one that keeps longer. A rule counts from 24 hours after it is recorded, a hold at once.
+    The most specific rule applies to a topic: first by topic, then by log, then by store. Of two equal rules,
+    the one that keeps longer applies. A rule takes effect 24 hours after it is recorded, a hold at once.
     """
     patterns = {"topic": topic, "log": log, "store": store_pattern}
     scope = Scope(**{name: pattern for name, pattern in patterns.items() if pattern is not None})
@@ -170,7 +182,7 @@ def _decision(
         return partial(decide_hold, scope=scope, reason=hold_reason)
     if lift_id is not None:
         if scope != Scope():
-            raise click.UsageError("Expected --lift ID alone: the hold says what it covers.")
+            raise click.UsageError("Expected only --lift ID: the hold itself has patterns.")
         return partial(decide_lift, hold_id=lift_id)
     return None
 
@@ -184,9 +196,9 @@ def _keep(
     *,
     dry_run: bool,
 ) -> tuple[KeepForecast, tuple[str, ...]]:
-    """Record the decision, and return the lake's rules then, with notes.
+    """Record the decision. Return the lake's forecast after it, and notes.
 
-    :param archive: the decision whether topics are archived; None: the call decides something else.
+    :param archive: patterns of a decision whether topics are archived; None: it is another decision.
     """
     from storage_engine.lake.acts.act_files import read_acts, record_act
     from storage_engine.lake.catalog.catalog import open_lake
@@ -216,7 +228,7 @@ def _keep(
 
 
 def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], what: str) -> list[str]:
-    """Return notes on further lakes that have segments of the journal's stores and lack the recorded act."""
+    """Return notes about other lakes that have segments of the journal's stores and lack the recorded act."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
     from storage_engine.retention.housekeeping.keeping import other_lakes
@@ -228,14 +240,14 @@ def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], what: str) ->
             segments = open_lake(config).segments()
             named += (lake_id_of(segments), *ancestors_of(segments))
     return [
-        f"store {store} has segments in lake {head.lake_id or 'without a UUID'} at {head.location}, too, "
+        f"store {store} also has segments in lake {head.lake_id or 'without a UUID'} at {head.location}, "
         f"where this {what} is not recorded: name that lake as well"
         for store, head in other_lakes(journal_url, named)
     ]
 
 
 def print_forecast(found: KeepForecast) -> None:
-    """Print a lake's rules and holds, and what becomes of each topic."""
+    """Print a lake's rules and holds, and the forecast for each topic."""
     if found.rules:
         print_table(
             "Rules",
@@ -287,7 +299,7 @@ def print_forecast(found: KeepForecast) -> None:
             ),
         )
     if found.uncounted_bytes:
-        say(f"Note: {bytes_text(found.uncounted_bytes)} have no topic, or no journal here says which.")
+        say(f"Note: {bytes_text(found.uncounted_bytes)} have no topic, or no journal here knows it.")
 
 
 def archive_text(rule: ArchiveRule) -> str:
@@ -296,7 +308,7 @@ def archive_text(rule: ArchiveRule) -> str:
 
 
 def _goes(topic: TopicForecast) -> str:
-    """Say when how much of a topic goes."""
+    """Return how much of a topic expires, and when."""
     if topic.held_by:
         return f"held: {', '.join(map(_id_text, topic.held_by))}"
     if not topic.goes:

@@ -1,4 +1,4 @@
-"""archive, verify: what is in the lake, and how it got there."""
+"""archive, verify: the archived segments in a lake, and their proof."""
 
 from __future__ import annotations
 
@@ -47,27 +47,33 @@ if TYPE_CHECKING:
 
 @command()
 @takes_store(second_lake=True, policy=("archive_bytes_per_second",))
-@click.option("--planned", is_flag=True, help="Only what a cleanup would delete now, not everything sealed.")
-@click.option("--manual", is_flag=True, help="With --planned: as if a person asked, at any hour.")
+@click.option(
+    "--planned",
+    is_flag=True,
+    help=("Archive only segments that a cleanup would delete now, not all sealed ones."),
+)
+@click.option("--manual", is_flag=True, help="With --planned: as for a run by hand, at any hour.")
 @click.option("--spark", "spark_master", metavar="MASTER", help="Archive with Spark, such as local[2].")
 @click.option(
     "--agent",
     "agent_address",
     metavar="HOST:PORT",
-    help="Executors read STORE from the agent there; plain://HOST:PORT where it speaks no TLS.",
+    help="Executors read STORE from the agent at this address; plain://HOST:PORT for an agent without TLS.",
 )
 @click.option("--agent-token", type=NamedPath(dir_okay=False), help="File of the agent's token.")
-@click.option("--agent-ca", type=NamedPath(dir_okay=False), help="Who signed its certificate, as PEM.")
 @click.option(
-    "--agent-cert", type=NamedPath(dir_okay=False), help="Our certificate and key, where it wants one."
+    "--agent-ca", type=NamedPath(dir_okay=False), help=("Certificate authority of the agent, as PEM.")
 )
-@click.option("--accept-damage", is_flag=True, help="Archive bytes that are no valid frame as they are.")
+@click.option(
+    "--agent-cert", type=NamedPath(dir_okay=False), help="Our certificate and key, if the agent demands them."
+)
+@click.option("--accept-damage", is_flag=True, help="Also archive bytes that are no valid frame, unchanged.")
 @click.option(
     "--budget",
     "budget_bytes",
     metavar="SIZE",
     callback=size_bytes,
-    help="At most so much, such as 10GiB, oldest first; at least one segment. Not with --planned.",
+    help="Archive at most this much, such as 10GiB, oldest first; at least one segment. Not with --planned.",
 )
 @json_option
 def archive(
@@ -84,9 +90,9 @@ def archive(
 ) -> int:
     """Copy sealed segments of STORE into the lake and prove every byte of the copy.
 
-    Of the store only our stamp is written, and nothing where a store has none, as a Kafka node. A segment
-    that is archived already is left alone. Segments that stay out are listed with why, and until when. A log
-    of which something is wrong, or not known, is refused, and the exit code is 1; the others are archived.
+    In the store, only our stamp is written; a Kafka node has none. Segments that are already archived are
+    skipped. Segments that may not be archived yet are listed with the reason, and until when. A log with a
+    fault or an unknown fact is refused, and the exit code is 1. Other logs are archived.
     """
     from storage_engine.retention import steps
     from storage_engine.retention.store.context import opened
@@ -95,7 +101,9 @@ def archive(
     if agent_address is None and (agent_token or agent_ca or agent_cert):
         raise click.UsageError("Expected --agent HOST:PORT with the agent's other options, found none.")
     if agent_address is not None and not spark_master:
-        raise click.UsageError("--agent: expected --spark MASTER, whose executors ask it, found none.")
+        raise click.UsageError(
+            "--agent: expected --spark MASTER with it, because only executors ask an agent, found none."
+        )
     access = None
     if agent_address is not None:
         from storage_engine.lake.file.agent_files import read_access
@@ -157,11 +165,11 @@ def _print_archived(run_key: str, done: ArchiveResult, error: StorageEngineError
     say_notes(done.notices, err=True)
     if not receipts and not done.hashed_again and not done.refused:
         nothing = (
-            "Nothing to archive: each segment that may be archived is in a lake, as far as lakes and journal "
-            "tell, or none is sealed."
+            "Nothing to archive: by lakes and journal, each segment that may be archived is in a lake, or "
+            "none is sealed."
         )
         left = sum(one.segments for one in done.kept_out)
-        say(f"{nothing} {count_text(left, 'sealed segment')} may not be yet:" if left else nothing)
+        say(f"{nothing} {count_text(left, 'sealed segment')} may not be archived yet:" if left else nothing)
     _print_receipts("Archived and proven", receipts)
     _print_receipts(UNCHANGED.capitalize(), done.hashed_again)
     if done.kept_out:
@@ -203,7 +211,7 @@ def _print_receipts(title: str, receipts: Sequence[Receipt]) -> None:
 
 
 def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
-    """:raises BadInputError: Spark's temporary files would lie on a disk of the running broker."""
+    """:raises BadInputError: Spark's temporary files would be on a disk of the running broker."""
     from storage_engine.retention.store.broker_disks import check_disks
     from storage_engine.retention.store.brokers import open_store
     from storage_engine.spark.session import local_directories
@@ -243,13 +251,15 @@ def _archive(
     "--max-bytes",
     metavar="SIZE",
     callback=size_bytes,
-    help="Read about so much, such as 10GiB, beginning with what was verified longest ago.",
+    help="Read about this much, such as 10GiB, beginning with segments that were verified longest ago.",
 )
 @click.option(
     "--renew",
     is_flag=True,
-    help="From level bytes on: add a receipt where another engine has put rows into other files and they "
-    "prove their segment still.",
+    help=(
+        "From level bytes on: add a receipt for a segment whose rows another engine has moved into other "
+        "files, if they still prove it."
+    ),
 )
 @json_option
 def verify(
@@ -259,10 +269,10 @@ def verify(
     max_bytes: int | None,
     renew: bool,
 ) -> int:
-    """Check what the lake holds; with STORE, also that lake and store together have every byte.
+    """Check the lake's contents; with STORE, also check that lake and store together have every byte.
 
-    Each level includes those before it; metadata is checked whole every time. What was verified when is
-    remembered in the lake's journal, so that nightly calls with --max-bytes walk round the whole lake.
+    Each level includes the levels before it. All metadata is checked every time. The lake's journal remembers
+    when each segment was verified, so nightly calls with --max-bytes go round the whole lake.
     """
     from storage_engine.arrow.alone import load_arrow_alone
 
@@ -302,7 +312,7 @@ def verify(
 
 
 def print_verification(result: StoreVerification) -> None:
-    """Print one store's result: ranges, findings, and how much of the lake is verified since when."""
+    """Print one store's result: ranges, findings, and how much of the lake was verified since when."""
     print_table(
         f"Store {result.name or result.store_id}: {result.overall.value}, "
         f"{count_text(result.receipt_count, 'receipt')}, {_credited(result)}{_checked(result)}",
@@ -317,7 +327,7 @@ def print_verification(result: StoreVerification) -> None:
         say("  ", finding.advice)
     for log, offset in sorted(result.begins.items()):
         if offset > 0:
-            say(f"\n{log}: nothing here tells what was before offset {offset}.")
+            say(f"\n{log}: nothing here tells which records were before offset {offset}.")
     if result.level is not VerifyLevel.RECEIPTS:
         say(f"\n{coverage_text(result.coverage)}")
 
@@ -344,7 +354,7 @@ def say_next_step(
     elif any(result.coverage.never_count for result in found) or not level.includes(VerifyLevel.BYTES):
         deeper = level if level.includes(VerifyLevel.BYTES) else VerifyLevel.BYTES
         again = Command("verify", "" if managed is not None else lake)
-        say_next(again, "It reads what was not looked at yet, every row", f"--level {deeper.value}")
+        say_next(again, "It reads every row that was not verified yet", f"--level {deeper.value}")
     elif managed is not None:
         say_cleanup(managed)
     else:
@@ -354,7 +364,7 @@ def say_next_step(
 
 
 def coverage_text(coverage: Coverage) -> str:
-    """Return how much is verified since when, as a sentence."""
+    """Return a sentence on how much was verified, and since when."""
     percent = 100 * coverage.verified_bytes // coverage.total_bytes if coverage.total_bytes else 100
     since = f" since {time_text(coverage.since_ms)}" if coverage.since_ms is not None else ""
     never = (

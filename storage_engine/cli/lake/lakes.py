@@ -1,5 +1,5 @@
-"""lake: what a lake is, what leaves it or is compacted, and what to do when it was moved, copied, or has lost
-its catalog."""
+"""lake: describe, expire and compact lakes, and mend a lake that was moved or copied, or has lost its
+catalog."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _conn_id_option = of_lake(
     "gone",
     metavar="STORE",
     multiple=True,
-    help="A store, by name or id, that has nothing any more, whatever its journal says; may be repeated.",
+    help="A store, by name or id, that no longer has any data, whatever its journal says; may be repeated.",
 )
 @click.option(
     "--trash-days",
@@ -68,7 +68,7 @@ _conn_id_option = of_lake(
     default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
-    help="Remove for good the files of segments that expired DAYS ago.",
+    help="Permanently remove the files of segments that expired DAYS ago.",
 )
 @click.option(
     "--rewrite-at-percent",
@@ -76,8 +76,10 @@ _conn_id_option = of_lake(
     default=REWRITE_RULE.at_percent,
     show_default=True,
     metavar="PERCENT",
-    help="Where some topics of a segment are past, write its data file again without them once they have "
-    "PERCENT of its bytes.",
+    help=(
+        "If only some topics of a segment have expired, rewrite its data file without them once they have "
+        "PERCENT of its bytes."
+    ),
 )
 @click.option(
     "--rewrite-within-days",
@@ -85,11 +87,13 @@ _conn_id_option = of_lake(
     default=REWRITE_RULE.within_days,
     show_default=True,
     metavar="DAYS",
-    help="Or once one of them has been past for DAYS.",
+    help="Or once one of these topics has been expired for DAYS.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would leave the lake, and why the rest stays.")
 @click.option(
-    "--undo", "undo_id", metavar="ID", help="Bring back segments that expired by the act with this id."
+    "--dry-run", is_flag=True, help=("Show which segments would leave the lake, and why the others stay.")
+)
+@click.option(
+    "--undo", "undo_id", metavar="ID", help="Restore segments that expired by the act with this id."
 )
 @json_option
 def expire(
@@ -101,12 +105,12 @@ def expire(
     dry_run: bool,
     undo_id: str | None,
 ) -> int:
-    """Take out of a lake what its rules no longer keep: segments of which every topic is past, and which
-    their store no longer has. Where only some topics are, the others are written into another data file. What
-    isn't known keeps a segment, and so does a hold.
+    """Remove from a lake segments that its rules no longer keep: all their topics have expired, and their
+    store no longer has them. If only some topics have expired, the others are written into another data file.
+    An unknown fact keeps a segment, and so does a hold.
 
-    Their files stay for --trash-days, so that --undo brings them back, and then go for good. The command may
-    be killed at any instant and run again.
+    Their files stay for --trash-days, so that --undo can restore the segments. Then they are permanently
+    removed. The command may be killed at any instant and run again.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.segment_expiry import undo_expiry
@@ -114,14 +118,14 @@ def expire(
 
     if undo_id is not None:
         if dry_run or gone:
-            raise click.UsageError("Expected --undo ID alone.")
+            raise click.UsageError("Expected only --undo ID.")
         with waiting("Reading files back"):
             act = undo_expiry(open_lake(target.config), undo_id)
         expiry_id = act.act.decision.expiry[:SHOWN_CHARACTERS]
         said = Text(
-            f"Brought back what expired by act {expiry_id} and isn't gone for good.\nNext: ",
+            f"Restored the segments that expired by act {expiry_id} and whose files still exist.\nNext: ",
             Command("lake keep", target.words),
-            ", else it expires again.",
+            ", otherwise they expire again.",
         )
         shown = {"undone": act.act.decision.expiry, "act": act.sha256}
         return answer("lake expire", shown, said)
@@ -176,9 +180,9 @@ def _line(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
 @json_option
 def compact(target: WitnessedLake, dry_run: bool) -> int:
     """Write small data files of one topic again as larger ones. Each segment is proven in the larger file
-    before its small one leaves the table; gc takes that later.
+    before its small file leaves the table. gc removes the small file later.
 
-    What is damaged stays as it is, and is named. The command may be killed at any instant and run again.
+    Damaged files stay as they are, and are named. The command may be killed at any instant and run again.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.compaction import compact_lake
@@ -195,20 +199,20 @@ _directory_option = of_lake(
     "lake_dir",
     environment=True,
     type=NamedPath(file_okay=False, exists=True),
-    help="Directory of the lake; its catalog need not be there.",
+    help="Directory of the lake; its catalog may be missing.",
 )
 
 
 _take_over_option = click.option(
     "--take-over",
     is_flag=True,
-    help="Another catalog that names the same files is not to be used any more; it is refused from then on.",
+    help="Stop using another catalog that names the same files; it is refused from then on.",
 )
 
 
 @click.group(cls=Group)
 def lake() -> None:
-    """Describe, move, copy and rebuild lakes, say what they keep, and expire the rest."""
+    """Describe, move, copy and rebuild lakes, decide what they keep, and expire the rest."""
 
 
 lake.add_command(keep)
@@ -221,9 +225,8 @@ lake.add_command(compact)
 @_conn_id_option
 @json_option
 def info(lake_dir: Path | None, conn_id: str | None) -> int:
-    """Say what a lake is: identity, tables, marks and stores; also of one that other commands refuse, and
-    then why. Nothing is changed.
-    """
+    """Describe a lake: identity, tables, marks and stores. If other commands refuse the lake, show why.
+    Nothing is changed."""
     from storage_engine.lake.move.describing import describe
 
     found = describe(lake_and_journal(lake_dir, conn_id)[0])
@@ -239,11 +242,11 @@ def info(lake_dir: Path | None, conn_id: str | None) -> int:
 @_take_over_option
 @json_option
 def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool) -> int:
-    """Bring a lake's metadata to where its files are, after a plain copy or a move of its directory, after
-    its catalog was moved, or when a mark is lost.
+    """Correct a lake's metadata to the present place of its files: after its directory was copied or moved,
+    after its catalog was moved, or after a mark was lost.
 
-    Every file is looked at first. Where the original is still there, this one is a copy from then on, and
-    read-only. Nothing at the other place is changed.
+    Every file is checked first. If the original still exists, this lake becomes a read-only copy. Nothing at
+    the other place is changed.
     """
     from storage_engine.lake.move.moving import relocate as relocate_lake
 
@@ -257,22 +260,22 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool) -> int
 
 def _print_relocated(done: Relocated) -> None:
     if not done.changed:
-        say(f"{done.location}: every file and mark is where it belongs. Nothing was changed.")
+        say(f"{done.location}: every file and mark is in its place. Nothing was changed.")
         return
     if done.former is not None:
         say(
-            f"Relocated: {count_text(done.file_count, 'file')}, {bytes_text(done.file_bytes)}, "
-            "each looked at."
+            f"Relocated: {count_text(done.file_count, 'file')}, {bytes_text(done.file_bytes)}, each of "
+            "them checked."
         )
         say(f"Before: {done.former}")
     if done.dropped_snapshots:
         say(f"Note: {done.dropped_snapshots} older snapshots can't be read any more (no data is lost).")
     if done.other_catalog is not None:
-        say(f"This catalog is the lake's now; {done.other_catalog} is refused from now on.")
+        say(f"This is the lake's catalog now; {done.other_catalog} is refused from now on.")
     if done.copy_of is not None:
         say(
-            f"Lake {done.lake_id} is a copy of {done.copy_of}, which is still there: it may be read, "
-            "not written. ",
+            f"Lake {done.lake_id} is a copy of {done.copy_of}, which still exists: it may be read, not "
+            "written. ",
             Command("lake promote"),
             " makes it writable.",
         )
@@ -288,13 +291,13 @@ def _print_relocated(done: Relocated) -> None:
     "target_dir",
     type=TargetPath(file_okay=False),
     required=True,
-    help="Directory for the copy, or one whose lake.json says where its catalog and warehouse are.",
+    help="Directory for the copy, or a directory whose lake.json names its catalog and warehouse.",
 )
 @json_option
 def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path) -> int:
     """Copy a lake: a backup that verifies on its own, has its own UUID, and is read-only.
 
-    Each data file is compared with its receipt on the way. Run again later, it copies what is new.
+    Each data file is compared with its receipt. A later run copies only new files.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.move.copying import copy_lake
@@ -332,7 +335,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path) -
 )
 @json_option
 def promote(lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
-    """Make a copy a lake that may be written. Its UUID stays; who decided it, and why, is recorded in it."""
+    """Make a copy writable. Its UUID stays. The lake records who decided it, and why."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.move.copying import promote as make_writable
 
@@ -342,7 +345,7 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
         f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
         f"({done.person})\nNext: ",
         "run its DAG" if conn_id else Command("archive", stores),
-        ". For a store of which the original had more than this copy, first: ",
+        ". If the original had more of a store than this copy, first: ",
         Command("stamp", f"{f'--conn-id {quote(conn_id)}' if conn_id else stores} --reason TEXT"),
     )
     return answer("lake promote", done, said)
@@ -353,19 +356,20 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
 @_conn_id_option
 @json_option
 def upgrade(lake_dir: Path | None, conn_id: str | None) -> int:
-    """Raise a lake to this release's version, so that receipts from then on have the root of a tree. Older
-    releases refuse it from then on: upgrade every host that opens it first. No data file is changed.
-    """
+    """Raise a lake to this release's version. New receipts then have the root of a tree. Older releases
+    refuse the lake from then on, so first upgrade every host that opens it. No data file is changed."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.writing import upgrade as raise_version
 
     opened = open_lake(lake_and_journal(lake_dir, conn_id)[0])
     before, now = raise_version(opened)
     said = (
-        f"{opened.location}: the lake is of version {now} already. Nothing was changed."
+        f"{opened.location}: the lake already has version {now}. Nothing was changed."
         if before == now
-        else f"Upgraded {opened.location} from version {before} to {now}.\n"
-        "What is archived from now on has a root. Older releases refuse the lake."
+        else (
+            f"Upgraded {opened.location} from version {before} to {now}.\nSegments that are archived from "
+            "now on have a root. Older releases refuse the lake."
+        )
     )
     return answer("lake upgrade", {"location": opened.location, "before": before, "now": now}, said)
 
@@ -374,14 +378,14 @@ def upgrade(lake_dir: Path | None, conn_id: str | None) -> int:
 @_directory_option
 @witness_options
 @_take_over_option
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @json_option
 def rebuild(target: WitnessedLake, take_over: bool, dry_run: bool) -> int:
-    """Make or mend the catalog of a lake whose warehouse is there: the catalog is lost, older than the
-    warehouse, or one of two that both went on.
+    """Make or mend a lake's catalog from its warehouse: the catalog is lost, is older than the warehouse, or
+    is one of two catalogs that were both written.
 
-    Segments that only another state of the lake had are proven again and get new receipts. No file is
-    removed.
+    If only another state of the lake has a segment, the segment is proven again and gets a new receipt. No
+    file is removed.
     """
     from storage_engine.lake.move.rebuilding import rebuild as rebuild_lake
     from storage_engine.retention.store.known_heads import rebuild_heads
@@ -400,7 +404,7 @@ def print_info(found: LakeInfo) -> None:
     facts = [
         ("lake", found.lake_id or "no UUID"),
         ("warehouse", found.location),
-        ("catalog", found.catalog or "none that can be asked"),
+        ("catalog", found.catalog or "none that answers"),
         ("namespace", found.namespace),
         ("segments of", "the first store's kind" if found.broker == "" else found.broker or "nobody knows"),
     ]
@@ -463,7 +467,7 @@ def print_info(found: LakeInfo) -> None:
 
 
 def _mark(table: TableInfo, found: LakeInfo) -> str:
-    """Describe the faults of a table's mark."""
+    """Return the faults of a table's mark."""
     if table.mark is None:
         return "none"
     said = []
@@ -479,7 +483,7 @@ def _mark(table: TableInfo, found: LakeInfo) -> str:
 def print_rebuilt(done: Rebuilt) -> None:
     """Print the result of a rebuild, or of its dry run."""
     print_table(
-        "The state that the lake is in",
+        "The lake's present state",
         (
             "table",
             "the catalog named",
@@ -503,24 +507,24 @@ def print_rebuilt(done: Rebuilt) -> None:
     for location in done.brought:
         say(f"  {location}")
     if done.copy_of is not None:
-        say(f"It is a copy of {done.copy_of}: it may be read, and nothing was brought into it.")
+        say(f"It is a copy of {done.copy_of}: it may be read, and no segment was added to it.")
     if done.other_catalog is not None:
         say(f"Another catalog, {done.other_catalog}, is refused from now on.")
     for name in sorted({name for table in done.tables for name in table.damaged}):
-        say(f"Note: {name} can't be read; it was left alone.")
+        say(f"Note: {name} can't be read; it was left as it is.")
     for location in done.foreign:
-        say(f"Note: {location} is no file of the table, and another program named it; it was left alone.")
+        say(f"Note: {location} is no file of the table, and another program named it; it was left as it is.")
     for reason in done.refused:
         say("Not proven: ", reason)
     for location in done.conflicting:
-        say(f"Conflict: {location} has other bytes than the receipt under its offset; it was left alone.")
+        say(f"Conflict: {location} has other bytes than the receipt at its offset; it was left as it is.")
     for location in done.missing:
         say(f"Missing: {location}; ", Command("verify"), " names its segments.")
     for store in done.unknown_heads:
         say(
             f"Note: the journal or the stamp knows a receipt of store {store} that no state of the lake "
-            "has: nothing of that store is deleted. Look for it in a second lake or a copy; if it is "
-            "lost for good, run ",
+            "has: no segment of that store is deleted. Look for the receipt in a second lake or a copy. "
+            "If it is lost for ever, run ",
             Command("stamp"),
-            ", which says so; --conn-id names a store of Airflow.",
+            ", which records that; --conn-id names a store of Airflow.",
         )

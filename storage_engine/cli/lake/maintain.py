@@ -1,4 +1,4 @@
-"""maintain, gc: remove what has expired, and what the lake holds twice."""
+"""maintain, gc: remove expired data, and files that the lake has twice."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADA
 
 @command()
 @lake_option()
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
 @click.option("--compact", is_flag=True, help="Write small data files as larger ones, as lake compact does.")
 @json_option
 def maintain(lake_dir: Path, dry_run: bool, compact: bool) -> int:
-    """Remove what has expired: what the lake's rules no longer keep, as lake expire does; snapshots of the
-    lake's tables, and then what gc may take; quarantines whose window is over; reports with their Data
-    Docs, runs, events and samples of the journal, and files of jobs that were killed.
+    """Remove expired data: segments that the lake's rules no longer keep, as lake expire does; snapshots of
+    the lake's tables, and files that gc may remove then; quarantines whose window is over; reports with their
+    Data Docs, runs, events and samples of the journal; and files of jobs that were killed.
 
-    Never what a deletion is decided from: see docs/retention.md. It may be killed at any instant and run
-    again.
+    Data from which a deletion is decided is never removed: see docs/retention.md. The command may be killed
+    at any instant and run again.
     """
     from storage_engine.retention.housekeeping.maintaining import maintain_directory
 
@@ -89,7 +89,7 @@ def _print_lake(done: LakeMaintenance) -> None:
     say(f"{verb} into the lake's trash {files}, {bytes_text(done.taken_bytes)}.")
     if done.deleted_files:
         verb = "Would remove" if done.dry_run else "Removed"
-        say(f"{verb} from the trash {count_text(done.deleted_files, 'file')} for good.")
+        say(f"{verb} from the trash {count_text(done.deleted_files, 'file')} permanently.")
     say_notes(done.notices)
 
 
@@ -126,8 +126,10 @@ def _print_history(done: MaintainResult) -> None:
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="Leave files alone that were modified in the last HOURS, at least 1; on an object store and of "
-    "other programs at least 24.",
+    help=(
+        "Skip files that were modified in the last HOURS, at least 1; at least 24 on an object store, and "
+        "for files of other programs."
+    ),
 )
 @click.option(
     "--trash-days",
@@ -135,7 +137,9 @@ def _print_history(done: MaintainResult) -> None:
     default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
-    help="Remove for good files that were in the trash for DAYS, on an object store at least for the grace.",
+    help=(
+        "Permanently remove files that were in the trash for DAYS; on an object store at least for the grace."
+    ),
 )
 @click.option(
     "--delete", is_flag=True, help="Move the listed files into the trash; remove files that are due there."
@@ -146,7 +150,7 @@ def _print_history(done: MaintainResult) -> None:
     is_flag=False,
     flag_value=_ALL,
     metavar="[PASS]",
-    help="Put back the files that the named pass moved into the trash; without a name those of all passes.",
+    help=("Restore files of the named pass from the trash; without a name the files of all passes."),
 )
 @json_option
 def gc(
@@ -156,11 +160,12 @@ def gc(
     delete: bool,
     undo_moment: str | None,
 ) -> int:
-    """List files in the lake that may go, since something live provably holds the same: second copies of a
-    segment, files that were superseded, metadata of commits that failed and of snapshots that were expired.
-    Nothing is taken without --delete, and what is taken can be put back.
+    """List files that may be removed from the lake, because a live file provably has the same content: second
+    copies of a segment, superseded files, and metadata of failed commits and expired snapshots. Files are
+    moved into the trash only with --delete, and can be moved back.
 
-    What nothing live holds is kept and listed as an orphan; storage-engine lake rebuild brings it in.
+    Files whose content no live file has are kept and listed as orphans; storage-engine lake rebuild adds them
+    to the lake.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.garbage import collect
@@ -182,7 +187,7 @@ def gc(
 
 
 def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
-    """Receipts that the lake has to have, by a journal and the stamps of its stores."""
+    """Return the receipts that the lake must have, by a journal and the stamps of its stores."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.store.known_heads import known_heads
 
@@ -207,12 +212,15 @@ def _undo(target: WitnessedLake, moment: str | None) -> int:
 
 def _print(found: Collection, words: str, grace_hours: float, trash_days: float, *, delete: bool) -> None:
     if found.garbage:
-        _print_garbage("may be removed, since nothing is lost with them", found.garbage)
+        _print_garbage("may be removed, because no data is lost with them", found.garbage)
     if found.due:
         _print_garbage("in the trash for long enough", found.due)
     _print_orphans(found)
     for path in found.unknown:
-        say(f"Note: {path} is a link, or no file that storage-engine or Iceberg names so; it is left alone.")
+        say(
+            f"Note: {path} is a link, or has no name that storage-engine or Iceberg gives; it is left as "
+            "it is."
+        )
     if found.young_count:
         say(f"Note: {found.young_count} more are younger than {grace_hours:g} hours.")
     if found.waiting_count:
@@ -224,12 +232,12 @@ def _print(found: Collection, words: str, grace_hours: float, trash_days: float,
         say("Nothing was taken.")
         say("Next: ", Command("gc", f"{words} --delete"))
     if delete and found.deleted:
-        say(f"Removed for good {_sum(found.deleted)}.")
+        say(f"Permanently removed {_sum(found.deleted)}.")
     if found.moment:
         say(f"Put into the trash {_sum(found.taken)}, as pass {found.moment}.")
         say("Next: ", Command("gc", f"{words} --undo"), f" puts them back, for {trash_days:g} days.")
     if any(file.kind not in _METADATA for file in found.orphans):
-        say("Next: ", Command("lake rebuild", words), " proves orphans and brings them in.")
+        say("Next: ", Command("lake rebuild", words), " proves orphans and adds them to the lake.")
 
 
 def _print_garbage(what: str, files: Sequence[DecidedFile]) -> None:
@@ -264,7 +272,7 @@ def _print_orphans(found: Collection) -> None:
     metadata = [file for file in found.orphans if file.kind in _METADATA]
     if metadata:
         say(
-            f"Note: {count_text(len(metadata), 'metadata file')} of no use to the tables are kept, such as "
+            f"Note: {count_text(len(metadata), 'metadata file')} that no table uses are kept, such as "
             f"{metadata[0].path}: {metadata[0].reason}. --json lists all."
         )
 

@@ -1,4 +1,4 @@
-"""restore, export: what comes back out of the lake, as the identical files or as messages."""
+"""restore, export: archived data from the lake, as identical files or as messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def _segments(
     _context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
-    """Segments by their files' names or base offsets, separated by commas; a click callback."""
+    """Return segments from their files' names or base offsets, separated by commas; a click callback."""
     if text is None:
         return None
     try:
@@ -67,17 +67,17 @@ to_time_option = click.option(
 @lake_option()
 @second_lake_option
 @click.option("--to", "to_dir", type=TargetPath(), required=True, help="New directory to restore into.")
-@click.option("--store-id", help="Which store; needed only where the lake has several.")
-@click.option("--lineage", type=int, help="Which lineage; default: the newest.")
-@click.option("--log", help="Which log; default: all that the store has.")
+@click.option("--store-id", help="Id of the store; needed only if the lake has several.")
+@click.option("--lineage", type=int, help="Number of the lineage; default: the newest.")
+@click.option("--log", help="Name of the log; default: all logs of the store.")
 @click.option(
     "--segments",
     metavar="NAMES",
     callback=_segments,
-    help="Only these, by file name or base offset, separated by commas.",
+    help="Only these segments, by file name or base offset, separated by commas.",
 )
 @click.option("--from-offset", type=int, help="First offset.")
-@click.option("--to-offset", type=int, help="Offset behind the last.")
+@click.option("--to-offset", type=int, help="Offset after the last one.")
 @from_time_option
 @to_time_option
 @click.option(
@@ -85,24 +85,27 @@ to_time_option = click.option(
     "serving",
     type=NamedPath(dir_okay=False),
     multiple=True,
-    help="The broker that is to serve it: its broker.conf, or a stopped node's server.properties; with more "
-    "replicas "
-    "each node, first the one to restore for.",
+    help=(
+        "The broker that will serve the store: its broker.conf, or a stopped node's server.properties. If "
+        "several nodes have a replica, name each, beginning with the node to restore for."
+    ),
 )
 @click.option(
     "--files-only",
     is_flag=True,
-    help="Segments alone, without the queues, index and configuration that a broker serves them by.",
+    help="Only segments, without the queues, index and configuration that a broker needs to serve them.",
 )
 @click.option(
     "--with-filler",
     is_flag=True,
-    help="Also segments of which some topics are gone, with empty frames in the place of their messages.",
+    help=(
+        "Also segments whose topics have partly expired, with empty frames in place of the expired messages."
+    ),
 )
 @click.option(
     "--keep-mtime",
     is_flag=True,
-    help="Give files their old time of change; a broker then deletes them at its next window.",
+    help="Give files their old modification time; a broker then deletes them at its next window.",
 )
 @json_option
 def restore(
@@ -118,18 +121,18 @@ def restore(
     keep_mtime: bool,
     **limits: Any,
 ) -> int:
-    """Bring archived segments back as the identical files, in a store directory that a broker serves.
+    """Restore archived segments as identical files, in a store directory that a broker can serve.
 
-    Whole segments are restored: all that hold something of the span asked for. Existing files are never
-    overwritten; identical ones are kept, so an interrupted restore goes on where it stopped.
+    Whole segments are restored: all that have a part of the requested span. Existing files are never
+    overwritten. Identical files are kept, so an interrupted restore continues where it stopped.
     """
     from storage_engine.lake.restore.restore import choose_segments, write_segments
     from storage_engine.lake.restore.restore_span import Span
 
     if files_only and serving:
         raise click.BadParameter(
-            f"expected none with --files-only, which makes nothing for a broker, found {serving[0]}. Nothing "
-            "was written. Leave one of them out.",
+            f"expected none with --files-only, which restores no files for a broker, found {serving[0]}. "
+            "Nothing was written. Leave out one of the two options.",
             param_hint="--for-store",
         )
     lake, second = _open_either(lake_dir, second_lake_dir)
@@ -191,7 +194,7 @@ def _print_restored(
     )
     notes = [f"{filled}." for filled in read_filled(to_dir)]
     notes += [
-        f"log {one.log} was restored up to offset {one.end}. What was asked for ends at {one.asked_end}, "
+        f"log {one.log} was restored up to offset {one.end}. The requested span ends at {one.asked_end}, "
         f"up to which {one.why}."
         for one in chosen.extensions
     ]
@@ -201,26 +204,27 @@ def _print_restored(
     broker = chosen.receipts[0].broker
     kind = kind_option(broker)
     if chosen.config is None:
-        say(f"These are the segments alone. {find_broker(broker).words.files_only}")
+        say(f"These are only the segments. {find_broker(broker).words.files_only}")
         return
     _print_settings(chosen.settings, is_named)
     if os.path.realpath(to_dir) == os.path.realpath(chosen.receipts[0].store_root):
         say(
-            "This is the store's old place. Once its broker goes on there, ",
+            "This is the store's old directory. Once its broker continues there, ",
             Command("stamp"),
-            " says that it is the same store, and then adopt that its log goes on otherwise than the "
-            "archived one.",
+            " records that it is the same store. After that, adopt records that its log continues "
+            "differently from the archived one.",
         )
     say_next(
         Command("inspect", f"{quote(str(to_dir))}{kind}"),
-        "A broker serves these messages once its settings name the new directory; look at it first",
+        "A broker serves these messages once its settings name the new directory. Look at it first",
     )
 
 
 def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
-    """Print the settings that queues and index were made by, except those that the broker surely has.
+    """Print the settings for which queues and index were made, except those that the broker certainly has.
 
-    :param is_named: the broker's own file was named: settings that it lacks have the broker's defaults.
+    :param is_named: the broker's own file was named. Settings that it doesn't contain have the broker's
+        defaults.
     """
     unsure = [setting for setting in settings if setting.source == "lake" or not is_named]
     if not unsure:
@@ -232,26 +236,29 @@ def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None
     )
     or_again = "" if is_named else ", or restore into a new directory with --for-store BROKER.CONF"
     say(
-        "A broker with others doesn't start on them, or serves a part. Set the same in its broker.conf"
-        f"{or_again}."
+        "A broker with other settings doesn't start on them, or serves only a part. Set the same values "
+        f"in its broker.conf{or_again}."
     )
     for note in filter(None, (setting.note for setting in unsure)):
         say(note)
 
 
 def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
-    """Print the segments of the store's other lineages, which this restore has not brought back."""
+    """Print the segments of the store's other lineages, which are not restored here."""
     for number, ranges in groupby(others, key=lambda row: row.lineage):
         held = ", ".join(f"{row.log} [{row.start_offset}, {row.end_offset})" for row in ranges)
         say(
-            f"Note: this is lineage {lineage}. Lineage {number} holds {held}, of which nothing was restored: "
-            f"--lineage {number} restores it, into a directory of its own.",
+            f"Note: this is lineage {lineage}. Lineage {number} has {held}, and none of that was restored: "
+            f"--lineage {number} restores it into a directory of its own.",
             err=True,
         )
 
 
 def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | None]:
-    """Both lakes, or the one of them that can be opened, which then is all that is restored from."""
+    """Open both lakes or, if one can't be opened, only the other.
+
+    Then everything is restored from that lake.
+    """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.retention.proof.proofs import none_reachable
 
@@ -313,15 +320,15 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
     return (
         f"Note: no archived message in {lake.location} matches"
         + (f" {named}" if named else "")
-        + (" in the span of time asked for" if (selection.from_ms, selection.to_ms) != (None, None) else "")
+        + (" in the requested span of time" if (selection.from_ms, selection.to_ms) != (None, None) else "")
         + ", so the file has none. Names are compared letter by letter."
     )
 
 
 def _format_of(target: Path, said: str | None) -> ExportFormat:
-    """Return the format of a file, which its name must not belie.
+    """Return the format of a file. Its name must not contradict the format.
 
-    :raises click.BadParameter: its name ends as that of another format.
+    :raises click.BadParameter: its name has the ending of another format, or no known one.
     """
     by_ending = {f".{one.value}": one for one in ExportFormat}
     named = by_ending.get(target.suffix.lower())
@@ -330,8 +337,8 @@ def _format_of(target: Path, said: str | None) -> ExportFormat:
     if said is None and (named is not None or not target.suffix):
         return named or ExportFormat.PARQUET
     raise click.BadParameter(
-        f"expected a name that ends in {' or '.join(by_ending)}, as its --format says, found {target.name}. "
-        "Nothing was written. Rename it, or say --format; DuckDB makes CSV of Parquet.",
+        f"expected a name that ends in {' or '.join(by_ending)}, as its --format says, found "
+        f"{target.name}. Nothing was written. Rename it, or give --format; DuckDB makes CSV from Parquet.",
         param_hint="--to",
     )
 
@@ -340,20 +347,24 @@ def _format_of(target: Path, said: str | None) -> ExportFormat:
 @lake_option()
 @click.option("--to", "to_file", type=TargetPath(), required=True, help="New file to write; see --format.")
 @click.option("--topic", help="Messages of this topic.")
-@click.option("--topic-id", help="Of several topics of one name, the one with this id, in Kafka's form.")
-@click.option("--key", help="Messages that have this as a key, or as their unique key.")
+@click.option(
+    "--topic-id", help=("Of several topics with the same name, the topic with this id, in Kafka's form.")
+)
+@click.option("--key", help="Messages with this key or unique key.")
 @click.option("--queue", "queue_id", type=int, help="Messages of this queue, or partition.")
 @from_time_option
 @to_time_option
-@click.option("--store-id", help="Messages of this store; default: of all.")
-@click.option("--lineage", type=int, help="Messages of this lineage; default: of all.")
+@click.option("--store-id", help="Messages of this store; default: all stores.")
+@click.option("--lineage", type=int, help="Messages of this lineage; default: all lineages.")
 @click.option(
     "--format",
     "file_format",
     type=click.Choice([file_format.value for file_format in ExportFormat]),
-    help="parquet: typed columns; jsonl: one JSON object a line; default: as the name ends, else parquet.",
+    help=(
+        "parquet: typed columns; jsonl: one JSON object a line; default: by the name's ending, else parquet."
+    ),
 )
-@click.option("--decompress", is_flag=True, help="Take off the compression that producers put on bodies.")
+@click.option("--decompress", is_flag=True, help="Decompress bodies that producers have compressed.")
 @json_option
 def export(
     lake_dir: Path,
@@ -362,9 +373,9 @@ def export(
     decompress: bool,
     **selected: Any,
 ) -> int:
-    """Write archived messages into a new file, by topic, key, queue and time.
+    """Write archived messages into a new file, selected by topic, key, queue and time.
 
-    Only files and row groups that can hold them are read. An existing file is never overwritten.
+    Only files and row groups that may contain them are read. An existing file is never overwritten.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.restore.export import Selection, check_topic, export_messages
@@ -378,7 +389,7 @@ def export(
     with waiting("Exporting"):
         found = export_messages(lake, to_file, selection, file_format=chosen, decompress=decompress)
     for one in found.expired:
-        say(f"Note: {expired_line(one)}. Of it nothing was exported.", err=True)
+        say(f"Note: {expired_line(one)}. None of it was exported.", err=True)
     if not found.message_count:
         say(_nothing_matched(selection, lake), err=True)
     first, last = time_text(found.first_store_timestamp_ms), time_text(found.last_store_timestamp_ms)

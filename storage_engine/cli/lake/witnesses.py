@@ -1,4 +1,4 @@
-"""The lake that a command works on, and the journal that says which receipts it has to have."""
+"""The lake that a command works on, and the journal that names the receipts that the lake must have."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class WitnessedLake:
-    """A lake, and the journal that says which receipts it has to have.
+    """A lake, and the journal that names the receipts that it must have.
 
-    :param journal_url: journal that says which receipts the lake has to have; None: there is none.
-    :param words: the options that name both, for a next command.
-    :param directory: as --lake names it; None: a connection names the lake.
+    :param journal_url: the journal's URL; None: there is no journal.
+    :param words: the options that name both, for the next command.
+    :param directory: the directory after --lake; None: a connection names the lake.
     :param second: the second lake of the store that a connection names; None: there is none.
     """
 
@@ -40,8 +40,10 @@ class WitnessedLake:
 
 
 def witness_options(command: Function) -> Callable[..., Any]:
-    """Give a command that has --lake a journal elsewhere, by --journal or --conn-id; it gets what they name
-    as ``target``."""
+    """Give a command with --lake the options --journal and --conn-id for a journal elsewhere.
+
+    The command gets lake and journal as ``target``.
+    """
 
     @wraps(command)
     def called(
@@ -54,15 +56,19 @@ def witness_options(command: Function) -> Callable[..., Any]:
             "--conn-id",
             environment=True,
             metavar="ID",
-            help="Airflow connection whose journal says which receipts the lake has to have; without --lake "
-            "also whose lake.",
+            help=(
+                "Airflow connection whose journal names the receipts that the lake must have; without "
+                "--lake also the connection's lake."
+            ),
         ),
         of_lake(
             "--journal",
             "journal_url",
             metavar="URL",
-            help="The journal with the receipts that the lake has to have, such as "
-            "sqlite:////var/journal.db; default: the one in the lake's directory.",
+            help=(
+                "The journal with the receipts that the lake must have, such as "
+                "sqlite:////var/journal.db; default: the journal in the lake's directory."
+            ),
         ),
     ):
         called = decorate(called)
@@ -70,10 +76,10 @@ def witness_options(command: Function) -> Callable[..., Any]:
 
 
 def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str | None) -> WitnessedLake:
-    """Work out what these options name.
+    """Return the lake and the journal that these options name.
 
-    :raises click.UsageError: they contradict each other, or name no lake.
-    :raises click.BadParameter: the journal that they name isn't there.
+    :raises click.UsageError: options contradict each other, or name no lake.
+    :raises click.BadParameter: the named journal doesn't exist.
     :raises JournalUnavailableError: the path of the journal is no file.
     """
     from sqlalchemy import make_url
@@ -98,16 +104,16 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
     if not file.is_file() and os.path.lexists(file):
         # A link whose disk isn't mounted is no journal that was never made.
         raise JournalUnavailableError(
-            f"{file}: expected the lake's journal, found no file that can be read. Nothing was "
-            "changed. Mount its disk; or remove what is there if there is no journal any more."
+            f"{file}: expected the lake's journal, found no file that can be read. Nothing was changed. "
+            "Mount its disk. If the journal no longer exists, remove the file of that name."
         )
     return WitnessedLake(config, beside if file.is_file() else None, _words(lake_dir, "", ""), lake_dir)
 
 
 def part_journal(url: str) -> None:
-    """Give a journal that is a file one of its own, where a copy of hard links shares it.
+    """Give a journal its own file, if a copy made of hard links shares the file.
 
-    :raises JournalUnavailableError: it shares its file and can't be given another.
+    :raises JournalUnavailableError: it shares its file and can't get another one.
     """
     from storage_engine.journal.tables.database import without_backup
     from storage_engine.lake.catalog.catalog import break_hard_links
@@ -120,15 +126,14 @@ def part_journal(url: str) -> None:
         break_hard_links(journal)
     except (OSError, sqlite3.Error) as error:
         raise JournalUnavailableError(
-            f"{journal}: can't give the journal a file of its own, as it has other names (hard links): "
-            f"{reason_text(error)}. Nothing was changed. Run again when no process uses it; if it is "
-            "damaged, "
-            f"bring it back from a backup. {without_backup(journal)}"
+            f"{journal}: can't give the journal a file of its own, because it has other names (hard "
+            f"links): {reason_text(error)}. Nothing was changed. Run again when no process uses it; if it "
+            f"is damaged, restore it from a backup. {without_backup(journal)}"
         ) from error
 
 
 def _check_there(journal_url: str, option: str) -> None:
-    """Refuse a journal in a file that isn't there: to open it would make an empty one."""
+    """Refuse a journal whose file doesn't exist: to open it would make an empty journal."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 

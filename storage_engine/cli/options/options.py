@@ -35,9 +35,10 @@ _JOURNAL = "journal.db"
 """Name of the journal in a lake's directory, for stores managed at a shell."""
 
 REPLICAS_STOPPED = (
-    "Say how you know that every other node with a replica is stopped; without this, their segments stay."
+    "State how you know that all other nodes with a replica are stopped; without this, segments with "
+    "replicas stay."
 )
-"""Help of the option by which a person answers for what this node can't tell."""
+"""Help of the option with which a person states a fact that this node can't know."""
 
 POLICY_SETTINGS = {one.name: one for one in settings_of(Policy)}
 
@@ -51,14 +52,14 @@ CLEAN = (
     "undo_directories",
     "archive_bytes_per_second",
 )
-"""Options of a whole cleanup at the shell."""
+"""Names of the policy's settings that have options in a whole cleanup at the shell."""
 
 _FLAGS = {"archive": "--archive-policy", "undo_directories": "--undo-directory"}
 _UNITS = {"hours": "HOURS", "percent": "PERCENT"}
 
 
 def setting_option(name: str, **more: Any) -> click.Option:
-    """Return the option for a setting of a store, as its table describes it.
+    """Return the option for a setting of a store, as described in the table of settings.
 
     :param more: further arguments for click.
     """
@@ -77,8 +78,10 @@ def setting_option(name: str, **more: Any) -> click.Option:
 
 
 def lake_of(*, required: bool) -> click.Option:
-    """Return the option for the lake that a command works with. It has to be there: only ``init-lake`` makes
-    one."""
+    """Return the option for the lake that a command works with.
+
+    The lake must exist: only ``init-lake`` makes one.
+    """
     return GroupedOption(
         ["--lake", "lake_dir"],
         group="Lake",
@@ -86,7 +89,7 @@ def lake_of(*, required: bool) -> click.Option:
         type=LakePath(),
         required=required,
         callback=_lake_that_is_there,
-        help="Directory of the lake; its catalog, warehouse, journal and reports lie in it.",
+        help="Directory of the lake, with its catalog, warehouse, journal and reports.",
     )
 
 
@@ -101,7 +104,7 @@ def with_option(option: click.Option) -> Callable[[Function], Function]:
 
 
 of_lake = partial(click.option, cls=GroupedOption, group="Lake")
-"""Gives a command an option under the heading of lakes."""
+"""Decorator that gives a command an option, under the heading of lakes."""
 
 
 def lake_option(*, required: bool = True) -> Callable[[Function], Function]:
@@ -110,14 +113,14 @@ def lake_option(*, required: bool = True) -> Callable[[Function], Function]:
 
 
 def is_lake_there(lake: Path) -> bool:
-    """Return whether a directory has any part of a lake."""
+    """Return whether a directory contains any part of a lake."""
     return any(os.path.lexists(lake / name) for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL))
 
 
 def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
-    """Refuse a directory without a lake before anything is written: its disk may not be mounted.
+    """Refuse a directory without a lake before anything is written: perhaps its disk isn't mounted.
 
-    To doctor it is a finding, which needs nothing but the store.
+    doctor needs only the store, and reports such a directory as a finding.
     """
     if lake is not None and context.command.name != "doctor" and not is_lake_there(lake):
         raise click.BadParameter(
@@ -133,7 +136,7 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
 
 
 def _kind_of_call(context: click.Context) -> str:
-    """Return the kind of broker that a call is about, as far as it has been read; "": it doesn't say."""
+    """Return the kind of broker that a call names, as far as the call has been read; "": not known."""
     from storage_engine.brokers import broker_of
 
     broker, store = context.params.get("broker_type"), context.params.get("store")
@@ -145,9 +148,9 @@ def _kind_of_call(context: click.Context) -> str:
 
 
 def where_to_make(lake: Path, broker: str) -> str:
-    """Say where a lake may be made, and by which command, where one was named that isn't there.
+    """Return a clause about where the missing lake may be made, and by which command.
 
-    :param broker: whose segments it is for; "": nobody knows.
+    :param broker: the kind of broker whose segments it is for; "": not known.
     """
     from storage_engine.brokers import kind_option
 
@@ -167,20 +170,24 @@ SECOND_LAKE = GroupedOption(
     group="Lake",
     environment=True,
     type=NamedPath(file_okay=False),
-    help="Directory of a second lake, which takes over while the lake can't be reached; either proves.",
+    help=(
+        "Directory of a second lake, which is used while the lake can't be reached; receipts in either "
+        "lake count."
+    ),
 )
 second_lake_option = with_option(SECOND_LAKE)
 
 
 def journal_of(lake_dir: Path) -> str:
-    """The journal that lies in a lake's directory."""
+    """Return the URL of the journal in a lake's directory."""
     return f"sqlite:///{lake_dir.absolute() / _JOURNAL}"
 
 
 def check_store(managed: ManagedStore) -> None:
-    """Look at the store before anything is recorded: bad input leaves no trace, not even a run.
+    """Check that the store can be read before anything is recorded. So bad input leaves no trace, not even a
+    run.
 
-    :raises BadInputError: it is no store, or one that can't be planned.
+    :raises BadInputError: the path is no store, or no plan can be made for the store.
     """
     from storage_engine.model.broker.broker_store import check_manageable
     from storage_engine.retention.store.broker_answers import take_snapshot
@@ -210,7 +217,7 @@ def policy_option(name: str) -> click.Option:
 
 
 def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options' values by the policy's fields."""
+    """Return the options' values, by the fields of the policy."""
     return {
         name: one.kind(value) if (one := POLICY_SETTINGS[name]).choices else value
         for name, value in values.items()
@@ -222,7 +229,7 @@ CONN_ID = GroupedOption(
     group="Lake",
     environment=True,
     metavar="ID",
-    help="Airflow connection of the store, which says where lake and journal are.",
+    help="Airflow connection of the store, which names lake and journal.",
 )
 conn_id_option = with_option(CONN_ID)
 
@@ -230,7 +237,7 @@ conn_id_option = with_option(CONN_ID)
 def store_of_connection(conn_id: str) -> ManagedStore:
     """Return the store that an Airflow connection describes.
 
-    :raises BadInputError: there is no such connection, or a field of it can't be used.
+    :raises BadInputError: the connection doesn't exist, or a field of it can't be used.
     :raises MissingExtraError: Airflow isn't installed.
     """
     AIRFLOW.require("--conn-id")
@@ -257,7 +264,7 @@ def pipeline_of(conn_id: str, store: ManagedStore) -> tuple[PipelineFacts, str]:
 
 
 def places_of(conn_id: str, store: ManagedStore) -> str:
-    """Return where the tasks of a store archive and measure consumer lag, for a person.
+    """Return a text about where a store's tasks archive and measure consumer lag.
 
     :raises BadInputError: its Spark connection can't be used.
     """
@@ -271,7 +278,8 @@ def places_of(conn_id: str, store: ManagedStore) -> str:
 
 
 def before_airflow() -> None:
-    """Say, before Airflow is imported, that a command asks it, whose terminal isn't for its warnings."""
+    """Set up the environment before Airflow is imported: connections as for a server process, and only errors
+    in the log."""
     # As Airflow's own commands do: without it, it looks for connections in the environment alone.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")

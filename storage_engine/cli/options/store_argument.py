@@ -1,6 +1,6 @@
-"""STORE on a command line with its options and lakes, or an Airflow connection: one object a command.
+"""STORE on a command line with its options and lakes, or an Airflow connection: one object for the command.
 
-The running broker of a store is told by options too, as the table of settings has them.
+The running broker of a store is also given by options, as the table of settings describes them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DecoratedFunction = TypeVar("DecoratedFunction", bound=Callable[..., Any])
 _UNVERIFIED = "tls_unverified"
 _NAMES = tuple(one.name for one in STORE_SETTINGS if one.live)
 _FLAGGED = ("deletes", "hold")
-"""Choices of two, whose option says the second one."""
+"""Settings with two choices. Their option stands for the second choice."""
 LIVE_OPTIONS = (
     *map(setting_option, _NAMES),
     GroupedOption(
@@ -57,11 +57,11 @@ LIVE_OPTIONS = (
         help="With TLS: trust any certificate.",
     ),
 )
-"""Every command that takes a store has them."""
+"""Options of every command that takes a store."""
 
 
 def with_live_broker(command: DecoratedFunction) -> DecoratedFunction:
-    """Give a command these options; it gets what they amount to as ``live``."""
+    """Give a command the options of a running broker. It receives the broker as ``live``."""
 
     @wraps(command)
     def called(*arguments: Any, **values: Any) -> Any:
@@ -77,7 +77,7 @@ def with_live_broker(command: DecoratedFunction) -> DecoratedFunction:
 def address_options(broker: str | None) -> str:
     """Return the options that name a running broker, for a message.
 
-    :param broker: the name of its kind; None: it may be any.
+    :param broker: name of the broker's kind; None: any kind.
     """
     from storage_engine.brokers import broker_names, find_broker
 
@@ -92,9 +92,9 @@ def live_broker(
 ) -> LiveBroker | None:
     """Return the broker that runs on the store; None: it is stopped.
 
-    :param values: of the options by their names.
-    :param kind: tells the name of the store's kind of broker, for a message; None: it may be any.
-    :raises click.UsageError: options that contradict each other or lack one.
+    :param values: the options' values by their names.
+    :param kind: returns the name of the store's kind of broker, for a message; None: any kind.
+    :raises click.UsageError: options contradict each other, or an option is missing.
     """
     said = {name: values[SETTINGS[name].own_field] for name in _NAMES}
     if values[_UNVERIFIED] and not said["tls"]:
@@ -121,7 +121,10 @@ def live_broker(
 
 
 def _is_typed(parameter: str) -> bool:
-    """Return whether an option was typed in the call; the environment counts only for a broker."""
+    """Return whether an option was typed in this call.
+
+    Without a typed broker, options from the environment don't count.
+    """
     return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.ENVIRONMENT
 
 
@@ -160,7 +163,7 @@ NAME = GroupedOption(
     callback=_name,
     help="The name of STORE; default: its known name, else the last part of its path.",
 )
-"""Commands that find a store in its journal have it."""
+"""Option of commands that find a store in its journal."""
 
 STORE_OPTIONS = (
     setting_option("broker_conf", type=NamedPath()),
@@ -169,7 +172,7 @@ STORE_OPTIONS = (
     setting_option("broker_type", callback=installed_broker),
     setting_option("mode", type=bool, default=False),
 )
-"""Every command that takes a store has them."""
+"""Options of every command that takes a store."""
 SHARED_STORE_OPTIONS = (*STORE_OPTIONS, NAME)
 
 _SHOWN = {"store": "STORE", "name": "--name", "live": "options of a running broker"}
@@ -177,13 +180,16 @@ _SHOWN |= {
     str(option.name): option.opts[0] for option in (*STORE_OPTIONS, lake_of(required=False), SECOND_LAKE)
 }
 _OVERRIDES = {"broker_conf", "overrides", "time_zone", "lake_dir", "second_lake_dir"}
-"""Options that a call may have beside a store's name."""
+"""Options that a call may give in addition to a store's name."""
 _EITHER = "Expected STORE and --lake DIRECTORY, or --conn-id ID"
 _STORE_OR_CONNECTION = "Expected STORE, or --conn-id ID"
 
 
 class StoreArgument(NamedPath):
-    """STORE: a path, or a store's name in the file of stores, which stands for its path then."""
+    """The argument STORE: a path, or a store's name in the file of stores.
+
+    A name stands for the store's path.
+    """
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -209,17 +215,19 @@ def takes_store(
     looks: bool = True,
     policy: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
-    """Give a command STORE with all that managing it takes, which it gets as ``managed``.
+    """Give a command the argument STORE with all options to manage a store. It receives the store as
+    ``managed``.
 
-    :param required: whether STORE has to be named; a command that gets on without it gets None then, and
-        ``lake_dir`` beside it.
-    :param lake: whether it has a lake; None: where --lake is given.
-    :param connection: whether --conn-id may be given instead of all of them.
-    :param each: whether a call without arguments is one for each store of the file of stores; it gets None.
+    :param required: whether STORE must be given. A command that works without STORE then receives None, and
+        also ``lake_dir``.
+    :param lake: whether the store has a lake; None: only if --lake is given.
+    :param connection: whether --conn-id may be given instead of all these options.
+    :param each: whether a call without arguments means each store in the file of stores. Then the command
+        receives None.
     :param named: whether a store that has a lake may be named by --name.
-    :param settings: whether --set is a setting of the store; else the command has an option of that name.
-    :param looks: whether the command looks at the store; else this account need not be able to.
-    :param policy: settings of the policy that it has options for.
+    :param settings: whether --set is a setting of the store. Otherwise the command has its own option --set.
+    :param looks: whether the command reads the store. Otherwise this account needs no right to read it.
+    :param policy: settings of the policy for which the command has options.
     """
 
     def decorate(command: Function) -> Function:
@@ -239,7 +247,7 @@ def takes_store(
             if conn_id is not None:
                 if names := ", ".join(filter(None, (_shown({**given, "live": live}), *_stated(policy)))):
                     raise click.UsageError(
-                        f"--conn-id: expected nothing that the connection says itself, found {names}."
+                        f"--conn-id: expected no option for a field of the connection, found {names}."
                     )
                 managed = store_of_connection(conn_id)
             elif given["store"] is not None:
@@ -279,7 +287,7 @@ def takes_store(
 
 
 def _kind(given: Mapping[str, Any]) -> str | None:
-    """Return the name of the kind of broker that the given store is of; None: no store is given."""
+    """Return the name of the given store's kind of broker; None: no store is given."""
     from storage_engine.brokers import broker_of
 
     broker: str | None = given["broker_type"]
@@ -287,7 +295,7 @@ def _kind(given: Mapping[str, Any]) -> str | None:
 
 
 def _kind_if_readable(store: Path) -> str:
-    """Return the kind of a store's broker; the usual one where nothing can be told of the directory."""
+    """Return the kind of a store's broker; the default kind if the directory doesn't tell it."""
     from storage_engine.brokers import broker_of, default_broker
 
     try:
@@ -312,7 +320,7 @@ def managed_store(
 ) -> ManagedStore:
     """Return the store that a command line names. Without a lake it has no journal (:func:`has_lake`).
 
-    A person at a shell names what they see there, so any host will do.
+    A person at a shell names a path on this host, so the store gets no host.
     """
     from storage_engine.brokers import broker_of, store_around, store_called, stores_in
     from storage_engine.retention.store.managed_store import ManagedStore
@@ -349,11 +357,11 @@ def managed_store(
 def _of_name(
     named: NamedStore, given: Mapping[str, Any], values: Mapping[str, Any], policy: tuple[str, ...]
 ) -> ManagedStore:
-    """Return the store that the file of stores has by a name, with what a call says otherwise.
+    """Return a store of the file of stores, changed by the options of a call.
 
-    :param given: parameters that name a store; where the call names no lake, the file's lakes count.
-    :param values: of all other parameters.
-    :raises click.UsageError: the call says something that only the file may say.
+    :param given: parameters that name a store. If the call names no lake, they contain the file's lakes.
+    :param values: values of all other parameters.
+    :raises click.UsageError: the call gives an option that only the file may contain.
     """
     context = click.get_current_context()
     typed = {
@@ -366,7 +374,7 @@ def _of_name(
         params = context.command.params
         shown = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
         raise click.UsageError(
-            f"{named.source}: expected it to say this itself, found {shown}. Nothing was changed."
+            f"{named.source}: expected this setting only in the file, found {shown}. Nothing was changed."
         )
     store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))
     overrides = typed.get("overrides", {})
@@ -383,23 +391,24 @@ def _of_name(
 
 
 def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) -> Policy:
-    """Return a store's policy with what a call says otherwise.
+    """Return a store's policy, changed by the options of a call.
 
     :raises click.UsageError: the call asks for less approval than the file does.
     """
     wanted = chosen.get("approval", policy.approval)
     if wanted.rank < policy.approval.rank:
         raise click.UsageError(
-            f"{named.source}: expected --approval {policy.approval.value}, as it says, or more, found "
-            f"{wanted.value}. Nothing was changed. Who may lower it changes the file."
+            f"{named.source}: expected --approval {policy.approval.value}, as in the file, or more, found "
+            f"{wanted.value}. Nothing was changed. To lower it, change the file."
         )
     return replace(policy, **chosen)
 
 
 def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
-    """Refuse a setting that decides nothing: in broker.conf it may stand, but nobody types it for nothing.
+    """Refuse a typed setting that has no effect. broker.conf may contain such settings, but nobody types one
+    without a purpose.
 
-    :raises click.BadParameter: there is one.
+    :raises click.BadParameter: a setting has no effect.
     """
     from storage_engine.brokers import find_broker
 
@@ -409,22 +418,22 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
     for name in sorted(set(overrides) - known):
         raise click.BadParameter(
             Text(
-                "expected a setting that decides what storage-engine does, found "
+                "expected a setting that has an effect on storage-engine, found "
                 f"{name!r}.{meant(name, known)} Nothing was changed. ",
                 Command("inspect"),
-                " lists them. Others stay in broker.conf, and change nothing here.",
+                " lists them. Other settings stay in broker.conf, and have no effect here.",
             ),
             param_hint="--set",
         )
 
 
 def has_lake(managed: ManagedStore) -> bool:
-    """Return whether a command line named a lake, in whose directory the journal lies."""
+    """Return whether a command line named a lake. The journal is in the lake's directory."""
     return bool(managed.journal_url)
 
 
 def _stated(policy: tuple[str, ...]) -> list[str]:
-    """Return the options of the policy that a call gives."""
+    """Return the policy's options that a call gives."""
     source = click.get_current_context().get_parameter_source
     given = [name for name in policy if source(name) is ParameterSource.COMMANDLINE]
     return [policy_option(name).opts[0] for name in given]

@@ -1,7 +1,7 @@
-"""stores.toml: what a person calls a store, and with it lake, broker and policy, by a connection's keys.
+"""stores.toml: names of stores, each with lake, broker and policy, by a connection's keys.
 
-A file that chooses lake, ``archive: off`` and broker is as strong as the gate: one that others may write is
-refused, as ssh refuses its own.
+The file decides about lakes, brokers and ``archive: off``, so it must be as safe as the gate itself. A file
+that others may write is refused, as ssh does.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ VARIABLE = "STORAGE_ENGINE_STORES"
 """Environment variable with the file's path, instead of the usual places; empty: there is none."""
 FILE = Path("storage-engine") / "stores.toml"
 SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
-"""Environment variable with a broker's secret key: every user of the machine could read an argument."""
+"""Environment variable with a broker's secret key. It is no option, because all users of the machine can see
+a command line."""
 _ACCESS_KEY = "access_key"
 _OF_AIRFLOW = {"agent", "broker_conn_id", "queue", "spark_conn_id", "spark_from"}
-"""Keys of a connection that mean nothing at a shell."""
+"""Keys of a connection that have no meaning at a shell."""
 _MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store of the file.
+    """A store in the file of stores.
 
-    :param file: where it stands.
+    :param file: the file that contains it.
     :param fields: its fields, by a connection's keys.
     """
 
@@ -55,30 +56,30 @@ class NamedStore:
     def path(self, key: str) -> Path | None:
         """Return a directory that the file names; None: it names none.
 
-        :raises BadInputError: it is no absolute path.
+        :raises BadInputError: the value is no absolute path.
         """
         value = self.fields.get(key)
         if value is None:
             return None
         if not isinstance(value, str) or not value.startswith("/"):
-            described = "; an object store is described by the lake.json of one" if "lake" in key else ""
+            described = "; for an object store, name a directory with a lake.json" if "lake" in key else ""
             raise BadInputError(
                 f"{self.source}: {key}: expected an absolute path of a directory, found {value!r}. Nothing "
-                f"was changed. Write it from / on{described}."
+                f"was changed. Write the whole path, from /{described}."
             )
         return Path(value)
 
     def managed(self, lake_dir: Path | None, second_lake_dir: Path | None) -> ManagedStore:
-        """Return the store as the file describes it, with the lakes that the call names or the file has.
+        """Return the store as the file describes it, with these lakes.
 
-        :raises BadInputError: a key is unknown, or a value can't be used; names it.
+        :raises BadInputError: a key is unknown, or a value can't be used. The error names it.
         """
         from storage_engine.hooks.connection import Defaults, managed_store
         from storage_engine.lake.catalog.config import LakeConfig
 
         if useless := sorted(_OF_AIRFLOW & self.fields.keys()):
             raise BadInputError(
-                f"{self.source}: expected keys that mean something without Airflow, found {useless[0]}. "
+                f"{self.source}: expected keys that have a meaning without Airflow, found {useless[0]}. "
                 "Nothing was changed. Remove it."
             )
         extra = {key: value for key, value in self.fields.items() if key != _ACCESS_KEY}
@@ -103,7 +104,7 @@ class NamedStore:
         if store.live is None or not isinstance(access_key, str) or not secret_key:
             found = "no running broker" if store.live is None else f"no secret key in {SECRET_KEY}"
             raise BadInputError(
-                f"{self.source}: {_ACCESS_KEY}: expected a broker that runs, and its secret key in the "
+                f"{self.source}: {_ACCESS_KEY}: expected a running broker, and its secret key in the "
                 f"environment, found {found if isinstance(access_key, str) else 'no text'}. Nothing was "
                 f"changed. Set {SECRET_KEY}, or remove the key."
             )
@@ -111,11 +112,12 @@ class NamedStore:
 
 
 def stores_file() -> Path | None:
-    """Return the file of stores: that of the variable, the user's own, or the machine's; None: there is none.
+    """Return the path of the file of stores: from the variable, the user's own file, or the machine's; None:
+    there is none.
 
     It is never looked for in the working directory.
 
-    :raises BadInputError: the variable names a file that isn't there, or a relative path.
+    :raises BadInputError: the variable names a missing file, or a relative path.
     """
     named = os.environ.get(VARIABLE)
     if named is not None:
@@ -140,12 +142,13 @@ def _own_file() -> Path:
 
 
 def add_store(name: str, fields: Mapping[str, str]) -> Path:
-    """Add a store to the file of stores, or begin the user's own with it. What is there stays as it is.
+    """Add a store to the file of stores. If there is no file, make the user's own. Its other content isn't
+    changed.
 
     :param fields: by a connection's keys.
     :return: the file.
-    :raises BadInputError: no command takes the name, it is there, a field can't be used, or the file can't
-        be added to.
+    :raises BadInputError: the name isn't allowed or already used, a field can't be used, or the file can't be
+        written.
     """
     from storage_engine.core.durable import make_dirs, write_file
 
@@ -181,7 +184,7 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
 def named_stores() -> dict[str, NamedStore]:
     """Return the stores of the file by their names; empty: there is no file.
 
-    :raises BadInputError: others may write it, it is no TOML, or a store is no table or has no root.
+    :raises BadInputError: others may write the file, it is no TOML, or a store is no table or has no root.
     """
     file = stores_file()
     if file is None:
@@ -202,8 +205,9 @@ def named_stores() -> dict[str, NamedStore]:
     for name, fields in tables.items():
         if "/" in name or not name.strip() or not isinstance(fields, dict) or "root" not in fields:
             raise BadInputError(
-                f"{file}: {name}: expected a table with root, by a name without a slash, found none. Nothing "
-                f'was changed. Write [{name.replace("/", "-")}] and below it root = "/path/of/the/store".'
+                f"{file}: {name}: expected a table with root, and a name without a slash, found none. "
+                "Nothing was changed. "
+                f'Write [{name.replace("/", "-")}] and below it root = "/path/of/the/store".'
             )
         found[name] = NamedStore(name, file, fields)
     return found
@@ -212,8 +216,9 @@ def named_stores() -> dict[str, NamedStore]:
 def find_named(word: str) -> NamedStore | None:
     """Return the store that a word on a command line names; None: the word is a path.
 
-    :param word: as it was typed. With a slash it is a path, and so are . and ...
-    :raises BadInputError: it is a name, and a path that is there; or neither, and the file has other names.
+    :param word: the word as it was typed. A word with a slash is a path, and so are "." and "..".
+    :raises BadInputError: the word is both a name and an existing path; or it is neither, and the file has
+        other names.
     """
     if "/" in word or word in ("", ".", ".."):
         return None
@@ -222,7 +227,7 @@ def find_named(word: str) -> NamedStore | None:
     if word in stores and is_path:
         raise BadInputError(
             f"{word}: expected either a store of {stores[word].file} or a path, found both. Nothing was "
-            f"changed. Write ./{word} for what lies here, or rename one of them."
+            f"changed. Write ./{word} for the path in this directory, or rename one of them."
         )
     if stores and word not in stores and not is_path:
         file = next(iter(stores.values())).file
@@ -234,7 +239,7 @@ def find_named(word: str) -> NamedStore | None:
 
 
 def _check_owner(file: Path) -> None:
-    """:raises BadInputError: others than this user and root may write the file, or exchange it."""
+    """:raises BadInputError: others than this user and root may write the file, or replace it."""
     # Whoever may write one of the directories above can put another file in its place, or another link.
     for path in dict.fromkeys((file, *file.parents, *file.resolve().parents)):
         try:
@@ -248,7 +253,7 @@ def _check_owner(file: Path) -> None:
         others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
         if found.st_uid not in (0, os.geteuid()) or others_write:
             raise BadInputError(
-                f"{path}: expected that only you or root may write it, as it decides what may be deleted, "
-                f"found owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):o}. Nothing was changed. "
-                f"chmod go-w {path}, as its owner."
+                f"{path}: expected that only you or root may write it, because it decides about deletions, "
+                f"found owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):o}. Nothing was "
+                f"changed. chmod go-w {path}, as its owner."
             )

@@ -1,4 +1,4 @@
-"""Consumer lag without Spark: computed in this process, and shown."""
+"""Consumer lag without Spark: measured in this process, and printed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInProcess:
-    """Return how to measure a store's lag in this process, without Spark.
+    """Return an object that measures a store's lag in this process, without Spark.
 
-    It gives one row a :class:`~storage_engine.model.lag.QueueLag`, in tables of whole queues.
+    It yields tables of whole queues, with a row for each :class:`~storage_engine.model.lag.QueueLag`.
 
     :param going: the segments about to be deleted.
     """
@@ -36,7 +36,7 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
 
 
 def only_group(table: pa.Table, group: str | None) -> pa.Table:
-    """The rows of one group; all of them for None."""
+    """Return the rows of one group; None: all rows."""
     from pyarrow import compute as pc
 
     return table if group is None else table.filter(pc.field("group") == group)
@@ -44,7 +44,7 @@ def only_group(table: pa.Table, group: str | None) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class GroupAtRisk:
-    """A consumer group, and what a deletion would mean for it.
+    """A consumer group, and the effect of a deletion on it.
 
     :param lag_messages: messages that it has not read, in queues where its position is known.
     :param unknown_queues: number of queues where its position isn't known.
@@ -58,7 +58,10 @@ class GroupAtRisk:
 
 
 def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
-    """Sum up the groups that are behind or unknown, those that lose something first."""
+    """Sum up the groups that are behind or whose position is unknown.
+
+    Groups that lose messages come first.
+    """
     found: dict[str, GroupAtRisk] = {}
     for row in (row for table in tables for row in table.to_pylist()):
         one = found.get(row["group"], GroupAtRisk(row["group"], 0, 0, 0))
@@ -73,13 +76,13 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
 
 
 class LagOfPlan:
-    """Lag for a plan that is only shown: measures who is behind, and keeps the segments that a run would
-    keep.
+    """Lag for a plan that is only shown. It measures the groups that are behind, and keeps the segments that
+    a run would keep.
 
-    What a run would keep is up to the store's lag policy.
+    The store's lag policy decides which segments a run would keep.
 
-    :ivar groups: those that are behind or unknown, with what they lose by the plan.
-    :ivar source: where their positions are from.
+    :ivar groups: groups that are behind or unknown, with their losses by the plan.
+    :ivar source: the source of their positions.
     """
 
     def __init__(self, managed: ManagedStore) -> None:
@@ -121,7 +124,7 @@ class LagOfPlan:
 
 
 def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:
-    """Print the cost of a deletion for each group that is behind, and which groups are unknown.
+    """Print the effect of a deletion on each group that is behind, and the unknown groups.
 
     :param unit: parts of a topic that have its messages, such as queues.
     """
@@ -143,8 +146,8 @@ def print_lag(
     """Print consumer groups' positions and possible losses.
 
     :param unit: parts of a topic that have its messages, such as queues.
-    :param by_hand: these segments are deleted only if a person asks.
-    :param by_broker: the store's broker alone deletes them.
+    :param by_hand: these segments are deleted only by hand.
+    :param by_broker: only the store's broker deletes them.
     """
     lost = any(row["lost_messages"] for row in rows)
     sized = any(row["lag_bytes"] is not None for row in rows)
@@ -176,7 +179,7 @@ def print_lag(
     behind = sum(row["lag_messages"] or 0 for row in rows)
     groups = len({row["group"] for row in rows})
     risky = sum(row["at_risk"] for row in rows)
-    what = "a cleanup by hand (--manual) deletes; nothing goes now" if by_hand else "a cleanup deletes now"
+    what = "a cleanup by hand (--manual) deletes; none is deleted now" if by_hand else "a cleanup deletes now"
     if by_broker:
         what = "the broker deletes now"
     say(
@@ -184,7 +187,7 @@ def print_lag(
         f"{count_text(risky, unit)} the next message is in a segment that {what}."
     )
     if source.positions is PositionsFrom.BROKER:
-        say("Positions: as the running broker has them.")
+        say("Positions: from the running broker.")
     for notice in source.notices:
         say("WARNING ", notice)
 
@@ -198,5 +201,5 @@ def _bytes(size: int | None) -> str:
 
 
 def _goes(row: Mapping[str, Any]) -> str:
-    """Return when the group's next message may be deleted."""
+    """Return the time at which the group's next message may be deleted, as a text."""
     return f"in {duration_text(row['time_to_loss_ms'])}" if row["time_to_loss_ms"] is not None else ""

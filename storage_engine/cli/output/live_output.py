@@ -1,4 +1,4 @@
-"""A running broker and the hold on its store: looked at, and shown."""
+"""A running broker and the hold on its store: read, and printed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class LiveLook:
     """Result of a look at a store beside its running broker.
 
-    :param hold: None where one could not be had; then ``refusal`` says why, and the remedy.
+    :param hold: None: the hold can't be read. Then ``refusal`` contains the reason and the remedy.
     """
 
     broker: RunningBroker
@@ -34,9 +34,9 @@ class LiveLook:
 
 
 def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
-    """Look, and change nothing; None: no broker runs.
+    """Return a look at the store and its running broker. Change nothing. None: no broker runs.
 
-    :raises BrokerError: the broker can't be asked.
+    :raises BrokerError: the broker doesn't answer.
     """
     from storage_engine.model.broker.broker_store import hold_of
     from storage_engine.retention.store.broker_answers import take_snapshot
@@ -66,7 +66,7 @@ def print_live(look: LiveLook) -> None:
     if look.hold:
         print_hold(look.hold)
     else:
-        say(f"Hold: can't be had: {look.refusal}")
+        say(f"Hold: not available: {look.refusal}")
 
 
 def print_hold(status: HoldStatus) -> None:

@@ -1,4 +1,4 @@
-"""The command to type next: the last line that a command prints, as it can be pasted."""
+"""The command to type next: a command's last line, ready to be pasted."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def archive_command(broker: str, lake_dir: Path) -> Command:
-    """Return the command that archives some store into a lake.
+    """Return the command that archives a store into a lake.
 
-    :param broker: name of the lake's; "": the first store's, whatever that is.
+    :param broker: name of the lake's kind of broker; "": the first store will decide it.
     """
     from storage_engine.brokers import find_broker
 
@@ -35,8 +35,9 @@ def archive_command(broker: str, lake_dir: Path) -> Command:
 def say_next(command: Command | None, why: str, options: str = "") -> None:
     """Print the next command and the reason for it.
 
-    :param command: without arguments, which those of this call are; None: there is none to type now.
-    :param options: as typed, which follow this call's.
+    :param command: the command without arguments; those of this call are added. None: there is no command to
+        type now.
+    :param options: further options, after those of this call.
     """
     say()
     if command is None:
@@ -49,9 +50,9 @@ def say_next(command: Command | None, why: str, options: str = "") -> None:
 
 
 def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
-    """Print the cleanup that would delete segments now, with the consumers' losses by it.
+    """Print the cleanup command that would delete segments now, with the consumers' losses.
 
-    :param asked: the cleanup that was requested already, and deleted nothing.
+    :param asked: the cleanup that was just requested and deleted nothing.
     """
     from storage_engine.brokers import find_broker
     from storage_engine.retention.lag.unread_losses import unread_lines
@@ -82,7 +83,7 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
                 say_next(Command("clean"), f"{told} by the broker's defaults, which were assumed", LOOK_FIRST)
             elif request.manual:
                 beyond = find_broker(managed.broker).words.by_hand
-                why = f"{told} if a person asks: they have expired"
+                why = f"{told} by a run by hand: they have expired"
                 say_next(command, f"{why}. {beyond}" if beyond else why)
             else:
                 say_next(command, f"{told} by its rules now, once proven")

@@ -1,4 +1,4 @@
-"""--notify: by what a person hears of alarms at a shell."""
+"""--notify: the ways in which a person is told of alarms at a shell."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ notify_option = click.option(
     metavar="COMMAND|URL",
     multiple=True,
     callback=_means,
-    help="Run this for an alarm that begins or ends, as JSON on its stdin, or POST it there; repeatable.",
+    help=(
+        "Run this command for an alarm that begins or ends, with JSON on its stdin, or POST the JSON to "
+        "this URL; repeatable."
+    ),
 )
 
 
 def doctor_of(store: ManagedStore) -> str:
-    """Return the command that says what to do about a store's alarms."""
+    """Return the doctor command for a store, as advice in its alarms."""
     from storage_engine.lake.catalog.place import own_directory
 
     lake = own_directory(store.lake)
@@ -53,10 +56,10 @@ AlarmsTold = Callable[..., None]
 
 @contextmanager
 def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]) -> Iterator[AlarmsTold]:
-    """Send the alarms that a command ends with: those passed to the yielded function, or the error raised
-    before.
+    """Send a command's alarms when it ends: those passed to the yielded function, or the error that was
+    raised before.
 
-    :param source: the command.
+    :param source: the command's name.
     """
     is_told = not all_means
 

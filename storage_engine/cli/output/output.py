@@ -1,6 +1,6 @@
 """Output of commands: tables and progress for a person, JSON for a program.
 
-A table fits its terminal: names give way first, then the columns that matter least.
+A table fits its terminal: names are shortened first, then the least important columns are left out.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NAME_WIDTH: Final = 26
-"""Characters shown of a long name in a terminal's table; fewer where there is no room."""
+"""Characters shown of a long name in a terminal's table. Fewer are shown if there is no room."""
 _LEAST_NAME_WIDTH: Final = 10
 _LEAST_TEXT_WIDTH: Final = 24
 GAP: Final = 2
-"""Between two columns."""
+"""Spaces between two columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as its heading asks for it.
+    """A column, with the properties that its heading encodes.
 
-    :param is_number: aligned to the right ("#").
-    :param is_name: may be shortened in its middle ("~").
-    :param is_extra: may be left out ("?"); of several the last one goes first.
+    :param is_number: it is aligned to the right ("#").
+    :param is_name: its values may be shortened in the middle ("~").
+    :param is_extra: it may be left out ("?"). Of several such columns, the last one is left out first.
     """
 
     title: str
@@ -64,7 +64,7 @@ class Layout:
     """Columns of a table that fit into the width of a terminal.
 
     :param shown: indexes of the columns that are shown.
-    :param name_width: most width of a column of names, in characters of a terminal.
+    :param name_width: largest width of a column of names, in characters of a terminal.
     """
 
     shown: tuple[int, ...]
@@ -72,7 +72,10 @@ class Layout:
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout:
-    """Choose the columns' widths: the last column, if it is text, may be wrapped and takes the rest."""
+    """Choose the columns and their widths.
+
+    The last column, if it is text, takes the remaining width, and its text may be wrapped.
+    """
     widths = [
         max([len(column.title), *(cell_width(row[at]) for row in rows)]) for at, column in enumerate(columns)
     ]
@@ -90,11 +93,11 @@ def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
 def table_lines(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, toned: Callable[[str], str]
 ) -> list[list[str]]:
-    """Return the lines of each row: one, or more where its last cell is wrapped.
+    """Return the lines of each row: one line, or several if its last cell is wrapped.
 
     :param rows: cells of the columns that are shown.
-    :param width: that lines should have at most, in characters of a terminal.
-    :param toned: returns a cell with its colour, which takes no width.
+    :param width: largest width of a line, in characters of a terminal.
+    :param toned: adds a colour to a cell, without a change of its width.
     """
     widths = [max(cell_width(row[at]) for row in rows) for at in range(len(columns))]
     left = max(width - sum(widths[:-1]) - GAP * (len(columns) - 1), 1)
@@ -114,7 +117,7 @@ def table_lines(
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Return the lines of a text that has no wider one, as far as its characters are of one width."""
+    """Wrap a text into lines that aren't wider than this, as far as its characters have the same width."""
     taken = cell_width(text)
     if taken <= width:
         return [text]
@@ -135,7 +138,8 @@ def _needed(columns: Sequence[Column], widths: Sequence[int], shown: Sequence[in
 
 
 JSON_VERSION = 1
-"""Of all that --json prints: it grows where a key goes or means something else, not where one is added."""
+"""Version of all JSON output. It grows when a key is removed or changes its meaning, not when a key is added.
+"""
 
 _UNWRAPPED_WIDTH = 100_000
 _INDENT = "  "
@@ -144,11 +148,11 @@ _TONES = {
     **dict.fromkeys(("WARNING", "blocked", "unfinished", "released-in-part"), "yellow"),
     **dict.fromkeys(("FAILURE", "FAILED", "LOST", "failed", "now"), "red"),
 }
-"""Colours of words. Each says by itself what it means: where there is no colour, nothing is missing."""
+"""Colours of words. Each word has its meaning also without a colour."""
 
 
 def terminal_width() -> int | None:
-    """Return how many columns the terminal has that results go to; None: they go to none."""
+    """Return the number of columns of the terminal on stdout; None: stdout is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -156,8 +160,8 @@ def terminal_width() -> int | None:
 def print_json(kind: str, value: Any) -> None:
     """Print a command's result as one indented JSON object on stdout, as every command with --json does.
 
-    :param kind: the command as it is typed, such as ``lake info``; programs tell objects apart by it.
-    :param value: a dataclass or mapping; a list stands in it under a name.
+    :param kind: the command as it is typed, such as ``lake info``. By it programs distinguish objects.
+    :param value: a dataclass or mapping. A list must be in it, under a key.
     """
     found = to_jsonable(value)
     shown = {"kind": kind, "version": JSON_VERSION, **found}
@@ -178,11 +182,10 @@ def _indented(shown: Mapping[str, Any]) -> str:
 
 
 def say(*parts: object, err: bool = False) -> None:
-    """Print lines for a person, with what a terminal would act upon written out, and commands that they name
-    with this call's arguments.
+    """Print lines for a person. Control characters are escaped, and named commands get this call's arguments.
 
-    :param parts: of the text, one behind the other.
-    :param err: to stderr.
+    :param parts: parts of the text, which are joined.
+    :param err: print to stderr.
     """
     context, text = click.get_current_context(silent=True), Text(*parts)
     told = text if context is None else with_arguments(text, said_by(context))
@@ -191,7 +194,7 @@ def say(*parts: object, err: bool = False) -> None:
 
 
 def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
-    """Print notices for a person, a line each."""
+    """Print notices for a person, one on each line."""
     for notice in notices:
         say("Note: ", notice, err=err)
 
@@ -211,12 +214,15 @@ def answer(kind: str, value: T, said: str | Callable[[T], object]) -> int:
 
 
 def say_styled(text: str = "") -> None:
-    """Print a line that has styles; what others have chosen in it is :func:`printable` already."""
+    """Print a line with styles. Its parts from outside must already be :func:`printable`."""
     _echo(text)
 
 
 def put(data: object) -> None:
-    """Print text for another program, such as versions for pip: also where the command is quiet."""
+    """Print text for another program, such as versions for pip.
+
+    It is printed even if the command is quiet.
+    """
     _write(printable(str(data), keep="\n"))
 
 
@@ -229,7 +235,7 @@ def _echo(text: str, *, err: bool = False) -> None:
 
 
 def _write(text: str, *, err: bool = False) -> None:
-    """Write lines; end the process where nobody reads them any more, as ``head`` after its ten."""
+    """Write lines. End the process if nobody reads them any more, as ``head`` does after ten lines."""
     try:
         # None: as the stream is; click takes a terminal's colours for wanted.
         click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
@@ -252,7 +258,7 @@ def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
 
 
 def error_json(error: Exception, said: Arguments) -> dict[str, Any]:
-    """Return an error for programs: ``then`` has the commands that help, as they are typed.
+    """Return an error for programs. ``then`` contains the commands that help, as they are typed.
 
     :param said: this call's arguments.
     """
@@ -261,9 +267,9 @@ def error_json(error: Exception, said: Arguments) -> dict[str, Any]:
 
 
 def findings_json(findings: Iterable[Any], sentences: Sequence[str], said: Arguments) -> list[dict[str, Any]]:
-    """Return findings for programs, each with ``then`` as an error has it.
+    """Return findings for programs, each with ``then`` as in :func:`error_json`.
 
-    :param sentences: names of their fields that have some.
+    :param sentences: names of the fields whose texts may name commands.
     """
     return [
         {
@@ -281,10 +287,11 @@ def _message(error: Exception, said: Arguments) -> str:
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; a heading ends in '#' for numbers, '~' for long names, '?' for what may be left out.
+    """Print a table. A heading ends in '#' for numbers, '~' for long names, '?' for a column that may be left
+    out.
 
-    In a terminal, names are shortened in their middle first, then columns are left out, which is said, and
-    only the last column is ever wrapped. A file or pipe gets everything whole, one row a line.
+    In a terminal, names are shortened in the middle first. Then columns are left out, which is reported. Only
+    the last column is ever wrapped. A file or pipe gets the whole table, one row on each line.
     """
     columns = [Column.of(heading) for heading in headings]
     cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
@@ -305,11 +312,13 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obj
         _echo(f"{_INDENT}{line}")
     left_out = [column.title for at, column in enumerate(columns) if at not in fitted.shown]
     if left_out:
-        _echo(f"{_INDENT}(Left out for the width: {', '.join(left_out)}. A pipe and --json have them.)")
+        _echo(
+            f"{_INDENT}(Left out for lack of width: {', '.join(left_out)}. A pipe and --json contain them.)"
+        )
 
 
 def print_lines(lead: str, text: str) -> None:
-    """Print a text behind a lead; in a terminal its further lines are indented as far."""
+    """Print a text after a lead. In a terminal, its further lines are indented by the lead's width."""
     screen = terminal_width()
     shown = printable(text)
     if screen is not None:
@@ -326,14 +335,14 @@ def _toned_cell(text: str) -> str:
 
 
 def _toned(text: str) -> str:
-    """Return a line with its first word in the colour of what that means."""
+    """Return a line with its first word in the colour of that word's meaning."""
     word = text.split(maxsplit=1)[0].rstrip(":") if text.strip() else ""
     tone = _TONES.get(word)
     return text if tone is None else text.replace(word, click.style(word, fg=tone, bold=True), 1)
 
 
 def store_head(managed: ManagedStore) -> str:
-    """Return the line that an output about a store begins with."""
+    """Return the first line of an output about a store."""
     return store_text(store_name(managed), managed.broker, managed.root)
 
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from storage_engine.retention.plan.deciding import Decided, HoldBack
     from storage_engine.retention.store.managed_store import ManagedStore
 
-ASSUMED = "Note: the broker's defaults are assumed, and decide; its own settings: --broker-conf FILE"
-"""Said where :func:`~storage_engine.retention.store.brokers.assumes_defaults` holds."""
+ASSUMED = "Note: the broker's default settings are assumed; for its own settings: --broker-conf FILE"
+"""Note for stores for which :func:`~storage_engine.retention.store.brokers.assumes_defaults` holds."""
 
 
 def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
-    """A previewed plan for ``print_json``, with what follows from it."""
+    """Return a previewed plan and its consequences for ``print_json``."""
     from storage_engine.retention.plan.preview import places_lines
     from storage_engine.retention.store.brokers import assumes_defaults
 
@@ -48,9 +48,9 @@ def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
 
 
 def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
-    """Print a previewed plan, last what consumers would lose by it.
+    """Print a previewed plan, and at the end the consumers' losses.
 
-    :param asked: as of :func:`by_hand`.
+    :param asked: the plan of :func:`by_hand`.
     """
     from storage_engine.retention.lag.unread_losses import unread_lines
     from storage_engine.retention.plan.preview import places_lines
@@ -76,7 +76,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
             print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
     if seen.dependents:
         print_table(
-            "To delete with them: files whose last entry points below the new beginning",
+            "To delete with them: files whose last entry points below the log's new start",
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )
@@ -90,8 +90,8 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     freed += sum(file.facts.size_bytes for file in seen.dependents)
     say(
         f"{count_text(len(to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
-        f"point into them would go, {bytes_text(freed)} in all.\n"
-        f"{_begins(plan)}.{f' Plan {digest}' if digest else ''}"
+        f"point into them would be deleted, {bytes_text(freed)} in "
+        f"all.\n{_begins(plan)}.{f' Plan {digest}' if digest else ''}"
     )
     for line in unread_lines(store, seen.unread, done=False):
         say("WARNING ", line)
@@ -104,9 +104,10 @@ def by_hand(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return the segments that a run by hand would delete; None: the same, or some are deleted anyhow.
+    """Return the plan of a run by hand, if only such a run would delete segments; None: the shown plan is one
+    by hand, or deletes segments itself.
 
-    :param hold_back: as of :func:`preview`.
+    :param hold_back: see :func:`preview`.
     """
     from storage_engine.retention.plan.preview import preview
 
@@ -118,7 +119,10 @@ def by_hand(
 
 
 def _print_nothing(asked: Plan | None) -> None:
-    """Say that nothing is deleted, and what a run by hand would delete, which is what lag speaks of."""
+    """Say that nothing would be deleted, and how much a run by hand would delete.
+
+    The shown losses are those of that run.
+    """
     if asked is None or not asked.to_delete:
         say("Nothing would be deleted now.")
         return
@@ -138,12 +142,12 @@ def _begins(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str | None:
-    """The digest that a run of this plan has; None: it isn't known before the store's identity is."""
+    """Return the digest of a run with this plan; None: it is unknown until the store's identity is known."""
     return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 
 def print_pending(pending: Iterable[Pending]) -> None:
-    """Print the pending messages, if there are any, or may be."""
+    """Print pending messages, unless it is certain that there are none."""
     rows = [item for item in pending if item.count != 0 or item.lost]
     if not rows:
         return
@@ -169,7 +173,7 @@ def print_pending(pending: Iterable[Pending]) -> None:
 
 
 def _no_cause(plan: Plan) -> str:
-    """Return why no cause holds: the same for every segment, so it is said once."""
+    """Return why there is no cause to delete. It is the same for every segment, so it is printed once."""
     details = (decision.detail for decision in plan.decisions if decision.reason is Reason.NO_CAUSE)
     sentence, _, _ = next(details, "").rpartition("; ")
     return sentence[:1].upper() + sentence[1:]
@@ -186,7 +190,7 @@ def print_disks(disks: Iterable[DiskUsage]) -> None:
 
 
 def _by_directory(files: Iterable[DependentFile], root: str) -> Iterator[tuple[object, ...]]:
-    """One row a directory: a store has thousands of such files. JSON names each of them."""
+    """Yield a row for each directory, because a store has thousands of such files. JSON names each file."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for file in files:
         directory = Path(file.facts.path).parent

@@ -1,4 +1,4 @@
-"""Work that takes longer than a moment: how far it is, for a person at a terminal, on stderr."""
+"""Progress of long work, for a person at a terminal, on stderr."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress(description: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar with rate and time left while work goes on; nothing where stderr is no terminal.
+    """Show a bar with rate and remaining time during the work. If stderr is no terminal, show nothing.
 
-    :param total_bytes: 0: there is nothing to show.
-    :return: to be called with the number of bytes done since the last call.
+    :param total_bytes: size of the work; 0: there is nothing to show.
+    :return: a function to call with the number of bytes done since its last call.
     """
     with _bar() as bar, _shown(bar, LongWork(description, total_bytes)) as advance:
         yield advance
@@ -27,7 +27,10 @@ def progress(description: str, total_bytes: int) -> Iterator[Callable[[int], Non
 
 @contextmanager
 def waiting(description: str) -> Iterator[None]:
-    """Show that work goes on, and of each part that tells how far it is, its rate and the time left."""
+    """Show that work goes on.
+
+    For each part that reports its progress, show its rate and the remaining time.
+    """
     with _bar() as bar:
         whole = bar.add_task(description, total=None, unit="")
 
@@ -46,7 +49,7 @@ def waiting(description: str) -> Iterator[None]:
 
 @contextmanager
 def _shown(bar: Progress, work: LongWork) -> Iterator[Advance]:
-    """Show a part of the work as a line of its own, until it is done."""
+    """Show a part of the work on a line of its own until it is done."""
     if not work.total:
         yield lambda _done: None
         return

@@ -1,4 +1,4 @@
-"""The bar by which a terminal shows how far work is."""
+"""The progress bar in a terminal."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from rich.progress import (
 from rich.text import Text
 
 _BAR_WIDTH = 20
-"""Leaves 80 columns room for the longest figures."""
+"""Width of the bar. In 80 columns it leaves room for the longest figures."""
 
 
 class _Figures(ProgressColumn):
-    """Progress: the work done, the whole, the rate, and the remaining time; where the whole is unknown, the
-    time since the beginning.
+    """Progress figures: the work done, the whole, the rate, and the remaining time.
+
+    If the whole is unknown, only the elapsed time.
     """
 
     _bytes = (

@@ -1,7 +1,7 @@
-"""Parts that every command shares: options in groups, --quiet, and options that the environment may give.
+"""Parts that all commands share: groups of options, --quiet, and options from the environment.
 
-Here, too, failures of disk, object store, catalog or Java that a library raises become one error, if no layer
-below has reported them. A mistake in our own code stays a traceback.
+Also turns a library's error about disk, object store, catalog or Java into one of our errors, if no layer
+below has done so. An error in our own code stays a traceback.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 ENVIRONMENT = "STORAGE_ENGINE_"
-"""Prefix of the environment variables that options are taken from."""
+"""Prefix of environment variables that stand for options."""
 _QUIET = "storage_engine.quiet"
 _JSON = "storage_engine.json"
 _TYPED = "storage_engine.typed"
 NAMED = "storage_engine.named"
-"""Key of a call's ``meta``: the store of the file of stores that it names."""
+"""Key in a call's ``meta`` of the store that it names from the file of stores."""
 _HELD_LINES = 10_000
 _OWN = "Options"
 _OUTPUT = "Output"
@@ -38,7 +38,7 @@ AIRFLOW_GROUP = "With --airflow"
 GROUPS = (_OWN, AIRFLOW_GROUP, "Lake", "Store", "Policy", "Running broker", _OUTPUT)
 """Headings in the order of a command's help."""
 SHARED_GROUPS = ("Store", "Running broker")
-"""Groups of which a command's help says how many there are; ``options`` lists them."""
+"""Groups of which a command's help only tells the number of options. The command ``options`` lists them."""
 _OF_THE_STORE = ("Store", "Running broker")
 
 
@@ -46,8 +46,8 @@ class GroupedOption(click.Option):
     """An option that several commands share, under a heading of its own in their help.
 
     :param group: one of :data:`GROUPS`.
-    :param environment: whether a variable of the environment may give it. What is typed comes first: a
-        variable says nothing beside ``--conn-id`` or a store's name, or of a store where none is named.
+    :param environment: whether an environment variable may give it. Typed options win. The variable is
+        ignored with a typed ``--conn-id``, with a store's name, and, for options of a store, without a STORE.
     """
 
     def __init__(self, *arguments: Any, group: str = _OWN, environment: bool = False, **more: Any) -> None:
@@ -68,7 +68,7 @@ class GroupedOption(click.Option):
         return None if value is None and NAMED in ctx.meta else super().process_value(ctx, value)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the environment's value; None where a typed option excludes it."""
+        """Return the environment's value; None: a typed option excludes it."""
         typed = ctx.meta.get(_TYPED, set())
         beside = {"store", "lake_dir"} if self.name == "conn_id" else {"conn_id", "conn_ids"}
         stores = {"store", "stores"} & {str(parameter.name) for parameter in ctx.command.params}
@@ -126,22 +126,22 @@ WAIT = GroupedOption(
     environment=True,
     callback=_wait,
     group=_OUTPUT,
-    help="Wait for so long where another of our runs changes the same store or lake. Default: 10.",
+    help="Wait at most this long while another of our runs changes the same store or lake. Default: 10.",
 )
 _SHARED = {"store", "stores", "lake", "lake_dir", "lake_dirs", "conn_id", "conn_ids"}
-"""Parameters that name what another process may be at."""
+"""Parameters that name stores or lakes, on which another process may work."""
 
 
 def held_back() -> deque[str] | None:
-    """Return the lines that a quiet command prints only where it fails; None: the command isn't quiet."""
+    """Return the lines that a quiet command prints only if it fails; None: the command isn't quiet."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.find_root().meta.get(_QUIET)
 
 
 class ShellCommand(click.Command):
-    """A command whose help shows its own options, and where the shared ones are described.
+    """A command whose help shows its own options, and names the command that lists the shared ones.
 
-    What a quiet one has to say comes out where it doesn't end well: its exit code alone tells no reason.
+    If a quiet command fails, its lines are printed after all, because an exit code alone gives no reason.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -181,7 +181,7 @@ class ShellCommand(click.Command):
 
 
 def records_of(shown: click.Command, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
-    """Return a command's options, each with its help, by the headings that they stand under."""
+    """Return a command's options with their help texts, by the headings of their groups."""
     groups: dict[str, list[tuple[str, str]]] = {name: [] for name in GROUPS}
     for parameter in shown.get_params(ctx):
         record = parameter.get_help_record(ctx)
@@ -192,7 +192,7 @@ def records_of(shown: click.Command, ctx: click.Context) -> dict[str, list[tuple
 
 
 class Group(click.Group):
-    """A command of commands, which names the nearest one where there is none of a name."""
+    """A command with subcommands. For an unknown subcommand, it names the most similar one."""
 
     command_class = ShellCommand
 
@@ -206,7 +206,7 @@ class Group(click.Group):
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., Any]], ShellCommand]:
-    """Make a function a command of the shell: each of them is made by this, or by a :class:`Group`."""
+    """Make a function a command of the shell. Each command is made by this or by a :class:`Group`."""
     return click.command(name, cls=ShellCommand)
 
 
@@ -217,7 +217,7 @@ def _group_of(parameter: click.Parameter) -> str:
 
 
 def said_by(context: click.Context) -> Arguments:
-    """Return the options of a call that name a store and its lakes, which the next command needs, too."""
+    """Return a call's options that name a store and its lakes. The next command needs them, too."""
     typed = {
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
@@ -248,10 +248,9 @@ def _place(lake_dir: str) -> str:
 
 
 def with_store_of_connection(said: Arguments, store: ManagedStore) -> Arguments:
-    """Return a call's arguments, with the store that its connection names and the options that its broker
-    needs.
+    """Return a call's arguments with its connection's store and the options for that store's broker.
 
-    Commands that take no connection can be pasted by it. Secrets stay where they are.
+    So commands that take no connection can be pasted, too. Secrets aren't included.
     """
     from storage_engine.brokers import default_broker
 
@@ -275,7 +274,7 @@ def _words(option: click.Option, value: Any) -> list[str]:
 
 
 def parameters_of(group: click.Group, arguments: Sequence[str]) -> Arguments:
-    """Return a call's parameters, as :func:`said_by` does; empty where it names no command."""
+    """Return a call's parameters, as :func:`said_by` does. They are empty if the call names no command."""
     command: click.Command = group
     context: click.Context | None = None
     name, rest = "storage-engine", list(arguments)
@@ -306,14 +305,14 @@ _PLACES: Final = {
     "second_lake_dir": "second lake",
     "conn_id": "connection",
 }
-"""Parameters that name what a command works on, and what each is."""
+"""Parameters that name the places on which a command works, with a word for each."""
 _MOST_LINES: Final = 2
-"""Lines kept of a Java message: the lines behind them list calls."""
+"""Number of lines kept of a Java message. Later lines list calls."""
 _MOST_CHARACTERS: Final = 500
 
 
 def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableError | None:
-    """Return the error to tell instead of a library's or the system's; None: it is none of these.
+    """Return our error to report instead of a library's or the system's error; None: it is neither.
 
     :param said: the call's arguments.
     """
@@ -325,10 +324,10 @@ def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableErro
         return None
     named = [f"{word} {getattr(said, name)}" for name, word in _PLACES.items() if getattr(said, name)]
     return StorageUnavailableError(
-        f"{', '.join(named) or 'this call'}: expected disk, object store and catalog to do what is asked, "
-        f"found {type(error).__name__}: {_reason(error)}. Check that they are reachable and writable and "
-        "have space, and that credentials are valid. Then run the same command again: what is recorded and "
-        "proven is kept."
+        f"{', '.join(named) or 'this call'}: expected disk, object store and catalog to work, found "
+        f"{type(error).__name__}: {_reason(error)}. Check that they are reachable and writable and have "
+        "space, and that credentials are valid. Then run the same command again: recorded and proven work "
+        "is kept."
     )
 
 

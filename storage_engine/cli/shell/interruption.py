@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command within a second, whatever its threads are at."""
+"""Ctrl-C and SIGTERM end a command within a second, whatever its threads do."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 _GRACE_SECONDS: Final = 0.5
-"""Seconds for a command to end by itself. A killed command leaves the lake in a state that is as harmless."""
+"""Seconds for a command to end by itself. After that it is killed, which is as harmless for the lake."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR: Final = "\x1b[?25h"
-INTERRUPTED: Final = "Interrupted. Nothing is half done: the same command goes on with what is left."
+INTERRUPTED: Final = "Interrupted. Nothing is half done: the same command continues the work."
 
 
 @dataclass(slots=True)
 class Interruption:
     """The signal that ended a command.
 
-    :param signal_number: that came; None: none did.
+    :param signal_number: number of the signal; None: no signal came.
     """
 
     signal_number: int | None = None
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code that a shell has for a process ended by a signal."""
+        """Return a shell's exit code for a process that was ended by a signal."""
         return 128 + (self.signal_number or signal.SIGINT)
 
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Raise KeyboardInterrupt on either signal, and end the process if that hasn't ended it in time.
+    """Raise KeyboardInterrupt on SIGINT or SIGTERM. If the process doesn't end in time, kill it.
 
-    Who runs a process of its own on the signals, as ``watch`` does, sets handlers of its own.
+    A command that handles the signals itself, such as ``watch``, sets its own handlers.
     """
     found = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -79,7 +79,7 @@ def interruptible() -> Iterator[Interruption]:
 
 
 def ended_by_signal() -> threading.Event:
-    """Return an event that either signal sets, for who works until it is told to end."""
+    """Return an event that SIGINT or SIGTERM sets, for commands that work until they are stopped."""
     ends = threading.Event()
     for number in _SIGNALS:
         signal.signal(number, lambda _number, _frame: ends.set())

@@ -1,4 +1,4 @@
-"""Values of options: what a text on a command line amounts to."""
+"""Values of options, parsed from texts on a command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from storage_engine.core.wording import meant_zone, parse_size
 
 
 class NamedPath(click.Path):
-    """A path. An empty one, as of an unset shell variable, is not the working directory."""
+    """A path.
+
+    An empty text, mostly from an unset shell variable, is refused: it doesn't mean the working directory.
+    """
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**{"path_type": Path, **more})
@@ -37,8 +40,8 @@ class TargetPath(NamedPath):
     ) -> Any:
         if value == "-":
             self.fail(
-                "expected a path, found -, and nothing is written to standard output. Nothing was changed. "
-                "Name a path; one that is called so is ./-",
+                "expected a path, found -, and nothing is written to standard output. Nothing was "
+                "changed. Name a path; a file with the name - is ./-",
                 param,
                 ctx,
             )
@@ -53,14 +56,14 @@ class LakePath(NamedPath):
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         return Text(
-            "Name the lake's directory. Where there is none yet: ", Command("init-lake", "--lake DIRECTORY")
+            "Name the lake's directory. If there is no lake yet: ", Command("init-lake", "--lake DIRECTORY")
         )
 
 
 def absolute_paths(
     _context: click.Context, _parameter: click.Parameter, values: tuple[Path, ...]
 ) -> tuple[str, ...]:
-    """Return paths from / on; a click callback."""
+    """Return absolute paths; a click callback."""
     return tuple(str(path.absolute()) for path in values)
 
 
@@ -78,7 +81,10 @@ def key_value_pairs(
 
 
 def reason_text(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Return why a person decides something. A blank text, as of an unset shell variable, is no reason."""
+    """Return a person's reason for a decision.
+
+    A blank text, mostly from an unset shell variable, is refused.
+    """
     if value is None:
         return None
     if not value.strip():
@@ -95,7 +101,7 @@ def size_bytes(context: click.Context, parameter: click.Parameter, text: str | N
 
 
 def speed(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Return a size such as 50MB in bytes, or 0 where that is said; a click callback."""
+    """Return a size such as 50MB in bytes, or 0 for the text 0; a click callback."""
     found = None if text is None else _bytes(parameter, text)
     if found == 0 and text is not None and text.strip() != "0":
         raise click.BadParameter(f"expected 0 or at least one byte, found {text!r}", context, parameter)
@@ -112,7 +118,7 @@ def _bytes(parameter: click.Parameter, text: str) -> int:
 
 
 def time_zone(_context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """Make sure that a zone is known; a click callback."""
+    """Make sure that a time zone is known; a click callback."""
     try:
         return name if name is None else ZoneInfo(name).key
     except (KeyError, ValueError) as error:
@@ -135,9 +141,10 @@ def host_and_port(
 
 
 def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
-    """Return milliseconds since the epoch of a time given as ``option``.
+    """Return the milliseconds since the epoch of a time.
 
-    :param time_zone: zone of a time that names none itself; None: this machine's.
+    :param time_zone: zone for a time without a zone; None: this machine's zone.
+    :param option: name of the option with the time, for a message.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -157,7 +164,8 @@ def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
 def disk_percents(pairs: dict[str, str]) -> dict[str, int]:
     """Return levels of ``--disk PATH=RATIO``: a fraction such as 0.86, or a percentage such as 86%.
 
-    :return: by absolute path, as the store's own are; a relative one is taken from here, as STORE is.
+    :return: levels by absolute path, as the store's own paths are. A relative path starts in the working
+        directory, as STORE does.
     """
     levels = {}
     for path, text in pairs.items():

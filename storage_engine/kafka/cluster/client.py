@@ -1,4 +1,5 @@
-"""A cluster as confluent-kafka's AdminClient asks it: settings of the client, and answers or one error each.
+"""Requests to a cluster through confluent-kafka's AdminClient: the client's settings, and an answer or an
+error for each request.
 
 Nothing here decides anything. No message shows a setting's value that may be a secret.
 """
@@ -76,20 +77,22 @@ _NAMES = """
 """
 """Names in librdkafka's CONFIGURATION.md, as version 2.16.1 prints them (rd_kafka_conf_properties_show).
 
-Left out is what loads a library (``plugin.library.paths``, ``ssl.engine.*``, ``ssl.providers``), runs a
-command (``sasl.kerberos.kinit.cmd``), ends the process (``internal.termination.signal``), or is a function.
+Settings are left out that load a library (``plugin.library.paths``, ``ssl.engine.*``, ``ssl.providers``), run
+a command (``sasl.kerberos.kinit.cmd``), end the process (``internal.termination.signal``), or are functions.
 """
 ALLOWED = frozenset(_NAMES.split())
 _IN_A_COMMAND = ("sasl.kerberos.principal", "sasl.kerberos.keytab")
-"""A shell runs the default command with their values in it (rd_kafka_sasl_cyrus_kinit_refresh)."""
+"""Settings whose values librdkafka puts into its default command, which a shell runs
+(rd_kafka_sasl_cyrus_kinit_refresh)."""
 _PLAIN_WORD = re.compile(r"[\w/][\w/.@:+-]*", re.ASCII)
-_HINTS = {"sasl.jaas.config": " It is Java's: give sasl.username and sasl.password."}
+_HINTS = {"sasl.jaas.config": " This is a setting of the Java client: give sasl.username and sasl.password."}
 
 
 def check_options(settings: Mapping[str, str]) -> None:
-    """Make sure that a client's settings only say how a cluster is reached and asked.
+    """Make sure that a client's settings only describe how to reach and ask a cluster.
 
-    :raises BadInputError: one is none of these, or holds a command for a shell; no value is shown.
+    :raises BadInputError: a setting does something else, or contains a command for a shell. The message shows
+        no value.
     """
     for name, value in settings.items():
         if name not in ALLOWED:
@@ -101,8 +104,9 @@ def check_options(settings: Mapping[str, str]) -> None:
             )
         if name in _IN_A_COMMAND and not _PLAIN_WORD.fullmatch(value):
             raise BadInputError(
-                f"client setting {name}: expected letters, digits and / . @ : + - _ alone, as the value "
-                "stands in the command that renews a ticket; found others. Nothing was changed.",
+                f"client setting {name}: expected letters, digits and / . @ : + - _ alone, because the "
+                "value is part of the command that renews a ticket; found other characters. Nothing was "
+                "changed.",
                 page="connection",
             )
 
@@ -110,13 +114,15 @@ def check_options(settings: Mapping[str, str]) -> None:
 _ADDRESS = re.compile(r"(?:\w+://)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]/]+))(?::(?P<port>\d{1,5}))?\Z")
 _DEFAULT_PORT, _LAST_PORT = 9092, (1 << 16) - 1
 _CONNECT_SECONDS = 1.0
-"""Time limit for one address; a slower answer is not a missing one."""
+"""Time limit for one address. A listener that is slower than this is not counted as missing."""
 _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT})
-"""As of the IPv6 address of a name, on a machine that has none."""
+"""Errors of an address that this machine can't reach at all, such as an IPv6 address on a machine without
+IPv6."""
 
 
 def nobody_listens(bootstrap: str) -> bool:
-    """Return whether each address refuses connections, or names no host. What isn't known is no.
+    """Return whether every address refuses connections or names no host. An address that doesn't answer in
+    time may have a listener.
 
     :param bootstrap: ``bootstrap.servers``, as librdkafka reads it.
     """
@@ -140,7 +146,8 @@ def _refuses(address: str) -> bool:
 
 
 def _answer(family: int, kind: int, place: Any) -> int | None:
-    """Return the error of a connection; 0: it is made; None: nothing came in time, or another error."""
+    """Return the error number of a connection; 0: the connection was made; None: no answer in time, or an
+    error without a number."""
     try:
         with socket.socket(family, kind) as one:
             one.settimeout(_CONNECT_SECONDS)
@@ -163,20 +170,21 @@ TIMEOUT_SECONDS = 15.0
 """Time limit of a request; a cluster that elects a leader takes a few seconds."""
 _POLL_SECONDS = 0.2
 _SHUT_OUT_SECONDS = 2.0
-"""Time in which another broker may still let us in."""
+"""Time in which another broker may still accept our credentials."""
 _REFUSED_SECONDS = 1.0
 """Time in which a listener may still start."""
 _ELECTION_SECONDS = 5.0
-"""Time in which brokers may name a leader's epoch from before its election."""
+"""Time in which brokers may still name the leader's epoch of before an election."""
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
 _OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
-"""Settings of every client; who names one of them wins."""
+"""Default settings of every client. Settings that a user names win over them."""
 _MAX_CONFIG_BYTES = 1 << 20
 _PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
-"""Of a connection's extra: names of Python functions, which its own provider calls and nobody here."""
+"""Settings in a connection's extra that name Python functions. Airflow's Kafka provider calls them; we never
+do."""
 _MECHANISM = "SCRAM-SHA-512"
-"""Of an access key, where none is given."""
+"""SASL mechanism for an access key whose settings name no mechanism."""
 _HIDDEN = (
     "ssl.key.pem",
     "ssl.certificate.pem",
@@ -186,16 +194,17 @@ _HIDDEN = (
 
 
 def client_settings(live: LiveBroker) -> dict[str, str]:
-    """Return librdkafka's settings by all that is said of a cluster.
+    """Return librdkafka's settings from the connection, the settings file and the options.
 
-    What is typed wins over a connection, and a connection over a file.
+    Options win over a connection, and a connection wins over a file.
 
-    :raises BadInputError: one is missing, isn't allowed, or means nothing to this client; no value is shown.
+    :raises BadInputError: a setting is missing, isn't allowed, or isn't known to this client. The message
+        shows no value.
     """
     if live.name_servers or live.broker_name or live.tls_server_name:
         said = live.name_servers or live.broker_name or live.tls_server_name
         raise BadInputError(
-            f"{said}: expected a cluster of Kafka by the address of one of its brokers alone, found a name "
+            f"{said}: expected only the address of a broker to name a cluster of Kafka, found a name "
             "server, a broker's name or a name for TLS. Nothing was changed. Leave it out."
         )
     settings = {} if not live.client_config else _config_file(Path(live.client_config))
@@ -218,7 +227,7 @@ def client_settings(live: LiveBroker) -> dict[str, str]:
     if not settings.get(_BOOTSTRAP):
         raise BadInputError(
             f"A cluster of Kafka: expected {_BOOTSTRAP} among the settings of its client, found none. "
-            "Nothing was changed. Name a broker, or a connection or file that does."
+            "Nothing was changed. Name a broker, or a connection or file that names a broker."
         )
     return settings
 
@@ -235,21 +244,21 @@ def _config_file(path: Path) -> dict[str, str]:
 
 
 def is_topics_own(entry: Any) -> bool:
-    """Return whether a topic has a setting itself, and not from its brokers."""
+    """Return whether a topic has a setting of its own, rather than its brokers' value."""
     from confluent_kafka.admin import ConfigSource
 
     return bool(getattr(entry.source, "value", entry.source) == ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
 
 
 class Cluster:
-    """A running cluster. Each question is one error where it isn't answered.
+    """A running cluster. A request without an answer raises one error.
 
-    Its ``admin`` makes requests whose answers are futures: see :meth:`answer`. It ends its connections when
-    nobody has it any more.
+    Its ``admin`` makes requests whose answers are futures: see :meth:`answer`. Its connections end when no
+    caller refers to the object any more.
 
-    :param live: how it is reached.
+    :param live: how to reach the cluster.
     :raises MissingExtraError: confluent-kafka isn't installed.
-    :raises BadInputError: a setting of the client that it doesn't work with.
+    :raises BadInputError: a setting with which the client doesn't work.
     """
 
     def __init__(self, live: LiveBroker) -> None:
@@ -268,7 +277,7 @@ class Cluster:
 
         :param what: the request, for a message.
         :raises BrokerUnavailableError: no broker answers.
-        :raises BrokerRefusedError: the cluster says no; its code says why.
+        :raises BrokerRefusedError: the cluster refuses; the error's code is the reason.
         """
         begun = time.monotonic()
         with self._errors(what):
@@ -288,9 +297,9 @@ class Cluster:
 
     @property
     def _is_refused(self) -> bool:
-        """Return whether there is no answer yet and no listener at the cluster's addresses.
+        """Return whether the cluster has never answered, and no broker listens at its addresses.
 
-        A cluster that has answered may be without a broker for a moment.
+        A cluster that has answered before may lack a broker for a moment.
         """
         return bool(self._trouble) and not self._has_answered and nobody_listens(self.address)
 
@@ -300,12 +309,13 @@ class Cluster:
         keys: Sequence[Key],
         ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]],
     ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
-        """Ask for many things, some at a time, and yield each answer; of what is refused the error.
+        """Send one request for each key, several at a time. Yield each key with its answer, or with the error
+        if it is refused.
 
-        A client goes on asking with a leader's epoch that it has kept, also once the leader refuses it. So a
-        new client asks then, for a few seconds.
+        A client keeps a leader's epoch, and uses it even after the leader refuses it. So such requests are
+        repeated with a new client, for a few seconds.
 
-        :param ask: makes the request of some keys, by the client of now.
+        :param ask: makes the requests for some keys with the present client.
         :raises BrokerUnavailableError: no broker answers.
         """
         from confluent_kafka import KafkaError
@@ -341,10 +351,10 @@ class Cluster:
                     yield key, error
 
     def topics(self, what: str, names: Sequence[str]) -> Iterator[tuple[str, Any | BrokerRefusedError]]:
-        """Ask for topics, and yield each with its description, or the error of one that is refused.
+        """Describe topics. Yield each topic with its description, or with the error if it is refused.
 
-        :param what: is asked for, for a message.
-        :raises BrokerUnavailableError: nobody answers.
+        :param what: the request, for a message.
+        :raises BrokerUnavailableError: no broker answers.
         """
         from confluent_kafka import TopicCollection
 
@@ -356,9 +366,11 @@ class Cluster:
     def topic_settings(
         self, names: Sequence[str]
     ) -> Iterator[tuple[str, Mapping[str, Any] | BrokerRefusedError]]:
-        """Ask for topics' settings, and yield each with its entries by name, or why it is refused.
+        """Ask for topics' settings.
 
-        :raises BrokerUnavailableError: nobody answers.
+        Yield each topic with its entries by name, or with the error if it is refused.
+
+        :raises BrokerUnavailableError: no broker answers.
         """
         from confluent_kafka.admin import ConfigResource
 
@@ -370,10 +382,12 @@ class Cluster:
             yield resource.name, answer
 
     def node_settings(self, node_id: int | None) -> Mapping[str, str]:
-        """Return a node's settings that have a value; none where the account may not ask for them.
+        """Return those of a node's settings that have a value.
 
-        :param node_id: None: it isn't known, and nothing is asked.
-        :raises BrokerUnavailableError: nobody answers.
+        There are none if the account may not ask for them.
+
+        :param node_id: None: unknown, so no request is made.
+        :raises BrokerUnavailableError: no broker answers.
         """
         from confluent_kafka.admin import ConfigResource
 
@@ -406,10 +420,11 @@ class Cluster:
     def described(self) -> DescribeClusterResult:
         """Return the cluster's description of itself.
 
-        Brokers name any one of them as the controller, which answers this. One that hangs is no longer named
-        once the others have noticed it; a client that has the name asks on.
+        A broker may name any other broker as the controller, which answers this request. After a while
+        brokers no longer name a broker that hangs. But a client that already has its name continues to ask
+        it, so a new client asks once more.
 
-        :raises BrokerUnavailableError: no broker answers, or none takes our credentials.
+        :raises BrokerUnavailableError: no broker answers, or no broker accepts our credentials.
         """
         try:
             return self._described()
@@ -439,7 +454,7 @@ class Cluster:
             ) from None
 
     def _note(self, error: KafkaError) -> None:
-        """Keep why no connection is made: a request only says that it waited in vain."""
+        """Keep the reason why no connection is made: a request's own error only says that it timed out."""
         from confluent_kafka import KafkaError as Codes
 
         self._is_shut_out = self._is_shut_out or error.code() in (Codes._AUTHENTICATION, Codes._SSL)

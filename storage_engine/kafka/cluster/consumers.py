@@ -1,4 +1,4 @@
-"""Consumers of a running cluster and how far each has read, as the groups' coordinators say."""
+"""Consumer groups of a running cluster and how far each has read, from the groups' coordinators."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPI
 from storage_engine.model.report.diagnosis import named_in_short
 
 _TOPICS, _GROUPS = ("topic", "Describe"), ("cluster", "Describe")
-"""Rights without which positions, or groups, are left out of answers without a word."""
+"""Rights that an account may lack without an error: answers then leave out positions, or groups."""
 _TAKE_OVER_SECONDS = 30.0
-"""How long a coordinator may take to read the groups that it takes over, as after each start of a broker."""
+"""Time that a coordinator may need to read the groups that it takes over, as it does after each start of a
+broker."""
 _PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPositions:
-    """How far groups have read.
+    """The positions of consumer groups.
 
-    :param committed: by group, topic and partition; None: the group reads there and never committed.
+    :param committed: by group, topic and partition; None: the group reads the partition and never committed
+        there.
     :param notices: unknown facts, for a person.
-    :param all_groups: the account sees every group, and all that it reads.
-    :param unseen_topics: of which the account sees no position.
+    :param all_groups: the account sees every group and all its positions.
+    :param unseen_topics: topics in which the account sees no positions.
     """
 
     committed: Mapping[tuple[str, str, int], int | None]
@@ -40,9 +42,9 @@ class GroupPositions:
 def listed_groups(cluster: Cluster) -> tuple[str, ...]:
     """Return the consumer groups that the account may see, classic ones and those of KIP-848, by name.
 
-    A coordinator that takes over groups is asked again for a while.
+    If a coordinator is still taking over groups, the request is repeated for a while.
 
-    :raises BrokerError: not every broker answers, so that groups may be missing.
+    :raises BrokerError: not every broker answers, so groups may be missing.
     """
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     while True:
@@ -61,9 +63,9 @@ def listed_groups(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _missing_groups(cluster: Cluster) -> str:
-    """Return why groups may be missing from each broker's answer; "": none is.
+    """Return why the brokers' answers may lack groups; "": no group is missing.
 
-    Groups of a partition without a leader have no coordinator, and no broker names them.
+    The groups of a partition without a leader have no coordinator, so no broker names them.
     """
     from confluent_kafka import KafkaError
 
@@ -82,7 +84,10 @@ def _missing_groups(cluster: Cluster) -> str:
 def _of_groups(
     cluster: Cluster, what: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the answer of each group's coordinator, or the error; a new coordinator is asked again."""
+    """Yield the answer of each group's coordinator, or the error.
+
+    While a coordinator takes over a group, the request is repeated.
+    """
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     passing, left = _passing_codes(), groups
     while left:
@@ -98,7 +103,7 @@ def _of_groups(
 
 
 def _passing_codes() -> frozenset[int]:
-    """Return how a broker says that groups have no coordinator for a moment."""
+    """Return the error codes that mean that a group has no coordinator for a moment."""
     from confluent_kafka import KafkaError
 
     return frozenset(
@@ -190,5 +195,5 @@ def _notices(
 
 
 def _elsewhere(positions: Mapping[str, Collection[str]], topics: Collection[str]) -> set[str]:
-    """Return the groups that are known to read other topics alone."""
+    """Return the groups that are known to read only other topics."""
     return {group for group, read in positions.items() if read and not set(read) & set(topics)}

@@ -1,4 +1,5 @@
-"""Rights that an account lacks to see a node's partitions, or to hold and delete, as the cluster says."""
+"""Rights that an account lacks to look at a node's partitions, or to hold and delete, as the cluster reports
+them."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from storage_engine.model.report.diagnosis import Finding, Severity, named_in_sh
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A right that looking takes, or deleting.
+    """A right that an account needs to look, or to delete.
 
     :param resource: cluster, topic or group.
     :param operation: as Kafka's tools call it.
-    :param without: the consequence where it is missing, as a clause.
+    :param without: the consequence of a missing right, as a clause.
     """
 
     resource: str
@@ -33,9 +34,9 @@ RIGHTS = (
     Right("topic", "DescribeConfigs", "it isn't known how long their records stay"),
     Right("group", "Describe", "it isn't known how far they have read"),
 )
-"""All of them change nothing."""
+"""Rights that an account needs to look. They allow no change."""
 _OFFSETS_RIGHT = Right("topic", "Describe", "it isn't known whether consumer groups are missing")
-"""Rights on the topic that groups commit to, of which nothing else is asked."""
+"""Right on the topic in which groups commit their offsets. No other right on this topic is asked for."""
 DELETING_RIGHTS = (
     Right("topic", "AlterConfigs", "they can't be held, and nothing of them is deleted"),
     Right("topic", "Delete", "nothing of them is deleted"),
@@ -43,14 +44,14 @@ DELETING_RIGHTS = (
         "topic", "Read", "it can't be shown that their leaders have the archived records: nothing is deleted"
     ),
 )
-"""Those that holding and deleting take beside these."""
+"""Rights that an account needs as well to hold and to delete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
     """A right that an account doesn't have.
 
-    :param names: of the topics or groups; none of the cluster.
+    :param names: topics or groups that it lacks the right for; empty for a right on the cluster.
     """
 
     right: Right
@@ -58,7 +59,7 @@ class Lack:
 
     @property
     def finding(self) -> Finding:
-        """Return it as what a person should know."""
+        """Return the missing right as a finding for a person."""
         resource, operation = self.right.resource, self.right.operation
         on = {
             "cluster": "the cluster",
@@ -77,10 +78,12 @@ class Lack:
 def lacking_rights(
     cluster: Cluster, topics: Sequence[str], groups: Sequence[str], *, deleting: bool = False
 ) -> tuple[Lack, ...]:
-    """Ask which rights the account lacks; a topic or group that the cluster doesn't know needs none.
+    """Ask the cluster which rights the account lacks.
 
-    :param topics: may have the one that groups commit to.
-    :param deleting: also those that holding and deleting take.
+    A topic or group that the cluster doesn't know needs no right.
+
+    :param topics: may contain the topic in which groups commit their offsets.
+    :param deleting: also the rights to hold and to delete.
     :raises BrokerUnavailableError: no broker answers.
     """
     rights = (*RIGHTS, *DELETING_RIGHTS) if deleting else RIGHTS
@@ -99,7 +102,7 @@ def lacking_rights(
 def _granted(
     cluster: Cluster, topics: Sequence[str], groups: Sequence[str]
 ) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """Yield resource, name, and what the account may do there."""
+    """Yield each resource and its name, with the operations that the account may do there."""
     from confluent_kafka import KafkaError, TopicCollection
 
     denied = (
@@ -134,5 +137,6 @@ def _operations(answer: Any) -> frozenset[str]:
 
 
 def _key(operation: str) -> str:
-    """Return an operation's name as one spelling: tools say DescribeConfigs, the client DESCRIBE_CONFIGS."""
+    """Return an operation's name in one spelling: Kafka's tools write DescribeConfigs, the client
+    DESCRIBE_CONFIGS."""
     return operation.replace("_", "").lower()

@@ -1,6 +1,6 @@
-"""Compiled walk over a segment of a log: where its batches lie, and what is no batch.
+"""Compiled parser of record batches: where batches lie in a segment, and which bytes are no batch.
 
-Must never read outside the buffer, whatever its bytes say: segments may be hostile.
+Must never read outside the buffer, whatever its bytes contain: segments may be hostile.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ FAULT_EXPANSION: Final = 6
 FAULT_RECORD: Final = 7
 FAULT_MORE: Final = 8
 FAULTS_AS_WRITTEN: Final = (FAULT_COUNT, FAULT_EXPANSION, FAULT_RECORD, FAULT_MORE)
-"""Of batches whose CRC is right."""
+"""Faults of batches whose CRC is right: a producer sent them in this state."""
 
 # Where a walk stands, between calls: indexes into its state array.
 POSITION: Final = 0
 ROWS: Final = 1
 RUN_END: Final = 2
-"""Behind the bytes that are known to be no batch."""
+"""Position behind the bytes that are known to be no batch."""
 STATE_SIZE: Final = 3
 
 PIECE_BYTES: Final = 1 << 20
-"""A run of bytes that are no batch is split into pieces of at most so many."""
+"""A run of bytes that are no batch is split into pieces of at most this many bytes."""
 
 
 CHECK_NONE: Final = 0
 CHECK_ALL: Final = 1
 CHECK_COMPRESSED: Final = 2
-"""All but the batches whose records are read next, where they lie: whoever reads them checks them then."""
+"""Check the CRC of compressed batches only. The decoder checks other batches when it reads their records."""
 
 
 @inlined
 def fault_of(
     at: int, left: int, crc_function: int, crc_table: int, crc32_function: int, crc32_table: int, check: int
 ) -> int:
-    """Return what is wrong with the batch or message at address ``at``; FAULT_NONE where it is whole."""
+    """Return the fault of the batch or message at address ``at``; FAULT_NONE: it is whole."""
     if left < header.MAGIC_AT + 1:
         return FAULT_TORN
     size = load_be_i32(at + header.LENGTH_AT) + header.LENGTH_OVERHEAD
@@ -116,9 +116,10 @@ def scan(
     counts: Ints32,
     codecs: Bytes,
 ) -> None:
-    """Find the batches of about ``limit`` bytes from where the walk stands, at least one.
+    """Find the batches in about ``limit`` bytes from the walk's position on, at least one.
 
-    Behind a length that can't be true all is undecodable. Behind a batch whose CRC is wrong the walk goes on.
+    After an impossible length, all the rest is undecodable. After a wrong CRC, the walk continues behind the
+    batch.
     """
     position = state[POSITION]
     run_end = state[RUN_END]
@@ -160,7 +161,7 @@ def scan(
 def read_words(address: int, positions: Ints64, at: int, width: int, values: Ints64) -> None:
     """Read a field of each batch.
 
-    :param at: where it lies in a batch.
+    :param at: its position in a batch.
     :param width: of the field: 2, 4 or 8 bytes.
     """
     for i in range(len(positions)):
@@ -180,14 +181,15 @@ _SINGLE_SEGMENT: Final = 0x20
 _CHECKSUM: Final = 0x04
 _ONE_BYTE_BLOCK: Final = 1
 _SMALLEST_WINDOW: Final = 7 << 3
-"""128 KiB: a stream refuses blocks that are larger than a smaller one."""
+"""128 KiB: with a smaller window, a stream refuses blocks that are larger than the window."""
 _LARGEST_WINDOW: Final = 17 << 3
-"""128 MiB: no stream reads a larger one unless it is told to (ZSTD_WINDOWLOG_LIMIT_DEFAULT)."""
+"""128 MiB: by default, streams read no larger window (ZSTD_WINDOWLOG_LIMIT_DEFAULT)."""
 
 
 @inlined
 def has_unusual_window(at: int, size: int) -> bool:
-    """Return whether a stream may refuse one of the frames at address ``at`` for its window (RFC 8878)."""
+    """Return whether a stream may refuse one of the frames at address ``at`` because of its window (RFC
+    8878)."""
     end = at + size
     while at + 8 <= end:
         magic = load_u32(at)
@@ -226,15 +228,17 @@ def expand_frames(
     stop: int,
     sizes: Ints64,
 ) -> int:
-    """Decompress payloads from ``used`` on, until more than ``stop`` is used.
+    """Decompress payloads into the memory from ``used`` on, until more than ``stop`` bytes of it are used.
+
+    Stop at the first payload that needs a stream, or isn't whole.
 
     :param function: address of ``ZSTD_decompressDCtx``.
-    :param context: address of what it works with.
+    :param context: address of the context that the function works with.
     :param data: address that ``begins`` and ``ends`` count from.
     :param out: address that ``used`` and ``stop`` count from.
-    :param most: bytes that one may expand to.
-    :param sizes: gets how long each one is.
-    :return: how many were decompressed whole.
+    :param most: bytes that one payload may expand to.
+    :param sizes: receives the expanded length of each payload.
+    :return: the number of payloads that were decompressed whole.
     """
     i = 0
     while i < len(begins) and used <= stop:

@@ -1,8 +1,9 @@
-"""Segments of a Kafka log ↔ Arrow: rows for each batch and its records, which give the segment back.
+"""Segments of a Kafka log ↔ Arrow: a row for each batch and each record, from which the segment can be made
+again.
 
-``encode(decode(segment)) == segment`` for any bytes whatever. Typed columns carry what they can; a row that
-they alone would not bring back exactly has its bytes in ``raw`` too. The proof compares what is encoded
-with the file.
+``encode(decode(segment)) == segment`` for any bytes whatever. Typed columns contain as much as they can. If
+they don't give a row's exact bytes back, ``raw`` contains these bytes as well. The proof compares the encoded
+bytes with the file.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ class KafkaCodec(SegmentCodec):
 
         :param rows: in any order; columns beyond the schema are ignored.
         :return: bytes written. Rows of one call don't overlap, so it is also the bytes covered.
-        :raises ProofError: when a row lies outside ``out``, rows overlap, or a row has neither raw
-            bytes nor all that it needs.
+        :raises ProofError: a row lies outside ``out``, rows overlap, or a row has no raw bytes and lacks a
+            needed column.
         """
 
         return encode_rows(rows, out, first_position)
@@ -128,7 +129,7 @@ _VIEWS = {
 _INTEGERS = {**_OF_ALL, **_OF_RECORDS, **_OF_BATCHES, **_TIMES}
 
 ENCODED_COLUMNS = (*_INTEGERS, "kind", "key", "value", "headers", "raw")
-"""Columns that a row's bytes are made of."""
+"""Columns from which a row's bytes are made."""
 _ENCODED_SCHEMA = pa.schema([SCHEMA.field(name) for name in ENCODED_COLUMNS])
 
 _FAULTS = {
@@ -136,14 +137,14 @@ _FAULTS = {
     kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",
     kernels.FAULT_INCOMPLETE: "raw bytes, or a value in every column that a batch or a record is made of",
     kernels.FAULT_TIMESTAMP: "a timestamp in whole milliseconds",
-    kernels.FAULT_LENGTHS: "what makes up its size",
+    kernels.FAULT_LENGTHS: "fields whose lengths add up to its size",
 }
 
 
 def encode_rows(rows: pa.Table, out: memoryview, first_position: int) -> int:
     """Write each row's bytes into ``out`` at physical_offset - first_position.
 
-    :raises ProofError: when a row lies outside ``out``, rows overlap, or a row can't be encoded.
+    :raises ProofError: a row lies outside ``out``, rows overlap, or a row can't be encoded.
     :return: bytes written.
     """
     target = np.frombuffer(out, np.uint8)
@@ -161,7 +162,10 @@ def encode_rows(rows: pa.Table, out: memoryview, first_position: int) -> int:
 
 
 def _typed(rows: pa.Table) -> pa.Table:
-    """Return rows with the kernel's types. Most columns have them, and a cast of all takes long."""
+    """Return rows with the kernel's types.
+
+    Most columns have these types already, and a cast of all columns takes long.
+    """
     pairs = list(zip(rows.columns, _ENCODED_SCHEMA, strict=True))
     if any(column.null_count and not field.nullable for column, field in pairs):
         # Says which of them lacks a value.
@@ -171,7 +175,10 @@ def _typed(rows: pa.Table) -> pa.Table:
 
 
 def _check_overlap(rows: pa.Table) -> int:
-    """Return how many bytes the rows own, which must not overlap."""
+    """Return how many bytes the rows own.
+
+    :raises ProofError: rows overlap, or lack a position or a size.
+    """
     offset_column, size_column = rows.column("physical_offset"), rows.column("size")
     if offset_column.null_count or size_column.null_count:
         raise ProofError("a row to encode lacks its physical_offset or size")
@@ -184,8 +191,8 @@ def _check_overlap(rows: pa.Table) -> int:
     if len(early):
         place = int(early[0])
         raise ProofError(
-            f"rows overlap: the one at physical offset {starts[place + 1]} begins before the one at "
-            f"{starts[place]} with {sizes[place]} bytes ends"
+            f"rows overlap: the row at physical offset {starts[place]} has {sizes[place]} bytes, and the "
+            f"next row begins at {starts[place + 1]}"
         )
     return int(sizes.sum())
 

@@ -1,4 +1,4 @@
-"""Decompression of a batch's records into memory that bounds what they may expand to."""
+"""Decompression of a batch's records into memory that limits how far they may expand."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from storage_engine.native import kernel, load_u8, load_u32
 _BUFFER_BYTES: Final = 8 << 10
 """Bytes read at a time (GzipCompression#wrapForInput)."""
 _LEAST_BEHIND: Final = 26
-"""Another member is looked for where more bytes of the buffer are left, with the trailer, or any behind it
-(GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1 on always looks, and then
-refuses a member that is cut, which earlier ones pass over.
-"""
+"""With at least this many bytes left in the buffer, trailer included, or with bytes after the buffer, Java
+looks for another member (GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1
+on always looks, and refuses a member that is cut off. Earlier releases ignore such a member."""
 _START: Final = b"\x1f\x8b\x08"
 _START_BYTES: Final = 10
 _HEADER_SUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
@@ -50,10 +49,10 @@ _expand = cramjam.lz4.decompress_block_into
 
 
 def expand_members(data: memoryview, out: memoryview) -> int:
-    """Decompress one member after the other. What follows the last one is passed over, as Java does.
+    """Decompress one gzip member after the other. Ignore bytes after the last member, as Java does.
 
-    :return: how long all is, or more than there is room for.
-    :raises ExpansionError: Kafka can't read it.
+    :return: the length of all content, or more than there is room for.
+    :raises ExpansionError: Kafka can't read the payload.
     """
     content = bytes(data)
     at = filled = _header_end(content, 0)
@@ -90,9 +89,9 @@ def expand_members(data: memoryview, out: memoryview) -> int:
 
 
 def _header_end(data: bytes, at: int) -> int:
-    """Return where a member's compressed bytes begin.
+    """Return the position where a member's compressed bytes begin.
 
-    :raises ExpansionError: there is no whole header.
+    :raises ExpansionError: the header isn't whole.
     """
     begin = at
     if at + _START_BYTES > len(data) or data[at : at + 3] != _START:
@@ -124,22 +123,22 @@ def _uint16(data: bytes, at: int) -> int:
 
 
 MAX_EXPANDED_BYTES: Final = 128 << 20
-"""Bytes that a batch may expand to. Kafka's own clients end a batch long before, at ``batch.size``."""
+"""Bytes that a batch may expand to. Kafka's own clients close a batch much earlier, at ``batch.size``."""
 
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-"""By the number in a batch's attributes."""
+"""Names of compression types, by their number in a batch's attributes."""
 _ZSTD = 4
 _ZSTD_IN_BYTES: Final = (128 << 10) + 3
 """Bytes that Java reads at a time (ZSTD_DStreamInSize)."""
 _ZSTD_OUT_BYTES: Final = 16 << 10
 """Bytes that Kafka expands at a time (ZstdCompression#decompressionOutputSize)."""
 _ZSTD_PART_BYTES: Final = 4 << 10
-"""Bytes expanded at a time: so few that they can't fill the memory."""
+"""Bytes that we expand at a time: too few to fill the memory."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _XERIAL_START = struct.Struct(">8s8xI")
-"""A frame's header with the length of its first block, which mostly is the only one."""
+"""A frame's header and the length of its first block. Most frames have only one block."""
 _snappy_size = cramjam.snappy.decompress_raw_len
 _expand_snappy = cramjam.snappy.decompress_raw_into
 _ISAL_ERROR: Any = isal_zlib.error
@@ -160,7 +159,7 @@ _ZSTD_FUNCTIONS: Final = (
 
 
 class Payloads:
-    """Compressed records, and the memory for what they expand to."""
+    """Compressed records, and the memory that they are decompressed into."""
 
     def __init__(
         self,
@@ -170,8 +169,10 @@ class Payloads:
         room: npt.NDArray[np.uint8],
         most_bytes: int,
     ) -> None:
-        """:param begins: positions in ``data``, of all; ``ends`` likewise.
-        :param most_bytes: the bytes that one may expand to; there is room for it behind the others.
+        """:param begins: position in ``data`` of each payload's first byte; ``ends``: the position after its
+        last byte.
+        :param most_bytes: the bytes that one payload may expand to. ``room`` has as much space after the
+            other payloads.
         """
         self.begin_array, self.end_array, self.most_bytes = begins, ends, most_bytes
         self.begins: list[int] = begins.tolist()
@@ -181,7 +182,7 @@ class Payloads:
 
 
 class Decompressor:
-    """Decompresses records. Not for several threads at a time: it keeps what is dear to make."""
+    """Decompresses records. Not for several threads at a time: it keeps contexts that are slow to make."""
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdDecompressor()
@@ -195,11 +196,11 @@ class Decompressor:
     def expand(
         self, codec: int, payloads: Payloads, first: int, last: int, used: int, stop: int
     ) -> tuple[list[int], ExpansionError | None]:
-        """Decompress payloads [first, last) one behind the other, until more than ``stop`` is used.
+        """Decompress payloads [first, last) one after the other, until more than ``stop`` bytes are used.
 
         :param codec: its number in the batches' attributes.
-        :param used: where in the memory the first one goes.
-        :return: the length of each; and the fault of the next one.
+        :param used: position in the memory where the first payload is written.
+        :return: the length of each decompressed payload, and the fault of the next payload; None: no fault.
         """
         method = self._by_codec.get(codec)
         if method is None:
@@ -231,7 +232,7 @@ class Decompressor:
         return _ZstdContext.new()
 
     def _zstd_frames(self, data: memoryview, out: memoryview) -> int:
-        """Read frames as a stream, as Java does, where they can't be read at once."""
+        """Decompress frames as a stream, as Java does, if zstd's own function can't read them at once."""
         written = begin = 0
         while begin < len(data) or not begin:
             frame, at = self._zstd.decompressobj(write_size=_ZSTD_OUT_BYTES), begin
@@ -252,7 +253,7 @@ class Decompressor:
 
 
 class _ZstdContext:
-    """zstd's own function for frames whose size isn't known, which needs neither a window nor a copy."""
+    """zstd's own function for frames of unknown size. It needs no window and no copy."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._function = ctypes.cast(library.ZSTD_decompressDCtx, ctypes.c_void_p).value or 0
@@ -263,12 +264,15 @@ class _ZstdContext:
 
     @classmethod
     def new(cls) -> _ZstdContext | None:
-        """Return a context; None where zstandard's wheel doesn't show the function."""
+        """Return a context; None: zstandard's wheel doesn't export the function."""
         library = _zstd_library()
         return None if library is None else cls(library)
 
     def expand(self, payloads: Payloads, first: int, last: int, used: int, stop: int) -> list[int]:
-        """Return how long payloads are, up to the first that isn't whole, has damage, or is too long."""
+        """Decompress payloads and return their lengths.
+
+        Stop before the first payload that isn't whole, is damaged or is too long.
+        """
         sizes = np.empty(last - first, np.int64)
         count = expand_frames(
             self._function,
@@ -288,7 +292,8 @@ class _ZstdContext:
 
 @functools.cache
 def _zstd_library() -> ctypes.CDLL | None:
-    """Return the module of zstandard's wheel that has zstd's functions, once one of them was tried."""
+    """Return the library in zstandard's wheel that exports zstd's functions, after a trial call; None: there
+    is none that works."""
     try:
         found = importlib.util.find_spec("zstandard._cffi")
         if found is None or found.origin is None:
@@ -309,7 +314,10 @@ def _zstd_library() -> ctypes.CDLL | None:
 
 
 def _gzip(data: memoryview, out: memoryview) -> int:
-    """Read the one member without extra fields that clients write; all else as Java does."""
+    """Decompress the single member without extra fields that clients write.
+
+    Decompress all other payloads as Java does.
+    """
     if len(data) < 4 or data[3]:
         return expand_members(data, out)
     stream = isal_zlib.decompressobj(wbits=31)
@@ -326,9 +334,9 @@ def _gzip(data: memoryview, out: memoryview) -> int:
 
 
 def _snappy(data: memoryview, out: memoryview) -> int:
-    """Read the frames that Java writes, or the one block that librdkafka does.
+    """Decompress the frames that Java writes, or the single block that librdkafka writes.
 
-    :return: how long all is, or more than there is room for.
+    :return: the length of all content, or more than there is room for.
     """
     end = len(data)
     magic, size = _XERIAL_START.unpack_from(data) if end >= _XERIAL_START.size else (b"", 0)
@@ -359,7 +367,7 @@ def _snappy(data: memoryview, out: memoryview) -> int:
 
 
 def _snappy_block(block: memoryview, out: memoryview) -> int:
-    """Return how long a block is, also where there is no room for it."""
+    """Decompress a block and return its length, even if there is no room for it."""
     try:
         return _expand_snappy(block, out)
     except cramjam.DecompressionError:
@@ -375,7 +383,7 @@ def _in_short(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Descriptor:
-    """:param end: where the first block begins."""
+    """:param end: position where the first block begins."""
 
     end: int
     block_bytes: int
@@ -387,10 +395,10 @@ _USUAL: Final = _Descriptor(len(_USUAL_START), 64 << 10, False, False)
 
 
 def expand_frame(data: memoryview, out: memoryview) -> int:
-    """Decompress the blocks of the first frame; what lies behind it Kafka doesn't read.
+    """Decompress the blocks of the first frame. Kafka doesn't read bytes after it.
 
-    :return: how long all is, or more than there is room for.
-    :raises ExpansionError: Kafka can't read it.
+    :return: the length of all content, or more than there is room for.
+    :raises ExpansionError: Kafka can't read the payload.
     """
     frame = _USUAL if data[: _USUAL.end] == _USUAL_START else _descriptor(data)
     at, written, room_bytes, length = frame.end, 0, len(out), len(data)
@@ -432,7 +440,7 @@ def _stored_block(block: memoryview, room: memoryview) -> int:
 
 
 def _block(block: memoryview, room: memoryview, frame: _Descriptor) -> int:
-    """Return how long a compressed block is, also where there is no room for it."""
+    """Decompress a block and return its length, even if there is no room for it."""
     target = room[: frame.block_bytes]
     try:
         return int(_expand(block, target, len(target)))
@@ -463,9 +471,11 @@ def _descriptor(data: memoryview) -> _Descriptor:
 
 
 def _rest_of_record(content: memoryview) -> int:
-    """Return how many bytes are left of the record that content ends in; 0: it ends with one.
+    """Return how many bytes are missing from the content's last record; 0: the content ends with a whole
+    record.
 
-    At an empty block Kafka's stream says that it ends, unless a read is longer than what it reads ahead.
+    At an empty block Kafka's stream reports its end, unless a read asks for more bytes than the stream reads
+    ahead.
     """
     at = 0
     while at < len(content):
@@ -488,7 +498,7 @@ def _rest_of_record(content: memoryview) -> int:
 
 
 def xxh32_of(data: bytes | memoryview) -> int:
-    """Return the 32 bits of xxHash, of seed 0."""
+    """Return the 32 bits of xxHash, with seed 0."""
     array = np.frombuffer(data, np.uint8)
     return int(_xxh32(address_of(array), len(array))) if len(array) else 0x02CC5D05
 
@@ -536,7 +546,7 @@ def _xxh32(address: int, size: int) -> int:
 
 
 class ExpansionError(Exception):
-    """Compressed records are not what their codec says."""
+    """Compressed records don't fit their compression type."""
 
     def __init__(self, expected: str, found: str) -> None:
         super().__init__(expected, found)

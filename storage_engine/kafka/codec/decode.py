@@ -1,4 +1,4 @@
-"""A chunk of batches → Arrow tables: decompresses, and has the kernels write the columns."""
+"""A chunk of batches → Arrow tables: decompresses batches, and calls the kernels that write the columns."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from storage_engine.kafka.format import batch_headers as header
 from storage_engine.model.broker.codec import Damage
 
 _EXPANDED_CHUNK_BYTES = 64 << 20
-"""A table ends once its batches have expanded to so much."""
+"""A table ends when its batches have expanded to this many bytes."""
 _MAX_EXPANDED_ROWS = 1 << 22
-"""A table ends before a compressed batch that would give it more rows, unless that is its first."""
+"""A table ends before a compressed batch with which it would have more rows than this. A larger first batch
+is alone in its table."""
 _GROUP_BYTES: Final = 1 << 20
-"""Bytes that are decompressed before their records are read: a processor's cache still has them then."""
+"""Bytes that are decompressed before their records are read: so few that they are still in the processor's
+cache."""
 _SHARED = {
     "producer_id": kernels.PRODUCER_ID,
     "producer_epoch": kernels.PRODUCER_EPOCH,
@@ -46,16 +48,17 @@ _OWN = {
     "batch_size": kernels.BATCH_SIZE,
     "crc": kernels.CRC,
 }
-"""Columns that only the row of a batch has."""
+"""Columns that only a batch's own row has, not its records."""
 
 
 def decode_chunk(
     data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk, decompressor: Decompressor, arena: Arena
 ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
-    """Yield the rows of a chunk in the segment's order, in as many tables as their expanded size asks for.
+    """Yield the rows of a chunk in the segment's order, in as many tables as their expanded size needs.
 
     :param origin: position of the segment's first byte.
-    :param chunk: the CRCs of its compressed batches were checked; those of others are here.
+    :param chunk: the CRCs of its compressed batches are already checked. The CRCs of other batches are
+        checked here.
     :param arena: memory that an earlier table no longer needs.
     """
     rest = chunk
@@ -70,9 +73,9 @@ def decode_chunk(
 
 
 class _Filling:
-    """Batches on their way into one table.
+    """Batches that are being written into one table.
 
-    :ivar batches: how many have been written.
+    :ivar batches: the number of batches that are already written.
     """
 
     def __init__(self, data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk, arena: Arena) -> None:
@@ -90,7 +93,7 @@ class _Filling:
         self._reasons: dict[int, tuple[str, str]] = {}
 
     def fill(self, decompressor: Decompressor) -> None:
-        """Write rows, until there is no room for more that expands."""
+        """Write rows until the table has no more room for compressed batches."""
         # Kafka doesn't look into a batch that says that it has no records.
         compressed = np.flatnonzero((self._chunk.codecs != 0) & (self._counts != 0))
         batches = self._chunk.chosen(compressed)
@@ -126,7 +129,10 @@ class _Filling:
             self._write(end, others + max(room, int(self._counts[compressed[:first]].sum(dtype=np.int64))))
 
     def _place(self, batches: npt.NDArray[np.int64], used: int, sizes: npt.NDArray[np.int64]) -> None:
-        """Note where the records of batches lie that were decompressed one behind the other."""
+        """Note the positions of decompressed records, batch after batch.
+
+        Refuse batches whose count of records is impossible.
+        """
         self._payloads[batches] = used + np.cumsum(sizes) - sizes
         self._payload_sizes[batches] = sizes
         counts = self._counts[batches]
@@ -135,7 +141,7 @@ class _Filling:
             self._refuse(int(batches[i]), ExpansionError(expected, found))
 
     def _refuse(self, batch: int, error: ExpansionError) -> None:
-        """Note why a batch's records can't be read."""
+        """Mark a batch as undecodable, and note why its records can't be read."""
         self._kinds[batch], self._faults[batch] = BatchKind.UNDECODABLE, batch_kernels.FAULT_EXPANSION
         self._counts[batch], self._payloads[batch] = 0, -1
         self._reasons[batch] = (error.expected, error.found)
@@ -143,7 +149,7 @@ class _Filling:
     def _write(self, last: int, rows: int) -> None:
         """Write the rows of the batches before ``last``.
 
-        :param rows: room for so many is made at the first call.
+        :param rows: the first call makes room for this many rows.
         """
         if self._columns is None:
             self._columns = RowColumns(rows, self._arena)
@@ -181,7 +187,7 @@ class _Filling:
         return table_of(self._columns, self._state, content)
 
     def damages(self) -> Iterator[Damage]:
-        """Yield ranges that are no batch, or a batch that can't be read."""
+        """Yield the damages: ranges that are no batch, and batches that can't be read."""
         kinds, faults = self._kinds[: self.batches], self._faults[: self.batches]
         damaged = (kinds == BatchKind.UNDECODABLE) | (faults != batch_kernels.FAULT_NONE)
         for i in np.flatnonzero(damaged).tolist():
@@ -194,11 +200,11 @@ class _Filling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """Memory that keys, values and raw bytes lie in.
+    """The memory that contains keys, values and raw bytes.
 
-    :param begin: of the part of the segment that the table is of.
+    :param begin: position where the table's part of the segment begins.
     :param origin: position of the segment's first byte.
-    :param expanded: records that were decompressed.
+    :param expanded: decompressed records.
     """
 
     segment: npt.NDArray[np.uint8]
@@ -215,7 +221,7 @@ class Content:
 def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content) -> pa.Table:
     """Return the rows that were written.
 
-    :param state: of the kernel.
+    :param state: the kernel's state.
     """
     rows = int(state[kernels.ROWS])
     buffers = content.buffers
@@ -292,7 +298,7 @@ def _nulls(name: str, rows: int) -> pa.Array[Any]:
 
 
 def without_values(kind: pa.DataType, rows: int) -> pa.Array[Any]:
-    """Return a column without a value, in memory that is all zero and shared by all of them."""
+    """Return a column without values. Its memory is all zero, and all such columns share it."""
     zeros = kernels.zeros(kernels.VIEW_BYTES * (rows + 1))
     return pa.Array.from_buffers(kind, rows, [zeros] * kind.num_buffers, null_count=rows)
 
@@ -300,7 +306,8 @@ def without_values(kind: pa.DataType, rows: int) -> pa.Array[Any]:
 def _headers(
     memory: RowColumns, state: npt.NDArray[np.int64]
 ) -> tuple[pa.Array[Any], npt.NDArray[np.int64] | None]:
-    """Return the records' headers, and the rows that have a name that is no UTF-8; None: no row has one."""
+    """Return the records' headers, and the rows with a header name that isn't UTF-8; None: there are no such
+    rows."""
     rows, headers = int(state[kernels.ROWS]), int(state[kernels.HEADERS])
     kind = FILE_SCHEMA.field("headers").type
     starts: Any = memory.buffer(kernels.HEADER_START, 4 * (rows + 1))
@@ -325,9 +332,9 @@ def _headers(
 
 
 def _header_texts(memory: RowColumns, state: npt.NDArray[np.int64]) -> tuple[Any, pa.Array[Any]]:
-    """Return names and values of all headers, as bytes.
+    """Return the names and values of all headers, as bytes.
 
-    :raises ValueError: the segment was written to meanwhile.
+    :raises ValueError: another process wrote to the segment meanwhile.
     """
     rows, headers = int(state[kernels.ROWS]), int(state[kernels.HEADERS])
     name_bytes, value_bytes = (

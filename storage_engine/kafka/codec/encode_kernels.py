@@ -76,7 +76,7 @@ FAULT_LENGTHS: Final = 5
 
 @inlined
 def varint_bytes(value: int) -> int:
-    """Return how long a number is as zigzag of 7 bits a byte."""
+    """Return the length in bytes of a number as a zigzag varint (7 bits a byte)."""
     rest = np.uint64((value << 1) ^ (value >> 63))
     size = 1
     while rest >= np.uint64(0x80):
@@ -87,7 +87,10 @@ def varint_bytes(value: int) -> int:
 
 @inlined
 def write_varint(at: int, value: int) -> int:
-    """Write a number as zigzag of 7 bits a byte. :return: where it ends."""
+    """Write a number as a zigzag varint (7 bits a byte).
+
+    :return: the address after it.
+    """
     rest = np.uint64((value << 1) ^ (value >> 63))
     while rest >= np.uint64(0x80):
         store_u8(at, int64(rest & np.uint64(0x7F)) | 0x80)
@@ -123,7 +126,7 @@ def view_size(columns: int, column: int, i: int) -> int:
 
 @inlined
 def copy_view(at: int, columns: int, column: int, buffers: int, i: int, size: int) -> int:
-    """Copy a binary view's bytes. :return: where they end."""
+    """Copy a binary view's bytes. :return: the address after the copy."""
     view = word(columns, column) + 16 * i
     source = view + 4
     if size > 12:
@@ -134,7 +137,7 @@ def copy_view(at: int, columns: int, column: int, buffers: int, i: int, size: in
 
 @inlined
 def write_batch_header(at: int, columns: int, i: int) -> None:
-    """Write the header of a batch whose records have rows of their own."""
+    """Write the header of a batch whose records have their own rows."""
     store_be_i64(at + header.BASE_OFFSET_AT, long_at(columns, BASE_OFFSET, i))
     store_be_i32(at + header.LENGTH_AT, int_at(columns, BATCH_SIZE, i) - header.LENGTH_OVERHEAD)
     store_be_i32(at + header.LEADER_EPOCH_AT, int_at(columns, LEADER_EPOCH, i))
@@ -152,7 +155,10 @@ def write_batch_header(at: int, columns: int, i: int) -> None:
 
 @inlined
 def write_record(at: int, columns: int, i: int, size: int) -> int:
-    """Write a record of exactly so many bytes. :return: ENCODED, or why it can't be."""
+    """Write a record of exactly ``size`` bytes.
+
+    :return: ENCODED, or the fault of the record.
+    """
     timestamp = long_at(columns, TIMESTAMP, i)
     if flag_at(columns, HAS_DELTA, i):
         timestamp_delta = long_at(columns, TIMESTAMP_DELTA, i)
@@ -205,8 +211,8 @@ def encode_rows(
 ) -> int:
     """Write the bytes that rows own.
 
-    :param columns: address of the table of addresses of the columns' memory.
-    :return: ENCODED, or what is wrong with row ``failed[0]``.
+    :param columns: address of a table with the address of each column's memory.
+    :return: ENCODED, or the fault of row ``failed[0]``.
     """
     for i in range(rows):
         failed[0] = i

@@ -1,6 +1,6 @@
-"""A segment's bytes as batches: where they lie, what their headers say, and what is damaged.
+"""The batches in a segment's bytes: their positions, their headers, and damage.
 
-Works on bytes that somebody else has read, which must not change meanwhile.
+Works on bytes that the caller has read. They must not change meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_SEGMENT_BYTES = (1 << 31) - 1
 
 
 class BatchKind(IntEnum):
-    """The kind of a range of a segment; the values are those of the kernels."""
+    """The kind of a range of a segment. The kernels use the same values."""
 
     BATCH = kernels.BATCH
     LEGACY = kernels.LEGACY
@@ -38,13 +38,14 @@ class BatchKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchChunk:
-    """Consecutive ranges of a segment, which cover it without gap.
+    """Consecutive ranges of a segment, which cover it without gaps.
 
-    :param positions: of their first bytes in the segment.
-    :param kinds: a BatchKind each.
-    :param faults: of the kernels' faults, where a run of undecodable bytes begins.
-    :param counts: how many records a batch says that it has; of all others 0.
-    :param codecs: by which a batch's records are compressed; 0: they aren't.
+    :param positions: position in the segment of each range's first byte.
+    :param kinds: a BatchKind for each range.
+    :param faults: a fault of the kernels for each range; for undecodable bytes, only where a run of them
+        begins.
+    :param counts: the number of records by a batch's header; 0 for other ranges.
+    :param codecs: compression type of a batch's records; 0: not compressed.
     """
 
     positions: Longs
@@ -55,7 +56,10 @@ class BatchChunk:
     codecs: npt.NDArray[np.uint8]
 
     def chosen(self, which: slice | npt.NDArray[Any]) -> BatchChunk:
-        """Return some of the ranges; where that leaves gaps, what is made of it has them too."""
+        """Return some of the ranges.
+
+        Ranges that were left out become gaps in all that is made from the result.
+        """
         return BatchChunk(
             self.positions[which],
             self.sizes[which],
@@ -68,10 +72,11 @@ class BatchChunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """Batches of format 2 as they lie, one array element each; and all that is no batch.
+    """The batches of format 2 in a segment, one array element for each batch, and the ranges that are no
+    batch.
 
-    :param last_offsets: the offset of a batch's last record, also where the cleaner has removed that one.
-    :param legacy: messages of formats 0 and 1.
+    :param last_offsets: the offset of a batch's last record, even if the cleaner has removed that record.
+    :param legacy: number of messages of formats 0 and 1.
     """
 
     positions: Longs
@@ -91,8 +96,10 @@ class Batches:
 
     @property
     def gaps_are_losses(self) -> bool:
-        """Return whether missing offsets are losses: not where the cleaner has been, which leaves gaps, or
-        where some bytes are no batches of format 2.
+        """Return whether missing offsets are lost records.
+
+        They aren't if the cleaner has removed records, or if some bytes are no batches of format 2: then gaps
+        have other reasons.
         """
         was_cleaned = (self.record_counts <= self.last_offsets - self.base_offsets).any()
         return not (was_cleaned or self.legacy or self.damages)
@@ -101,7 +108,7 @@ class Batches:
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
     """Return the bytes as an array, without a copy.
 
-    :raises ValueError: they aren't contiguous single bytes, or more than a segment can have.
+    :raises ValueError: the bytes aren't contiguous single bytes, or are more than a segment can have.
     """
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
@@ -112,7 +119,7 @@ def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
 
 
 class CrcCheck(IntEnum):
-    """The batches whose CRC the walk checks; the values are those of the kernels."""
+    """The batches whose CRC the walk checks. The kernels use the same values."""
 
     NONE = kernels.CHECK_NONE
     ALL = kernels.CHECK_ALL
@@ -122,7 +129,7 @@ class CrcCheck(IntEnum):
 def iterate_batches(
     data: SegmentBytes, chunk_bytes: int, check: CrcCheck = CrcCheck.ALL
 ) -> Iterator[BatchChunk]:
-    """Walk over a segment in chunks of about ``chunk_bytes``; a longer batch is a chunk of its own."""
+    """Walk over a segment in chunks of about ``chunk_bytes``. A longer batch is a chunk by itself."""
     array = as_array(data)
     capacity = min(_MAX_CHUNK_BATCHES, min(chunk_bytes, len(array)) // header.MIN_LEGACY_BYTES + 1)
     engine, legacy = crc32c_engine(), crc_engine()
@@ -164,7 +171,7 @@ def iterate_batches(
 
 
 def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
-    """Read the headers of a whole segment.
+    """Read the headers of all batches in a segment.
 
     :param check_crc: False for a caller that only counts, and trusts the bytes.
     """
@@ -196,7 +203,7 @@ def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
 def field(data: npt.NDArray[np.uint8], positions: Longs, at: int, width: int) -> Longs:
     """Return a field of the batches at these positions.
 
-    :param at: where it lies in a batch.
+    :param at: its position in a batch.
     :param width: of the field: 2, 4 or 8 bytes.
     """
     values = np.empty(len(positions), np.int64)
@@ -205,7 +212,7 @@ def field(data: npt.NDArray[np.uint8], positions: Longs, at: int, width: int) ->
 
 
 def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) -> Iterator[Damage]:
-    """Yield ranges that the walk found to be no batch, one damage for each range.
+    """Yield a damage for each range that the walk found to be no batch.
 
     :param origin: position of the segment's first byte.
     """
@@ -215,7 +222,10 @@ def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) ->
 
 
 def merged(damages: Iterator[Damage]) -> tuple[Damage, ...]:
-    """Join ranges without a fault of their own to the one before; of very many the first ones count."""
+    """Join each range without a fault of its own to the range before it.
+
+    If there are too many, keep the first ones.
+    """
     found: list[Damage] = []
     for damage in damages:
         last = found[-1] if found else None
@@ -232,7 +242,10 @@ def merged(damages: Iterator[Damage]) -> tuple[Damage, ...]:
 
 
 def explained(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
-    """Return the expected and the found value of a batch at this position; "" and "" within a run."""
+    """Return the expected and the found value of a batch at this position.
+
+    Both are "" within a run of undecodable bytes.
+    """
     left = len(data) - at
     if fault == kernels.FAULT_NONE:
         return "", ""

@@ -1,6 +1,7 @@
 """Compiled record batches → columns of records. Reads only batches that ``batch_kernels.scan`` found whole.
 
-Must never read outside a batch, whatever its records say. Writes a row once, where Arrow will read it.
+Must never read outside a batch, whatever its records contain. Writes each row once, directly into the memory
+that Arrow reads.
 """
 
 from __future__ import annotations
@@ -103,13 +104,13 @@ ARENA_EXPANDED: Final = 1
 _WIDTHS: Final = (*[8] * 6, *[4] * 7, 16, 16, 11, 8, 8, *[4] * 5, 8, 16, 1)
 _LINE_BYTES: Final = 64
 _OVERRUN_BYTES: Final = 32
-"""The kernels write some values several at a time."""
+"""Extra bytes after each column: the kernels write several values at a time, and may write past the end."""
 
 _zeros = np.zeros(0, np.uint8)
 
 
 def zeros(size_bytes: int) -> pa.Buffer:
-    """Return memory that is all zero, which nobody writes to. Kept for the next call."""
+    """Return read-only memory that is all zero. It is kept for the next call."""
     global _zeros
     if len(_zeros) < size_bytes:
         _zeros = np.zeros(size_bytes + size_bytes // 4, np.uint8)
@@ -118,7 +119,10 @@ def zeros(size_bytes: int) -> pa.Buffer:
 
 
 class RowColumns:
-    """Columns for at most so many rows. What is made of one of them keeps the memory of all."""
+    """Columns with room for a fixed number of rows.
+
+    An array made from one column keeps the memory of all columns.
+    """
 
     def __init__(self, rows: int, arena: Arena) -> None:
         sizes = [width * (rows + 2) + _OVERRUN_BYTES for width in _WIDTHS]
@@ -143,7 +147,7 @@ class RowColumns:
         return part
 
     def bits(self, column: int, rows: int) -> pa.Buffer:
-        """Return a bitmap."""
+        """Return the bitmap of a column."""
         return self.buffer(column, rows // 8 + 1)
 
     def array(self, column: int, rows: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
@@ -158,7 +162,7 @@ HEADERS: Final = 1
 NAME_BYTES: Final = 2
 HEADER_VALUE_BYTES: Final = 3
 OTHERS: Final = 4
-"""Rows that are no batch and no record of one."""
+"""Count of rows that are neither a batch nor a record of a batch."""
 DELTAS: Final = 5
 RAWS: Final = 6
 MARKERS: Final = 7
@@ -166,10 +170,10 @@ STATE_SIZE: Final = 8
 
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""Years 1 to 9999, what every reader of the lake can represent."""
+"""Years 1 to 9999: the range that every reader of the lake can represent."""
 
 CONTROL_KEY_BYTES: Final = 4
-"""Of a marker: version and type, 16 bits each."""
+"""Length of a marker's key: version and type, 16 bits each."""
 VIEW_INLINE_BYTES: Final = 12
 
 # The words of the kinds, as numbers of 8 bytes.
@@ -205,17 +209,18 @@ def decode_batches(
 ) -> None:
     """Write a row for each of the batches [first, last), and one for each of its records.
 
-    A batch that is damaged becomes one undecodable row; its kind and its fault are written. The CRC of a
-    batch that isn't compressed is checked here, so that its bytes are fetched once.
+    A damaged batch becomes one undecodable row, and its kind and fault are written. The CRC of an
+    uncompressed batch is checked here, so that its bytes are read from memory only once.
 
     :param segment: address of the segment.
-    :param begin: position in the segment where the views' first buffer begins.
-    :param base_position: of the segment's first byte.
-    :param expanded: address of the views' second buffer, which has decompressed records.
-    :param payloads: where a batch's records begin in that buffer; -1: they lie in the segment.
-    :param columns: address of the table of the columns' addresses. Bitmaps begin with all bits set, those of
-        raw bytes, deltas, batches and transactions with none; there is room for a row a batch and a record.
-    :param state: what has been written so far.
+    :param begin: position in the segment at which the views' first buffer begins.
+    :param base_position: position of the segment's first byte.
+    :param expanded: address of the views' second buffer, which contains decompressed records.
+    :param payloads: position in that buffer of each batch's records; -1: they are in the segment.
+    :param columns: address of a table with the columns' addresses. At the start all bits are set, except in
+        the bitmaps of raw bytes, deltas, batches and transactions, where no bit is set. There is room for a
+        row for each batch and each record.
+    :param state: counts of the values written so far.
     """
     row_positions = word(columns, PHYSICAL_OFFSET)
     row_sizes = word(columns, SIZE)
@@ -414,9 +419,10 @@ def copy_headers(
     value_bytes: int,
     has_value: Bytes,
 ) -> bool:
-    """Copy names and values of all headers, which ``decode_batches`` has checked and counted.
+    """Copy the names and values of all headers, which ``decode_batches`` has checked and counted.
 
-    :return: False where they don't take the room that they had: their bytes were changed meanwhile.
+    :return: False if they no longer take the room that they took then: another process has changed their
+        bytes.
     """
     starts = word(columns, HEADER_START)
     places = word(columns, HEADER_PLACE)
@@ -454,7 +460,7 @@ def copy_headers(
 def view_whole(
     segment: int, segment_end: int, begin: int, base_position: int, rows: Ints64, columns: int
 ) -> None:
-    """Keep the exact bytes of these rows too, where they own any."""
+    """Also keep the exact bytes of these rows, if they own any bytes."""
     for row in rows:
         size = load_i32(word(columns, SIZE) + 4 * row)
         if size > 0:
@@ -466,7 +472,7 @@ def view_whole(
 
 @kernel
 def clear_views(rows: int, columns: int) -> None:
-    """Write an empty view where a row has no raw bytes, as unwritten memory looks like anything."""
+    """Write an empty view where a row has no raw bytes: unwritten memory contains random values."""
     bits, views = word(columns, HAS_RAW), word(columns, RAW)
     for row in range(rows):
         if load_u8(bits + (row >> 3)) & (1 << (row & 7)) == 0:
@@ -476,10 +482,11 @@ def clear_views(rows: int, columns: int) -> None:
 
 @inlined
 def read_varint(at: int, end: int, longest: int) -> tuple[int, int, int]:
-    """Read a number of 7 bits a byte, zigzag.
+    """Read a zigzag varint (7 bits a byte).
 
-    :param longest: at most so many bytes: 5 for 32 bits, 10 for 64.
-    :return: the value, where it ends (0: it doesn't), and 1 where no shorter form has the same value.
+    :param longest: its largest length in bytes: 5 for 32 bits, 10 for 64.
+    :return: the value; the address after it, or 0 if it doesn't end; and 1 if no shorter form has the same
+        value.
     """
     if at >= end:
         return 0, 0, 0
@@ -513,9 +520,11 @@ def read_varint(at: int, end: int, longest: int) -> tuple[int, int, int]:
 
 @inlined
 def write_view(views: int, i: int, source: int, limit: int, size: int, buffer: int, place: int) -> None:
-    """Write an Arrow binary view: a short value lies in it, of a long one its buffer and place.
+    """Write an Arrow binary view.
 
-    :param limit: what lies before it may be read.
+    It contains a short value itself; for a long value, it contains a buffer and a position.
+
+    :param limit: memory before this address may be read.
     """
     view = views + VIEW_BYTES * i
     if size > VIEW_INLINE_BYTES:
@@ -560,14 +569,20 @@ def clear_bit(bits: int, i: int) -> None:
 
 @inlined
 def fill_32(column: int, first: int, last: int, value: int) -> None:
-    """Write one value to the rows [first, last), and to up to seven behind them, which aren't written yet."""
+    """Write one value to the rows [first, last).
+
+    May also write to up to seven rows after them, which must not be written yet.
+    """
     for i in range(first, last, 8):
         store_i32_8(column + 4 * i, value)
 
 
 @inlined
 def fill_64(column: int, first: int, last: int, value: int) -> None:
-    """Write one value to the rows [first, last), and to up to three behind them, which aren't written yet."""
+    """Write one value to the rows [first, last).
+
+    May also write to up to three rows after them, which must not be written yet.
+    """
     for i in range(first, last, 4):
         store_i64_4(column + 8 * i, value)
 
@@ -576,10 +591,11 @@ def fill_64(column: int, first: int, last: int, value: int) -> None:
 def write_own_row(
     columns: int, row: int, kind: int, at: int, size: int, limit: int, place: int, headers: int
 ) -> None:
-    """Write the row of a batch, or of what is none. Its bits are as they are at the beginning.
+    """Write the row of a batch, or of bytes that are no batch. Its bits must still have their first values.
 
-    :param size: of the bytes that it owns; of a batch whose records own theirs, its header's.
-    :param place: of those bytes in the views' first buffer; -1: they aren't kept.
+    :param size: the number of bytes that the row owns: only the header's if the batch's records own their
+        bytes.
+    :param place: position of these bytes in the views' first buffer; -1: they aren't kept.
     """
     kind_end = word(columns, KIND_END)
     text_at = load_i32(kind_end + 4 * row)
@@ -627,7 +643,7 @@ def write_own_row(
 
 @inlined
 def write_shared(columns: int, first: int, last: int, at: int, attributes: int) -> None:
-    """Write what the rows of a batch have in common."""
+    """Write the columns that all rows of a batch share."""
     fill_64(word(columns, PRODUCER_ID), first, last, load_be_i64(at + header.PRODUCER_ID_AT))
     fill_32(word(columns, PRODUCER_EPOCH), first, last, load_be_i16(at + header.PRODUCER_EPOCH_AT))
     fill_32(word(columns, LEADER_EPOCH), first, last, load_be_i32(at + header.LEADER_EPOCH_AT))
@@ -641,7 +657,7 @@ def write_shared(columns: int, first: int, last: int, at: int, attributes: int) 
 
 @inlined
 def take_back(columns: int, first: int, last: int) -> None:
-    """Bring the bits of the rows [first, last) back to what they are at the beginning."""
+    """Set the bits of the rows [first, last) back to their first values."""
     for row in range(first, last):
         for column in (HAS_OFFSET, HAS_TIMESTAMP, HAS_KEY, HAS_VALUE, IS_RECORD, IN_BATCH):
             set_bit(word(columns, column), row)

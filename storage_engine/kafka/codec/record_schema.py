@@ -1,4 +1,4 @@
-"""Arrow schema of the rows that a segment of a log becomes."""
+"""Arrow schema of the rows that a segment of a log is decoded into."""
 
 from __future__ import annotations
 
@@ -47,25 +47,28 @@ _CONTEXT_FIELDS: list[pa.Field[Any]] = [
 ]
 
 FILE_SCHEMA = pa.schema(_FIELDS)
-"""The columns that a segment's bytes alone give."""
+"""The columns that can be filled from a segment's bytes alone."""
 
 SCHEMA = pa.schema([*_FIELDS[:3], *_CONTEXT_FIELDS, *_FIELDS[3:]])
 """Columns of a row.
 
 ``kind``: ``batch`` (a batch's header, which comes before its records), ``message``, ``control`` (a marker),
 ``legacy`` (a message of format 0 or 1, with all in it) or ``undecodable``. Rows of size > 0 cover the
-segment. A record of a compressed batch owns no byte: its size is 0, its ``physical_offset`` the batch's.
+segment. A record of a compressed batch owns no bytes: its size is 0, and its ``physical_offset`` is the
+batch's.
 
 ``topic``, ``partition`` and ``state`` come from the segment's context, and have no value without one.
-``state`` says of a message what became of its transaction by the time it was archived: ``committed``, also of
-one outside of any, ``aborted`` or ``open``. The ``committed`` ones are what ``read_committed`` gives.
+``state`` is the outcome of a message's transaction when the segment was archived: ``committed``, ``aborted``
+or ``open``. A message outside of any transaction is ``committed``. A reader with ``read_committed`` gets
+exactly the ``committed`` messages.
 
-``timestamp``: when the producer sent the record, or with LogAppendTime when the broker took it; null where it
-has none, or none in the years 1 to 9999. ``timestamp_delta`` is there where ``timestamp`` isn't
-``base_timestamp`` and the record's own delta. ``headers``: in order, names may come again. Of a record,
-producer, epoch, attributes and base are its batch's. ``last_offset_delta`` to ``crc`` are those of a batch
-alone. ``raw``: the exact bytes, where the typed columns would not re-encode to them: compressed batches first
-of all. ``key``, ``value`` and ``raw`` are no copies: what is decoded holds on to the segment.
+``timestamp`` is when the producer sent the record or, with LogAppendTime, when the broker stored it. It is
+null if the record has no timestamp, or one outside the years 1 to 9999. ``timestamp_delta`` has a value only
+if ``timestamp`` isn't ``base_timestamp`` plus the record's own delta. ``headers`` keep their order, and a
+name may occur several times. A record's producer, epoch, attributes and base are those of its batch. Only a
+batch has ``last_offset_delta`` to ``crc``. ``raw`` contains the exact bytes where the typed columns don't
+encode to the same bytes, above all for compressed batches. ``key``, ``value`` and ``raw`` are no copies, so
+decoded rows keep the segment's bytes in memory.
 """
 
 _COMMENTS = {
@@ -101,9 +104,9 @@ _COMMENTS = {
 
 
 def text_array(*texts: str) -> pa.Array[Any]:
-    """Return a column of texts, by its buffers: ``pa.array`` imports pandas, where there is one.
+    """Make a column of texts from its buffers.
 
-    That takes longer than a plan of a small node.
+    ``pa.array`` imports pandas if it is installed, which takes longer than a plan of a small node.
     """
     data = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
@@ -122,13 +125,14 @@ CONTROL_TYPES = text_array(
     "kraft-voters",
     "unknown",
 )
-"""Kinds of markers by their number (ControlRecordType); the last is for all others."""
+"""Kinds of markers by their number (ControlRecordType). The last kind stands for all other numbers."""
 
 
 def record_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return 0 for a batch's header, which is no record, else null: a cleaner may have taken what came next.
+    """Return by how many offsets each row moves its partition on: 0 for a batch's header, which is no record.
+    It is null for other rows, because a cleaner may have removed the next record.
 
-    :param rows: with ``kind``.
+    :param rows: with the column ``kind``.
     """
     # Plans of a stopped node need no computing.
     import pyarrow.compute as pc
@@ -179,5 +183,6 @@ COLUMNS = Columns(
     steps=record_steps,
     step_columns=("kind",),
 )
-"""The columns' purposes. Keys and values have no bounds: they would be copies. Both often come again in many
-records; where they don't, the writer gives their dictionary up once it has a MiB."""
+"""The columns' purposes. Keys and values have no bounds, which would be copies of them. Many records repeat
+the same keys and values, so both have a dictionary. If they don't repeat, the writer drops the dictionary
+after a MiB."""

@@ -1,7 +1,7 @@
-"""The context that a segment's rows need beside its bytes: topic, partition, and the outcome of its
+"""The facts that a segment's rows need in addition to its bytes: topic, partition, and the outcome of its
 transactions.
 
-Written where the store is, read where its segments are decoded, as text of JSON.
+They are written as JSON text where the store is, and read where its segments are decoded.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _COLUMNS = ("topic", "partition", "state")
 
 @dataclass(frozen=True, slots=True)
 class SegmentTransactions:
-    """Facts about a segment that its bytes don't have.
+    """Facts about a segment that its bytes don't contain.
 
-    :param end: offset behind its last; below it every transaction has ended by now.
-    :param open_before: transactions that were open where it begins, by producer and first offset.
-    :param aborted_later: those that were open where it ends and were aborted behind it, by producer, first
-        and last offset. Other ones that were open there were committed.
+    :param end: offset after its last record. Every transaction below it has ended by now.
+    :param open_before: transactions that were open at the segment's start, as producer and first offset.
+    :param aborted_later: transactions that were open at the segment's end and were aborted after it, as
+        producer, first and last offset. Other transactions that were open at its end were committed.
     """
 
     topic: str
@@ -40,18 +40,20 @@ class SegmentTransactions:
     aborted_later: tuple[tuple[int, int, int], ...]
 
     def as_text(self) -> str:
-        """Return it as a context; :class:`SegmentColumns` reads it."""
+        """Return the facts as a context for :class:`SegmentColumns`."""
         return json.dumps(asdict(self))
 
 
 class SegmentColumns:
-    """Adds to a segment's rows what its context says, and finds batches that aren't where they should be.
+    """Adds topic, partition and state to a segment's rows, and finds batches at wrong offsets.
 
-    What ended inside the segment is told by its own markers, as a transaction index may lack, or be damaged.
+    Transactions that ended inside the segment are read from its own markers, because a transaction index may
+    be missing or damaged.
 
-    :param context: of :class:`SegmentTransactions`; "": the columns have no value, and no offset is checked.
-    :param data: of the whole segment.
-    :param base_offset: of the segment.
+    :param context: the text of :class:`SegmentTransactions`; "": the columns have no value, and no offset is
+        checked.
+    :param data: the whole segment.
+    :param base_offset: the segment's base offset.
     """
 
     def __init__(self, context: str, data: SegmentBytes, base_offset: int) -> None:
@@ -96,10 +98,10 @@ class SegmentColumns:
 
 
 def _misplaced(batches: Batches, base_offset: int, end: int) -> Iterator[Damage]:
-    """Yield the first batch that isn't where the one before it ends.
+    """Yield the first batch that doesn't begin where the previous batch ends.
 
-    A batch's CRC doesn't cover its base offset (DefaultRecordBatch#computeChecksum), so it may be wrong; or a
-    batch is missing.
+    Either a batch is missing, or the base offset is wrong: a batch's CRC doesn't cover it
+    (DefaultRecordBatch#computeChecksum).
     """
     import numpy as np
 

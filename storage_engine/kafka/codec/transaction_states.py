@@ -1,8 +1,9 @@
-"""Records that a reader of committed records gets from a log: all but those of aborted transactions.
+"""The records of a log that a consumer of committed records gets: all records except those of aborted
+transactions.
 
 A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
-producer ends it. So the aborted and the open transactions are all that has to be known. Two sources have
-them:
+producer ends the transaction. So it is enough to know the aborted and the open transactions. There are two
+sources:
 
 - small files: the transaction indexes of all segments, and the producer snapshot at the offset where they end
   (:meth:`UncommittedTransactions.of_files`);
@@ -57,7 +58,7 @@ _DATA, _COMMIT, _ABORT = 0, 1, 2
 
 
 class TransactionState(IntEnum):
-    """Outcome of a record's transaction. A record outside of any transaction is committed."""
+    """Outcome of a record's transaction. A record outside of any transaction counts as committed."""
 
     COMMITTED = 0
     ABORTED = 1
@@ -71,8 +72,8 @@ STATE_WORDS = text_array(*(state.name.lower() for state in TransactionState))
 class UncommittedTransactions:
     """The transactions of a log that did not commit, by producer and first offset. Picklable.
 
-    :param last_offsets: of their ABORT markers; of an open one the largest number.
-    :param written_ms: time of an open one's newest records, as far as it is known; else -1.
+    :param last_offsets: offset of each ABORT marker; for an open transaction the largest number.
+    :param written_ms: time of an open transaction's newest records; -1: not known.
     :param end_offset: the state of every record below it is known.
     """
 
@@ -95,7 +96,7 @@ class UncommittedTransactions:
 
         :param aborted: entries of the transaction indexes of *all* segments from the first record of
             interest up to ``end_offset``. A segment without the file has none.
-        :param producers: of the snapshot whose name is ``end_offset``.
+        :param producers: producers in the snapshot whose name is ``end_offset``.
         """
         ranges = [(one.producer_id, one.first_offset, one.last_offset, _NO_TIME) for one in aborted]
         ranges += [
@@ -107,7 +108,7 @@ class UncommittedTransactions:
 
     @classmethod
     def of_open(cls, transactions: Iterable[tuple[int, int]], end_offset: int) -> UncommittedTransactions:
-        """Return states in which these transactions are open, and none is aborted."""
+        """Return states in which these transactions are open and no transaction is aborted."""
         ranges = [(producer, first, _OPEN_END, _NO_TIME) for producer, first in transactions]
         return cls._of(ranges, end_offset)
 
@@ -126,7 +127,7 @@ class UncommittedTransactions:
 
     @property
     def open(self) -> tuple[tuple[int, int, int], ...]:
-        """Return each open transaction's producer, first offset and newest time, oldest first."""
+        """Return the producer, first offset and newest time of each open transaction, oldest first."""
         found = np.flatnonzero(self.last_offsets == _OPEN_END)
         found = found[np.argsort(self.first_offsets[found], kind="stable")]
         columns = (self.producer_ids, self.first_offsets, self.written_ms)
@@ -134,7 +135,8 @@ class UncommittedTransactions:
 
     @property
     def aborted(self) -> tuple[tuple[int, int, int], ...]:
-        """Return producer, first and last offset of what was aborted, in the order of the markers."""
+        """Return the producer, first and last offset of each aborted transaction, in the order of the
+        markers."""
         ended = np.flatnonzero(self.last_offsets != _OPEN_END)
         ended = ended[np.argsort(self.last_offsets[ended])]
         columns = (self.producer_ids, self.first_offsets, self.last_offsets)
@@ -143,11 +145,11 @@ class UncommittedTransactions:
     def continued(
         self, data: SegmentBytes, end_offset: int, damages: list[Damage] | None = None
     ) -> UncommittedTransactions:
-        """Return the states once the batches of [self.end_offset, end_offset) have been read, too.
+        """Return the states after the batches of [self.end_offset, end_offset) as well.
 
-        :param data: a segment, or several one after another, that have those batches; others are ignored.
-            Headers and markers alone are read, and no CRC is checked: that is the decoder's.
-        :param damages: receives ranges that are no batch, which may hide a marker.
+        :param data: a segment, or several consecutive segments, that contain these batches. Other batches are
+            ignored. Only headers and markers are read, and no CRC is checked: the decoder checks them.
+        :param damages: receives ranges that are no batch. They may hide a marker.
         """
         events = _events(as_array(data), self.end_offset, end_offset, [] if damages is None else damages)
         is_open = self.last_offsets == _OPEN_END
@@ -176,7 +178,7 @@ class UncommittedTransactions:
     def states(self, producer_ids: Longs, offsets: Longs) -> npt.NDArray[np.uint8]:
         """Return a TransactionState for each record or batch of a transaction.
 
-        :param offsets: in any order; of a batch any of its records'.
+        :param offsets: in any order; for a batch the offset of any of its records.
         :raises ValueError: an offset isn't below ``end_offset``.
         """
         if len(offsets) and offsets.max() >= self.end_offset:
@@ -209,10 +211,10 @@ class UncommittedTransactions:
     def state_column(self, rows: pa.Table) -> pa.Array[Any]:
         """Return the states of decoded rows as words, ``committed``, ``aborted`` or ``open``.
 
-        The rows that are ``committed`` are those that a reader with ``isolation.level=read_committed`` gets.
-        Only messages have a state; markers, headers of batches and what isn't of format 2 have null.
+        A reader with ``isolation.level=read_committed`` gets exactly the ``committed`` rows. Only messages of
+        format 2 have a state. It is null for markers, headers of batches and older formats.
 
-        :param rows: as the codec decodes them, batches whole.
+        :param rows: as the codec decodes them, with whole batches.
         :raises ValueError: an offset isn't below ``end_offset``, or the rows begin inside a batch.
         """
         # Of messages and markers alone; the words of their kinds would take longer to compare.
@@ -253,12 +255,12 @@ def _committed(is_message: npt.NDArray[np.bool_]) -> pa.Array[Any]:
 def check_transaction_index(
     index: tuple[AbortedTransaction, ...], replayed: UncommittedTransactions, begin_offset: int, path: str
 ) -> None:
-    """Hold a segment's transaction index against the segment's own markers.
+    """Compare a segment's transaction index with the segment's own markers.
 
-    :param replayed: the state at the segment's end by its batches.
-    :param begin_offset: of the segment.
-    :param path: of the index, for messages.
-    :raises CorruptFileError: they disagree.
+    :param replayed: the states at the segment's end, read from its batches.
+    :param begin_offset: the segment's base offset.
+    :param path: path of the index, for messages.
+    :raises CorruptFileError: index and markers differ.
     """
     expected = [one for one in replayed.aborted if one[2] >= begin_offset]
     found = [(one.producer_id, one.first_offset, one.last_offset) for one in index]
@@ -275,7 +277,7 @@ def _in_words(entries: Sequence[tuple[int, int, int]]) -> str:
 def _events(
     data: npt.NDArray[np.uint8], begin_offset: int, end_offset: int, damages: list[Damage]
 ) -> tuple[Longs, Longs, Longs, Longs]:
-    """Return producers, offsets, kinds (data, commit, abort) and times of a log's transactional batches.
+    """Return the producers, offsets, kinds (data, commit, abort) and times of a log's transactional batches.
 
     :param damages: receives ranges that are no batch.
     """
@@ -301,8 +303,9 @@ def _events(
 
 
 def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDArray[np.bool_]:
-    """Return the batches that have an impossible count of records and the right CRC: of all but markers, a
-    broker reads the header alone (ProducerAppendInfo#append).
+    """Return which batches have an impossible count of records but the right CRC.
+
+    Markers are left out: of all other batches a broker reads only the header (ProducerAppendInfo#append).
     """
     is_whole: npt.NDArray[np.bool_] = chunk.faults == FAULT_COUNT
     for i in np.flatnonzero(is_whole).tolist():
@@ -314,7 +317,7 @@ def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDA
 
 
 def _marker_kinds(data: npt.NDArray[np.uint8], markers: BatchChunk) -> Longs:
-    """Return the kinds of control batches; -1: it ends no transaction."""
+    """Return the kinds of control batches; -1: a control batch that ends no transaction."""
     found = np.full(len(markers.positions), -1, np.int64)
     for rows, _ in decode_chunk(data, 0, markers, Decompressor(), Arena()):
         words = rows.column("control")

@@ -1,11 +1,12 @@
-"""A segment's batches by their headers alone, without NumPy: for who looks at the last few of each log.
+"""A segment's batches, read from their headers only and without NumPy: for callers that read only the last
+few batches of each log.
 
-A digest over a range of a log's offsets, whichever files its batches lie in. Replicas have equal batches, and
-cut them into segments of their own. The batches of one replica's segment, put together from another's files,
-have the first one's digest. Nothing is decoded and no CRC checked: only the digest that a receipt has tells
-whether they are the same.
+Also a digest of a range of a log's offsets, independent of the files that contain the range. Replicas have
+equal batches, but their segments begin at different offsets. The batches of one replica's segment can be
+collected from another replica's files. Then they have the same digest. No batch is decoded and no CRC is
+checked: only the digest in a receipt tells whether the batches are equal.
 
-Positions of a record batch's fields, in bytes from its first one. Whole numbers are big-endian.
+Also the positions of a record batch's fields, in bytes from the batch's start. Whole numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -37,32 +38,32 @@ RECORD_COUNT_AT: Final = 57
 HEADER_BYTES: Final = 61
 
 LENGTH_OVERHEAD: Final = 12
-"""The length field counts what lies behind it."""
+"""The length field counts the bytes after itself."""
 MAGIC: Final = 2
-"""Magic of the format since Kafka 0.11. 0 and 1 are message sets, whose fields lie elsewhere."""
+"""Magic of the format since Kafka 0.11. 0 and 1 are older message sets, whose fields have other positions."""
 LEGACY_CRC_AT: Final = 12
 MIN_LEGACY_BYTES: Final = 26
-"""Bytes of a message of format 0 without key and value, with offset and length."""
+"""Bytes of a message of format 0 without key and value, including offset and length."""
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
-"""Records have the time at which the broker took them; it is the batch's largest timestamp."""
+"""The broker's time is the time of all records. It is the batch's largest timestamp."""
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-"""The records are markers, as of a commit or an abort."""
+"""The records are markers, for example of a commit or an abort."""
 DELETE_HORIZON: Final = 0x40
 """The base timestamp is the time from which the cleaner drops tombstones and markers."""
 
 NO_TIMESTAMP: Final = -1
 MIN_RECORD_BYTES: Final = 7
-"""Length, attributes, two deltas, key length, value length, number of headers: a byte each."""
+"""A byte each for length, attributes, two deltas, key length, value length and number of headers."""
 
 
 _HEADER = struct.Struct(">qiibIhiqqqh")
 _LEGACY = struct.Struct(">qiIbbq")
 _INDEX_ENTRY = struct.Struct(">ii")
 BLOCK_BYTES: Final = 4096
-"""Read at a time: of a small file all, so that nothing else has to be asked of it."""
+"""Bytes read at a time. A small file is read whole, so that its size is known as well."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _BLOCK_BYTES = 1 << 20
 
@@ -70,9 +71,9 @@ _BLOCK_BYTES = 1 << 20
 class BatchHead(NamedTuple):
     """The header of a batch, or of a message of an older format.
 
-    :param end_position: behind its last byte.
+    :param end_position: position after its last byte.
     :param newest_ms: its largest timestamp; -1: it has none.
-    :param producer_id: -1: its producer gave none, or it is of an older format.
+    :param producer_id: -1: its producer has none, or the format is older.
     """
 
     end_position: int
@@ -85,7 +86,7 @@ class BatchHead(NamedTuple):
 
 
 def open_file(path: str) -> int:
-    """Open a file for reading, which must be no symbolic link. Who opens many closes them himself.
+    """Open a file for reading. It must be no symbolic link. The caller closes it.
 
     :raises OSError: it can't be opened.
     """
@@ -93,7 +94,7 @@ def open_file(path: str) -> int:
 
 
 def opened(path: str) -> AbstractContextManager[int]:
-    """Open a file for reading, which must be no symbolic link.
+    """Open a file for reading, and close it when the block ends. It must be no symbolic link.
 
     :raises OSError: it can't be opened.
     """
@@ -101,9 +102,9 @@ def opened(path: str) -> AbstractContextManager[int]:
 
 
 def batch_heads(descriptor: int, position: int) -> Iterator[BatchHead]:
-    """Yield the whole batches of a segment, from one that begins at a position on.
+    """Yield the whole batches of a segment, from the batch at a position on.
 
-    Ends where the rest is no whole batch, as where the broker is just writing one.
+    End where no whole batch follows, for example where the broker is just writing a batch.
 
     :raises OSError: it can't be read.
     """
@@ -139,7 +140,10 @@ def _batch(data: bytes, position: int) -> BatchHead | None:
 
 
 def _legacy(data: bytes, position: int) -> BatchHead | None:
-    """Take a message of format 0 or 1; of one that wraps others its offset is that of the last."""
+    """Parse a message of format 0 or 1.
+
+    The offset of a message that wraps others is that of the last message inside.
+    """
     offset, length, _, magic, _, timestamp_ms = _LEGACY.unpack_from(data)
     size = length + LENGTH_OVERHEAD
     if size < MIN_LEGACY_BYTES:
@@ -149,10 +153,10 @@ def _legacy(data: bytes, position: int) -> BatchHead | None:
 
 
 def position_before(index: str | None, base_offset: int, offset: int) -> int:
-    """Return where a batch begins that lies before an offset, by a segment's index; 0: by no entry of it.
+    """Return the position of a batch before or at an offset, from a segment's index; 0: no index entry helps.
 
-    :param index: its path; None: there is none.
-    :param base_offset: of the segment.
+    :param index: its path; None: there is no index.
+    :param base_offset: the segment's base offset.
     :raises OSError: it can't be read.
     """
     if index is None:
@@ -165,7 +169,7 @@ def position_before(index: str | None, base_offset: int, offset: int) -> int:
 
 
 def _bisect(descriptor: int, relative: int) -> int:
-    """Return the position of the last entry at or below a relative offset; unused entries are zero."""
+    """Return the position in the last index entry at or below a relative offset. Unused entries are zero."""
     low, high, found = 0, os.fstat(descriptor).st_size // _INDEX_ENTRY.size, 0
     while low < high:
         middle = (low + high) // 2
@@ -182,9 +186,9 @@ def _bisect(descriptor: int, relative: int) -> int:
 def sha256_of_range(segments: Sequence[Segment], first: int, end: int) -> str | None:
     """Return the SHA-256 of the batches of the offsets [first, end), in hex.
 
-    :param segments: of one log, oldest first; those that have nothing of the range are passed over.
-    :return: None where the files have no such batches: the range begins before them, ends behind them, or
-        doesn't begin or end with a batch.
+    :param segments: segments of one log, oldest first. Segments without records of the range are ignored.
+    :return: None: the range begins before the segments, ends after them, or doesn't begin and end at a
+        batch's boundary.
     :raises OSError: a file can't be read.
     """
     inside = [one for one in segments if one.base_offset < end and one.end_offset > first]
@@ -201,7 +205,7 @@ def sha256_of_range(segments: Sequence[Segment], first: int, end: int) -> str | 
 
 
 def _position(descriptor: int, segment: Segment, offset: int) -> int | None:
-    """Return where the first batch at or behind an offset begins; None: a batch goes on beyond the offset."""
+    """Return the position of the first batch at or after an offset; None: the offset is inside a batch."""
     if offset <= segment.base_offset:
         return 0
     index = str(Path(segment.facts.path).with_suffix(".index"))
@@ -220,7 +224,7 @@ def _position(descriptor: int, segment: Segment, offset: int) -> int | None:
 
 
 def _add(digest: hashlib._Hash, descriptor: int, begin: int, end: int) -> bool:
-    """Hash a part of a file; return whether it has all of it."""
+    """Hash a part of a file. Return False if the file ends before that part does."""
     while begin < end:
         block = os.pread(descriptor, min(_BLOCK_BYTES, end - begin), begin)
         if not block:

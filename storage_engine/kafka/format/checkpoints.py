@@ -1,7 +1,7 @@
-"""Checkpoints: text files of a version, a number of lines, and the lines (CheckpointFile).
+"""Checkpoints: text files with a version, a number of lines, and the lines (CheckpointFile).
 
-The four of a log directory have an offset a partition. A log's ``leader-epoch-checkpoint`` has the offset at
-which each leader's epoch begins.
+A log directory has four checkpoints with an offset for each partition. A log's ``leader-epoch-checkpoint``
+contains the offset at which each leader's epoch begins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from storage_engine.kafka.format.file_names import corrupt, read_stored
 
 START_EVIDENCE = "log_start_offset"
-"""The name in a receipt's evidence for the log's start where it lies inside the segment."""
+"""Name of the log's start in a receipt's evidence, if the start is inside the segment."""
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
@@ -38,7 +38,7 @@ _EPOCH_REMEDY = "Compare it with a replica's: followers cut off their logs by it
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpoch:
-    """The records from ``start_offset`` on were taken by the leader of this epoch."""
+    """A leader's epoch. Its leader appended the records from ``start_offset`` on."""
 
     epoch: int
     start_offset: int
@@ -47,10 +47,10 @@ class LeaderEpoch:
 def read_offsets(path: Path) -> Mapping[str, int]:
     """Read one of a log directory's checkpoints: the offset of each log, by ``<topic>-<partition>``.
 
-    A file of 0 bytes is one that the broker has just made.
+    A file of 0 bytes was just made by the broker.
 
     :raises CorruptFileError: the version, the count or a line is wrong.
-    :raises OSError: it can't be read, as where there is none.
+    :raises OSError: it is missing, or can't be read.
     """
     return parse_offsets(read_stored(path), str(path))
 
@@ -75,9 +75,9 @@ def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
 
 
 def _plain_offsets(data: bytes) -> dict[str, int] | None:
-    """Return the offset of each log by a file that is, byte for byte, what a broker writes; None: it isn't.
+    """Return the offset of each log, if a file is byte for byte as a broker writes it; None: it isn't.
 
-    A log directory may have tens of thousands of logs.
+    This is a fast path: a log directory may have tens of thousands of logs.
     """
     head = _PLAIN_HEAD.match(data)
     if head is None:
@@ -127,7 +127,7 @@ def offsets_text(offsets: Iterable[tuple[str, int, int]]) -> bytes:
 
 
 def leader_epochs_text(epochs: Iterable[LeaderEpoch]) -> bytes:
-    """Return a log's checkpoint of epochs."""
+    """Return the text of a log's checkpoint of epochs."""
     return _text(f"{one.epoch} {one.start_offset}" for one in epochs)
 
 
@@ -137,7 +137,7 @@ def _text(lines: Iterable[str]) -> bytes:
 
 
 def _number(word: str, most: int) -> int | None:
-    """Return a whole number from 0 on; None: it is none."""
+    """Return a whole number from 0 on; None: the text is no such number."""
     if not _NUMBER.match(word):
         return None
     value = int(word)
@@ -145,7 +145,7 @@ def _number(word: str, most: int) -> int | None:
 
 
 def _lines(data: bytes, path: str, remedy: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines behind version and count, each with its position."""
+    """Yield the lines after version and count, each with its position."""
     if not data:
         return
     lines = list(_split(data))
@@ -167,7 +167,7 @@ def _lines(data: bytes, path: str, remedy: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield lines as Java's readers see them: CRLF ends one too, and the last may lack its end."""
+    """Yield lines as Java's readers do: CRLF also ends a line, and the last line may lack its end."""
     at = 0
     for line in data.removesuffix(b"\n").split(b"\n"):
         yield at, line.removesuffix(b"\r")

@@ -21,19 +21,20 @@ INTERNAL_TOPICS = frozenset(
         METADATA_TOPIC,
     }
 )
-"""Whose records Kafka itself writes and reads."""
+"""Topics whose records only Kafka itself writes and reads."""
 
 
 class DirectoryState(StrEnum):
-    """Purpose of a directory in a log directory."""
+    """Purpose of a directory in a log directory, by its name."""
 
     LOG = "log"
     DELETED = "delete"
-    """Directory of a topic or replica that is gone; removed after ``log.segment.delete.delay.ms``."""
+    """Directory of a topic or replica that was deleted; removed after ``log.segment.delete.delay.ms``."""
     FUTURE = "future"
-    """A copy that is being made of a log in another log directory of the node."""
+    """Unfinished copy of a log that is in another log directory of the node."""
     STRAY = "stray"
-    """Set aside at a start: its cluster doesn't know it, or knows it by another topic id."""
+    """Directory that a broker set aside at its start: the cluster has no such topic, or has it with another
+    topic id."""
 
 
 class FileKind(StrEnum):
@@ -53,16 +54,16 @@ class FileState(StrEnum):
     DELETED = "deleted"
     """Removed after ``file.delete.delay.ms``, or at the next start."""
     CLEANED = "cleaned"
-    """Half written by the cleaner or a split; removed at the next start."""
+    """Half written by the cleaner or by a split of a segment; removed at the next start."""
     SWAP = "swap"
-    """Written whole by the cleaner or a split; takes the place of others at the next start."""
+    """Fully written by the cleaner or by a split of a segment; replaces other files at the next start."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
     """The parts of a directory's name.
 
-    :param unique: tells directories of the same name apart; "" for a log.
+    :param unique: distinguishes directories of the same log; "" for the log itself.
     """
 
     topic: str
@@ -83,7 +84,8 @@ class PartitionDirectory:
 class LogFile(NamedTuple):
     """The parts of the name of a log's file.
 
-    :param offset: of the segment's first record; of a snapshot, below which it knows the producers.
+    :param offset: offset of the segment's first record. A snapshot knows the producers of all records below
+        its offset.
     """
 
     offset: int
@@ -95,7 +97,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z", re.ASCII)
 _ASIDE = re.compile(r"(?P<log>.+)\.(?P<unique>[0-9a-f]{32})-(?P<state>delete|future|stray)\Z", re.ASCII)
 _ASIDE_ENDINGS = ("-delete", "-future", "-stray")
 OFFSET_DIGITS: Final = 20
-"""Digits that a file's name begins with."""
+"""Number of digits at the start of a file's name."""
 _SUFFIXES = {
     f".{kind.value}{f'.{state.value}' if state.value else ''}": (kind, state)
     for kind in FileKind
@@ -106,7 +108,8 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 def partition_directory(name: str) -> PartitionDirectory | None:
-    """Return the partition in a directory's name (LocalLog#parseTopicPartitionName); None: it is no log's."""
+    """Return the partition that a directory's name stands for (LocalLog#parseTopicPartitionName); None: it is
+    no log's directory."""
     aside = _ASIDE.match(name) if name.endswith(_ASIDE_ENDINGS) else None
     log = aside["log"] if aside else name
     topic, _, number = log.rpartition("-")
@@ -120,19 +123,20 @@ def partition_directory(name: str) -> PartitionDirectory | None:
 
 
 def log_file(name: str) -> LogFile | None:
-    """Return the segment's file that a name stands for (LogFileUtils); None: it is no segment's file."""
+    """Return the parts of the name of a segment's file (LogFileUtils); None: it is no segment's file."""
     found = kind_and_state(name)
     offset = offset_of(name[:OFFSET_DIGITS])
     return None if found is None or offset is None else LogFile(offset, *found)
 
 
 def kind_and_state(name: str) -> tuple[FileKind, FileState] | None:
-    """Return a file's kind and state by its name behind the :data:`OFFSET_DIGITS`; None: it has none."""
+    """Return a file's kind and state, by its name after the :data:`OFFSET_DIGITS`; None: it is no file of a
+    log."""
     return _SUFFIXES.get(name[OFFSET_DIGITS:])
 
 
 def offset_of(digits: str) -> int | None:
-    """Return the offset that a file's name begins with; None: it begins with none."""
+    """Return the offset at the start of a file's name; None: the name begins with no offset."""
     if not (digits.isascii() and digits.isdecimal()):
         return None
     offset = int(digits)
@@ -140,11 +144,11 @@ def offset_of(digits: str) -> int | None:
 
 
 MAX_TEXT_BYTES = 64 << 20
-"""Longest checkpoint or properties file that is read: of a million partitions and more."""
+"""Longest checkpoint or properties file that is read: enough for a million partitions."""
 
 
 def read_stored(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """Read a whole file, which must be an ordinary one and no symbolic link.
+    """Read a whole file. It must be an ordinary file and no symbolic link.
 
     :raises CorruptFileError: it is of another kind, or too long.
     :raises OSError: it can't be read.
@@ -153,9 +157,9 @@ def read_stored(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def check_entries(size_bytes: int, entry_bytes: int, path: str, remedy: str) -> None:
-    """Make sure that a file's size is a multiple of what an entry takes.
+    """Make sure that a file's size is a multiple of an entry's size.
 
-    :raises CorruptFileError: a file of so many bytes has no whole entries.
+    :raises CorruptFileError: it isn't.
     """
     rest = size_bytes % entry_bytes
     if rest:
@@ -163,9 +167,9 @@ def check_entries(size_bytes: int, entry_bytes: int, path: str, remedy: str) -> 
 
 
 def corrupt(path: str | Path, at: int, expected: str, found: str, remedy: str) -> CorruptFileError:
-    """Make the error of a file.
+    """Make the error for a damaged file.
 
-    :param at: position of the first byte that isn't as it should be.
+    :param at: position of the first unexpected byte.
     """
     return CorruptFileError(
         f"{path}: at byte {at} expected {expected}, found {found}. Nothing was changed. {remedy}"

@@ -1,5 +1,6 @@
-"""Directories and files in a node's log directories. Reads names, facts of files, and the small files of a
-directory.
+"""A node's log directories: their directories and files.
+
+Reads names, facts about files, and a directory's small files.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ from storage_engine.model.store import FileFacts
 class LivePartition:
     """A cluster's facts about one partition at one moment.
 
-    :param topic_id: of the topic that has the name now; files of another one are of a topic that is gone.
-    :param leader: node that leads it. All offsets are those of its log, not of a follower's.
-    :param log_start: its first offset.
-    :param high_watermark: the end for who reads uncommitted records too.
-    :param last_stable_offset: the end for who reads committed records alone.
-    :param topic_settings: all that are in effect, by Kafka's names, those of the node and defaults too.
-    :param own_settings: names of those that the topic itself has.
-    :param replicas: nodes that have one, the preferred leader first.
-    :param in_sync: those that follow (ISR).
-    :param leader_epoch: how often the partition has changed its leader, by who leads it.
-    :param refused: facts that the cluster did not tell, and why, as a list of clauses.
+    :param topic_id: id of the topic that has the name now. Files with another id are of a deleted topic.
+    :param leader: node that leads the partition. All offsets are those of its log, not of a follower's.
+    :param log_start: first offset of the log.
+    :param high_watermark: the end for consumers that also read uncommitted records.
+    :param last_stable_offset: the end for consumers that read only committed records.
+    :param topic_settings: all settings in effect, by Kafka's names, including the node's and defaults.
+    :param own_settings: names of the settings that the topic itself has.
+    :param replicas: nodes with a replica, the preferred leader first.
+    :param in_sync: replicas in sync (ISR).
+    :param leader_epoch: number of the leader's term; each change of the leader raises it.
+    :param refused: unknown facts, and why the cluster refused them, as clauses.
     """
 
     topic_id: uuid.UUID | None = None
@@ -75,8 +76,8 @@ class LivePartition:
 class LiveFacts:
     """A running cluster's answers.
 
-    :param cluster_id: its own; a node's files that name another one are of another cluster.
-    :param partitions: by ``<topic>-<partition>``; one that is missing was not answered.
+    :param cluster_id: the cluster's id. Files with another id are of another cluster.
+    :param partitions: facts by ``<topic>-<partition>``. For a missing partition there was no answer.
     """
 
     asked_at_ms: int
@@ -91,9 +92,9 @@ LAST_OFFSET = (1 << 63) - 1
 class SegmentFiles(NamedTuple):
     """The files of a segment.
 
-    :param time_index: its path; None: there is none.
+    :param time_index: its path; None: it has none.
     :param offset_index: likewise.
-    :param companions: its transaction index and its snapshot, which can't be made again.
+    :param companions: its transaction index and producer snapshot, which can't be made again.
     """
 
     base_offset: int
@@ -108,10 +109,11 @@ class PartitionLog:
     """The directory of a log.
 
     :param directory: its path.
-    :param snapshots: of its producers, oldest first; the newest may lie at its end, where no segment begins.
-    :param left_over: files that the broker removes or renames by itself, by their fate.
-    :param links: symbolic links that nothing reads through: the directory of a log aside, or files in it;
-        of a log in use any but segments.
+    :param snapshots: producer snapshots, oldest first. The newest may be at the log's end, where no segment
+        begins.
+    :param left_over: files that the broker will remove or rename, with what it will do.
+    :param links: symbolic links, which we don't follow. For a log aside: its directory, or files in it. For a
+        log in use: files other than segments.
     """
 
     directory: str
@@ -127,21 +129,21 @@ class PartitionLog:
 
     @property
     def is_link(self) -> bool:
-        """Return whether its directory is a symbolic link."""
+        """Return whether the log's directory is a symbolic link."""
         return self.directory in self.links
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of its segments' own files, which ``retention.bytes`` is compared with."""
+        """Return the size of the log's segment files. ``retention.bytes`` limits this size."""
         return sum(segment.log.size_bytes for segment in self.segments)
 
     def has_lost_files(self) -> bool:
-        """Return whether files that can't be made again have vanished since they were listed."""
+        """Return whether files that can't be made again have vanished since the log was listed."""
         files = (one for segment in self.segments for one in (segment.log, *segment.companions))
         return not all(os.path.exists(one.path) for one in (*files, *self.snapshots))  # noqa: PTH110
 
     def with_ends(self, end: int) -> Iterator[tuple[SegmentFiles, int]]:
-        """Yield each segment and the offset behind it: the next base offset; of the last one ``end``."""
+        """Yield each segment and its end offset: the next base offset, or ``end`` for the last segment."""
         ends = [*(segment.base_offset for segment in self.segments), end]
         return zip(self.segments, ends[1:], strict=True)
 
@@ -150,16 +152,17 @@ class PartitionLog:
 class LogDirectory:
     """One of a node's log directories.
 
-    :param meta: None: it was never formatted, or is a plain copy.
-    :param stopped_cleanly: the marker is there, which a broker removes first thing when it starts.
-    :param broker_epoch: of the broker when it stopped; None: no marker says it.
-    :param cleaned_to: by compacted log, up to where the cleaner has cleaned it.
+    :param meta: None: the directory was never formatted, or is a plain copy of logs.
+    :param stopped_cleanly: it contains the marker of a clean stop. A broker that starts removes this marker
+        first.
+    :param broker_epoch: the broker's epoch when it stopped; None: no marker contains it.
+    :param cleaned_to: for each compacted log, the offset up to which it is cleaned.
     :param aside: logs that are deleted, copied or set aside.
-    :param fault: what is wrong with its small files, so that a broker goes on without it; nothing of its
-        logs is decided then.
+    :param fault: the fault of its small files. A broker goes on without such a directory, and we decide
+        nothing about its logs.
     :param cleaned_unknown: the cleaner's own checkpoint can't be read.
-    :param stable_offsets: by log, below which a running cluster has no open transaction.
-    :param reading: tells others that this process reads the directory, as long as it may.
+    :param stable_offsets: for each log, the offset below which a running cluster has no open transaction.
+    :param reading: a shared lock that shows other processes that this process reads the directory.
     """
 
     path: Path
@@ -177,12 +180,18 @@ class LogDirectory:
     reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     def cleaned_offset(self, log: str) -> int:
-        """Return the offset below which a log's records may be cleaned; unknown counts as all of them."""
+        """Return the offset below which a log's records may be cleaned.
+
+        If it is unknown, that may be all of them.
+        """
         return LAST_OFFSET if self.cleaned_unknown else self.cleaned_to.get(log, 0)
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether it lacks the marker; of the cluster's metadata alone a broker makes none."""
+        """Return whether the marker of a clean stop is missing.
+
+        A broker makes no marker in a directory that contains only the cluster's metadata.
+        """
         marked = any(log.name.topic != METADATA_TOPIC for log in (*self.logs, *self.aside))
         return marked and not self.stopped_cleanly
 
@@ -191,10 +200,10 @@ class LogDirectory:
 class Node:
     """A node's directories, or one of them alone.
 
-    :param root: the path that named it: its ``server.properties``, or a log directory.
-    :param properties: None: only a log directory is known.
+    :param root: the path by which the node was named: its ``server.properties``, or a log directory.
+    :param properties: its settings; None: only a log directory is known.
     :param live: its running cluster's answers; None: it was not asked.
-    :param failed: why directories can't be read, by path; only who keeps a hold goes on without them.
+    :param failed: reasons why directories can't be read, by path. Only a hold is kept without them.
     """
 
     root: Path
@@ -215,24 +224,30 @@ class Node:
 
     @property
     def broker_epochs(self) -> frozenset[int]:
-        """Return the broker's epochs that the markers of a clean stop name: one, if all are of one stop."""
+        """Return the broker's epochs in the markers of a clean stop: a single one if all markers are of the
+        same stop."""
         return frozenset(d.broker_epoch for d in self.directories if d.broker_epoch is not None)
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether its last stop was unclean for a broker or a controller (KIP-966)."""
+        """Return whether the last stop of a broker or a controller was unclean (KIP-966)."""
         return len(self.broker_epochs) > 1 or any(one.left_uncleanly for one in self.directories)
 
     @property
     def zookeeper(self) -> bool:
-        """Return whether the cluster keeps its topics in ZooKeeper, so that their settings aren't on this
-        disk.
+        """Return whether the cluster keeps its topics in ZooKeeper.
+
+        Then their settings aren't on this disk.
         """
         return any(directory.meta is not None and directory.meta.zookeeper for directory in self.directories)
 
 
 def store_around(path: Path) -> Path | None:
-    """Return the node's file that ``path`` is, or the log directory that it is or lies in; None: neither."""
+    """Return the store that ``path`` belongs to: the node's file itself, or the log directory at or around
+    the path.
+
+    None: there is neither.
+    """
     real = Path(os.path.realpath(path))
     if is_server_properties(real):
         return real
@@ -242,7 +257,7 @@ def store_around(path: Path) -> Path | None:
 def node_name(root: Path) -> str:
     """Return a node's default name, by its number and cluster.
 
-    Where these can't be read, or of a log directory alone: by its place.
+    If these can't be read, or for a single log directory, it is named by its path.
     """
     if root.is_dir():
         return root.name
@@ -259,7 +274,7 @@ def node_name(root: Path) -> str:
 
 
 def data_paths(root: Path) -> tuple[Path, ...]:
-    """Return a node's directories, by its file or by one of them.
+    """Return a node's directories, from its file or from one of them.
 
     :raises BadInputError: the file can't be read.
     """
@@ -270,12 +285,12 @@ def data_paths(root: Path) -> tuple[Path, ...]:
 
 
 def read_node(root: Path) -> Node:
-    """Look at a node.
+    """Read a node's directories.
 
     :param root: its ``server.properties``, or a log directory.
-    :raises StoreNotFoundError: a directory is missing, or is none of Kafka's.
+    :raises StoreNotFoundError: a directory is missing, or is no log directory of Kafka.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
-    :raises FileNotFoundError: files vanish each time that it is looked at.
+    :raises FileNotFoundError: files vanish each time that the directories are read.
     """
     properties = None if root.is_dir() else read_server_properties(root)
     for _ in range(_READINGS):
@@ -287,10 +302,10 @@ def read_node(root: Path) -> Node:
 
 
 def read_what_is_left(root: Path) -> Node:
-    """Look at a node whose broker goes on without a directory that has failed (LogDirFailureChannel).
+    """Read a node whose broker goes on without a failed directory (LogDirFailureChannel).
 
-    :return: the node with readable directories; the others are ``failed``.
-    :raises StorageEngineError: as :func:`read_node` does, where nothing can be read.
+    :return: the node with its readable directories. ``failed`` contains the others.
+    :raises StorageEngineError: no directory can be read; see :func:`read_node`.
     """
     directories: list[LogDirectory] = []
     failed: dict[str, str] = {}
@@ -319,8 +334,8 @@ def _checked(node: Node) -> Node:
     if len(node.cluster_ids) > 1:
         found = " and ".join(sorted(node.cluster_ids))
         raise StoreLayoutError(
-            f"{root}: expected log directories of one cluster, found those of {found}. Nothing was changed. "
-            "Put each directory back where it belongs: no broker starts on these."
+            f"{root}: expected log directories of one cluster, found those of {found}. Nothing was "
+            "changed. Move each directory back to its own node: no broker starts with these."
         )
     seen: dict[str, PartitionLog] = {}
     for log in (log for directory in node.directories for log in directory.logs):
@@ -331,7 +346,8 @@ def _checked(node: Node) -> Node:
                 one.path.stat()
             raise StoreLayoutError(
                 f"{root}: log {log.name.log}: expected one directory, found {other.path} and {log.path}. "
-                "Nothing was changed. Find out which one the broker used last: it doesn't start on both."
+                "Nothing was changed. Find out which directory the broker used last: it doesn't start "
+                "with both."
             )
     return node
 
@@ -340,7 +356,8 @@ def _read_directory(path: Path) -> LogDirectory:
     if not path.is_dir():
         raise StoreNotFoundError(
             f"{path}: expected a log directory, found none. Nothing was changed. Mount it, or correct "
-            "log.dirs; of a broker in a container, in a copy of server.properties with this host's paths."
+            "log.dirs. For a broker in a container, name a copy of server.properties with this host's "
+            "paths."
         )
     # Not the directory: who writes our stamp into it locks that whole.
     reading = SharedLock([path / meta_properties.NAME])
@@ -389,12 +406,12 @@ def _read_directory(path: Path) -> LogDirectory:
 
 
 def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) -> Found | None:
-    """Read a directory's checkpoint or identity; None: there is none, or it can't be what its name says.
+    """Read a directory's checkpoint or identity; None: the file is missing or damaged.
 
-    A broker takes its whole directory offline for such a one, and goes on with the others
-    (OffsetCheckpointFile, MetaPropertiesEnsemble#verify).
+    A broker takes the whole directory offline if such a file is damaged, and goes on with its other
+    directories (OffsetCheckpointFile, MetaPropertiesEnsemble#verify).
 
-    :param faults: gets its fault.
+    :param faults: receives the fault of a damaged file.
     """
     try:
         return read(path)
@@ -406,13 +423,13 @@ def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) ->
 
 
 _READINGS = 20
-"""Times that a log or a node is read again while its files vanish: more often than a broker deletes."""
+"""How often a log or a node is read again while its files vanish: more often than a broker deletes."""
 
 
 def read_again(log: PartitionLog, read: Callable[[PartitionLog], Found]) -> tuple[PartitionLog, Found] | None:
-    """Read of a log as it was listed, and as it is by now where a file of it vanished.
+    """Call ``read`` with a log. If one of its files has vanished, list the log again and repeat.
 
-    :return: the log as it was read, and the result of ``read``; None: its directory is gone.
+    :return: the log as it was read, and the result of ``read``; None: its directory was removed.
     :raises FileNotFoundError: files of it vanish each time.
     """
     for _ in range(_READINGS):
@@ -431,9 +448,9 @@ _INDEXES = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
 
 
 def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) -> PartitionLog:
-    """List a log's files, by the digits of their names. One that goes away meanwhile isn't there.
+    """List a log's files, by the digits of their names. A file that vanishes meanwhile is left out.
 
-    :param readings: so often at most, where segments vanish each time.
+    :param readings: how often the log is listed at most, if segments vanish each time.
     """
     with_facts: dict[FileKind, dict[str, FileFacts]] = {kind: {} for kind in _WITH_FACTS}
     logs, snapshots, transaction_indexes = with_facts.values()
@@ -494,7 +511,7 @@ def _refuse_link(entry: os.DirEntry[str]) -> None:
     if entry.is_symlink():
         raise StoreLayoutError(
             f"{entry.path}: expected a file or directory of the node itself, found a symbolic link to "
-            f"{Path(entry.path).readlink()}. Nothing was changed. Put what it stands for in its place."
+            f"{Path(entry.path).readlink()}. Nothing was changed. Replace the link with its target."
         )
 
 

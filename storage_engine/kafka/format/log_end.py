@@ -20,9 +20,10 @@ _MILLION = 1_000_000
 class LogEnd(NamedTuple):
     """The end of a log.
 
-    :param offset: behind the last whole batch; 0 of a log without segments.
+    :param offset: offset after the last whole batch; 0: the log has no segments.
     :param first_ms: largest timestamp of the active segment's first batch; -1: it has none.
-    :param unread: why the active segment can't be read, as a clause: the log ends at ``offset`` or behind.
+    :param unread: why the active segment can't be read, as a clause. Then the log ends at ``offset`` or
+        later.
     """
 
     offset: int
@@ -33,7 +34,7 @@ class LogEnd(NamedTuple):
 def log_end(log: PartitionLog) -> LogEnd:
     """Find the end of a log.
 
-    Headers alone are looked at, from the last entry of the active segment's index on.
+    Only headers are read, from the last entry of the active segment's index on.
 
     :raises OSError: a file can't be read.
     """
@@ -57,9 +58,11 @@ def log_end(log: PartitionLog) -> LogEnd:
 
 
 def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
-    """Find the end of a log, or how far it reaches at least where its active segment can't be read.
+    """Find the end of a log.
 
-    :raises FileNotFoundError: a file of it vanished.
+    If its active segment can't be read, find the least offset that the end can have.
+
+    :raises FileNotFoundError: one of its files vanished.
     """
     try:
         return log_end(log)
@@ -71,7 +74,7 @@ def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
 
 
 def end_offset(log: PartitionLog) -> int:
-    """Return the offset behind a log's last whole batch; 0 of a log without segments.
+    """Return the offset after a log's last whole batch; 0: the log has no segments.
 
     :raises OSError: a file can't be read.
     """
@@ -95,8 +98,8 @@ def segment_end(segment: SegmentFiles) -> int:
 def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
     """Return the facts of a segment that the rules need (LogSegment#largestTimestamp).
 
-    The time index has the largest timestamp of a closed segment. Where there is none, as the broker makes it
-    again when it starts, and of an active segment, the headers tell.
+    The time index contains the largest timestamp of a closed segment. The headers are read if the segment is
+    active, or if the index is missing: a broker that starts makes it again.
 
     :raises OSError: a file can't be read.
     """
@@ -124,7 +127,10 @@ def first_batch_ms(segment: SegmentFiles) -> int | None:
 
 
 def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[BatchHead]:
-    """Yield the batches from a position on that an index has named, or all where no batch is there."""
+    """Yield the batches from the position on that an index names.
+
+    If no batch is there, yield all batches of the segment.
+    """
     heads = batch_heads(descriptor, position)
     first = next(heads, None)
     if position and (first is None or first.base_offset < segment.base_offset):
@@ -135,13 +141,16 @@ def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[Ba
 
 
 def _last_position(segment: SegmentFiles) -> int:
-    """Return the position of the last entry in a segment's index; 0 where there is none."""
+    """Return the position in the last entry of a segment's index; 0: it has no entry."""
     found = _last_entry(segment.offset_index, _INDEX_ENTRY)
     return 0 if found is None or not 0 <= found[1] < segment.log.size_bytes else found[1]
 
 
 def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | None:
-    """Return the last entry that a broker has written to an index; behind it a preallocated file is zero."""
+    """Return the last entry that a broker has written to an index.
+
+    The rest of a preallocated file is zero.
+    """
     if path is None:
         return None
     try:
@@ -155,7 +164,7 @@ def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | Non
 
 
 def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
-    """Return the last entry that isn't zero; used ones come first, and only the very first may be zero."""
+    """Return the last entry that isn't zero. Used entries come first, and only the very first may be zero."""
 
     def read(place: int) -> tuple[int, int]:
         # A file that is cut meanwhile has no entry there any more.

@@ -1,4 +1,4 @@
-"""A log directory's description of itself: ``meta.properties``, and the marker of a clean stop."""
+"""The identity of a log directory, ``meta.properties``, and the marker of a clean stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MetaProperties:
     """The node and the cluster that a log directory belongs to (MetaProperties).
 
     :param version: 0 in a cluster with ZooKeeper, 1 in one with controllers of its own.
-    :param directory_id: of the directory within its node; None: it was formatted before Kafka 3.7.
+    :param directory_id: id of the directory within its node; None: it was formatted before Kafka 3.7.
     """
 
     version: int
@@ -34,14 +34,14 @@ class MetaProperties:
 
     @property
     def zookeeper(self) -> bool:
-        """Return whether topics and their settings are in ZooKeeper, and not on this disk."""
+        """Return whether topics and their settings are in ZooKeeper, not on this disk."""
         return self.version == ZOOKEEPER_VERSION
 
 
 def read_meta_properties(path: Path) -> MetaProperties:
     """Read a log directory's identity.
 
-    :raises CorruptFileError: it isn't one.
+    :raises CorruptFileError: the file contains no identity.
     :raises OSError: it can't be read.
     """
     return parse_meta_properties(read_stored(path), str(path))
@@ -51,7 +51,7 @@ def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
     """Return a log directory's identity.
 
     :param path: for messages.
-    :raises CorruptFileError: it isn't one.
+    :raises CorruptFileError: the file contains no identity.
     """
     values = parse_properties(data, path)
     version = _whole(values, "version", path)
@@ -70,7 +70,7 @@ def parse_properties(data: bytes, path: str) -> Mapping[str, str]:
     """Return the entries of a Java properties file.
 
     :param path: for messages.
-    :raises CorruptFileError: it isn't one.
+    :raises CorruptFileError: it is no Java properties file.
     """
     try:
         return dict(javaproperties.loads(data.decode("latin-1")))
@@ -88,23 +88,23 @@ def _whole(values: Mapping[str, str], name: str, path: str) -> int | None:
 
 
 def read_clean_shutdown(path: Path) -> int | None:
-    """Return the broker's epoch when it stopped; None: before Kafka 3.7 the marker says nothing.
+    """Return the broker's epoch when it stopped; None: the marker is empty, as before Kafka 3.7.
 
-    :raises CorruptFileError: it is neither empty nor as a broker writes it.
-    :raises OSError: it can't be read; where there is none, the broker runs or did not stop cleanly.
+    :raises CorruptFileError: the marker isn't empty, and isn't what a broker writes.
+    :raises OSError: it can't be read. If it is missing, the broker runs or did not stop cleanly.
     """
     return parse_clean_shutdown(read_stored(path), str(path))
 
 
 def parse_clean_shutdown(data: bytes, path: str) -> int | None:
-    """Return the broker's epoch when it stopped; None: the marker says nothing.
+    """Return the broker's epoch when it stopped; None: the marker is empty.
 
     :param path: for messages.
-    :raises CorruptFileError: it is neither empty nor as a broker writes it.
+    :raises CorruptFileError: the marker isn't empty, and isn't what a broker writes.
     """
     if not data.strip():
         return None
-    remedy = "Leave it: a broker takes the stop for an unclean one, and reads its logs again."
+    remedy = "Leave it: a broker treats the stop as unclean, and reads its logs again."
     try:
         found = json.loads(data)
         version, epoch = found["version"], found["brokerEpoch"]

@@ -1,4 +1,7 @@
-"""A segment's ``.index``: where batches lie, by offset (OffsetIndex). Can be made again from the segment."""
+"""A segment's ``.index``: positions of batches by offset (OffsetIndex).
+
+It can be made again from the segment.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ _REMEDY = "Remove it while the broker is stopped: the broker makes it again when
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetIndex:
-    """Entries as they lie: the batch with this last offset lies behind this position or begins there.
+    """The entries of an index. The batch with an entry's last offset begins at or after the entry's position.
 
-    :param slots: for which the file has room; slots that a broker has not used are zero.
+    :param slots: the number of entries that the file has room for. Unused slots are zero.
     """
 
     offsets: npt.NDArray[np.int64]
@@ -29,9 +32,9 @@ class OffsetIndex:
 def parse_offset_index(data: bytes | memoryview, base_offset: int, path: str) -> OffsetIndex:
     """Read an index.
 
-    :param base_offset: of its segment.
+    :param base_offset: the segment's base offset.
     :param path: for messages.
-    :raises CorruptFileError: it has no whole entries, or they don't grow.
+    :raises CorruptFileError: entries aren't whole, or don't grow.
     """
     check_entries(len(data), ENTRY_BYTES, path, _REMEDY)
     entries = np.frombuffer(data, _ENTRY)
@@ -44,5 +47,7 @@ def parse_offset_index(data: bytes | memoryview, base_offset: int, path: str) ->
     if wrong.any():
         i = int(np.argmax(wrong))
         found = f"relative offset {relative[i]}, position {positions[i]}"
-        raise corrupt(path, i * ENTRY_BYTES, "an entry behind the one before it", found, _REMEDY)
+        raise corrupt(
+            path, i * ENTRY_BYTES, "a larger offset and position than in the entry before", found, _REMEDY
+        )
     return OffsetIndex(base_offset + relative, positions, len(entries))

@@ -1,6 +1,6 @@
-"""``partition.metadata``: which topic a log belongs to (PartitionMetadataFile).
+"""``partition.metadata``: the id of a log's topic (PartitionMetadataFile).
 
-A broker that finds another id than its cluster has moves the log aside, and serves the partition empty.
+If the id differs from the cluster's, a broker moves the log aside and serves the partition empty.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _REMEDY = (
 def read_topic_id(path: str | Path) -> uuid.UUID:
     """Read the id of a log's topic.
 
-    :raises CorruptFileError: it is no such file.
-    :raises OSError: it can't be read, as where there is none: logs of before Kafka 2.8 lack it.
+    :raises CorruptFileError: the file contains no topic id.
+    :raises OSError: it is missing or can't be read. Logs from before Kafka 2.8 don't have it.
     """
     return parse_topic_id(read_stored(path), str(path))
 
 
 def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
-    """Return whether a file is, byte for byte, the one that a broker writes for a topic.
+    """Return whether a file is, byte for byte, the file that a broker writes for a topic.
 
-    Asked of tens of thousands of logs; of one that isn't, :func:`read_topic_id` says why.
+    This is a fast check for tens of thousands of logs. If it fails, :func:`read_topic_id` tells the reason.
 
     :raises OSError: it can't be read.
     """
@@ -51,7 +51,7 @@ def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
     """Return the id of a log's topic.
 
     :param path: for messages.
-    :raises CorruptFileError: it is no such file.
+    :raises CorruptFileError: the file contains no topic id.
     """
     lines = data.split(b"\n")
     if lines[0].strip() != b"version: 0":
@@ -67,14 +67,14 @@ def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
 
 @lru_cache(maxsize=256)
 def partition_metadata_text(topic_id: uuid.UUID) -> bytes:
-    """Return the file of a topic's logs."""
+    """Return the text of the file for a topic's logs."""
     return f"version: 0\ntopic_id: {text_of(topic_id)}".encode()
 
 
 def uuid_of(text: str, path: str, at: int) -> uuid.UUID:
     """Return an id as Kafka writes it: 22 characters of base64.
 
-    :raises CorruptFileError: it is none, or the one that stands for none.
+    :raises CorruptFileError: the text is no id, or is the id that means "no topic".
     """
     if not _ID.match(text):
         raise corrupt(path, at, "an id of 22 characters of base64", repr(text[:60]), _REMEDY)
@@ -90,15 +90,15 @@ def text_of(topic_id: uuid.UUID) -> str:
 
 
 def log_id_text(cluster_id: str | None, topic_id: uuid.UUID, partition: int) -> str:
-    """Return a log's identity in its cluster, as receipts have it (``Receipt.log_id``)."""
+    """Return a log's identity in its cluster, in the form of ``Receipt.log_id``."""
     return f"{cluster_id}/{text_of(topic_id)}/{partition}"
 
 
 def cluster_of(log_id: str) -> str:
-    """Return the cluster that a log's identity names."""
+    """Return the cluster in a log's identity."""
     return log_id.split("/")[0]
 
 
 def topic_of(log_id: str) -> str:
-    """Return the topic's id that a log's identity names, as Kafka writes it."""
+    """Return the topic's id in a log's identity, as Kafka writes it."""
     return log_id.split("/")[1]

@@ -1,6 +1,6 @@
-"""``<offset>.snapshot``: what is known of a log's producers below an offset (ProducerStateManager).
+"""``<offset>.snapshot``: the state of a log's producers below an offset (ProducerStateManager).
 
-It is all that says which transactions are open once the segments that they began in are gone.
+Once the first segments of a transaction are deleted, only this file tells that it is open.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_engine.kafka.format.file_names import corrupt
 VERSION = 1
 _HEADER = struct.Struct(">hIi")
 _CRC_END = 6
-"""The CRC covers what lies behind it."""
+"""The CRC covers the bytes after it."""
 _ENTRY = struct.Struct(">qhiqiqiq")
 _NONE = -1
 _REMEDY = "Leave it where it is: the broker ignores it and reads the log. Compare the log with a replica."
@@ -25,9 +25,10 @@ _REMEDY = "Leave it where it is: the broker ignores it and reads the log. Compar
 class Producer:
     """A producer's last write.
 
-    :param last_sequence: of its last record; -1: only markers are left of it.
-    :param offset_delta: of the last record in the last batch to the first one.
-    :param transaction_first_offset: where its open transaction begins; None: it has none.
+    :param last_sequence: sequence number of its last record; -1: only its markers are left.
+    :param offset_delta: distance from the first to the last record of its last batch.
+    :param transaction_first_offset: offset at which its open transaction begins; None: it has no open
+        transaction.
     """
 
     producer_id: int
@@ -62,14 +63,14 @@ def parse_producer_snapshot(data: bytes, path: str) -> tuple[Producer, ...]:
 
 
 def same_producers(left: bytes, right: bytes, path: str) -> bool:
-    """Return whether two snapshots at one offset of one log have the same producers.
+    """Return whether two snapshots at the same offset of a log have the same producers.
 
-    A broker that recovers makes snapshots again from the log (UnifiedLog#rebuildProducerState): in another
-    order, and without producers that have expired since (ProducerStateManager#isProducerExpired). One that
-    only one of them has makes no difference, unless its transaction is open there.
+    A broker that recovers makes snapshots again from the log (UnifiedLog#rebuildProducerState). Their order
+    may differ, and producers that have expired since are missing (ProducerStateManager#isProducerExpired). So
+    a producer that is in only one snapshot makes no difference, unless its transaction is open.
 
     :param path: for messages.
-    :return: False too where one of them can't be read.
+    :return: False also if a snapshot can't be read.
     """
     try:
         producers = [

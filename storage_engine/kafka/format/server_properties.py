@@ -1,4 +1,4 @@
-"""A node's ``server.properties``: where its logs are, and the settings that its topics have by default."""
+"""A node's ``server.properties``: its log directories, and its default settings for topics."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ANY_NODE = ("node.id", "broker.id", _ROLES, "zookeeper.connect")
 _DEFAULT_DIRECTORY = "/tmp/kafka-logs"
 _PLACEHOLDER = "${"
 _PLACEHOLDER_REMEDY = (
-    "A broker fills this in when it starts, by its config.providers, which are asked for nothing here: write "
-    "what stands there into a copy of the file, and name the copy as STORE."
+    "A broker fills this in from its config.providers when it starts, but we don't ask them. Write the "
+    "value into a copy of the file, and name the copy as STORE."
 )
 _HOUR_MS, _MINUTE_MS = HOUR_MS, 60_000
 _OWN_SEGMENT_BYTES = "internal.segment.bytes"
-"""Wins, as it may be smaller than what Kafka 4 allows."""
+"""Setting that wins over others: it may be smaller than Kafka 4 otherwise allows."""
 
 RETENTION_SETTINGS = frozenset(
     {
@@ -37,16 +37,16 @@ RETENTION_SETTINGS = frozenset(
         "log.local.retention.bytes",
     }
 )
-"""Of a node, by which its topics' segments go where a topic has no setting of its own."""
+"""Settings of a node that decide how long segments stay, if the topic has no setting of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProperties:
     """A node's own server.properties.
 
-    :param values: all entries, as they stand there.
-    :param log_dirs: where logs are, in the file's order.
-    :param metadata_dir: where the cluster's metadata are, on a node with controllers or brokers of KRaft.
+    :param values: all entries, as the file contains them.
+    :param log_dirs: the log directories, in the file's order.
+    :param metadata_dir: directory of the cluster's metadata, on a node with controllers or brokers of KRaft.
     """
 
     path: Path
@@ -56,12 +56,15 @@ class ServerProperties:
 
     @property
     def node_id(self) -> str:
-        """Return the node's id; "" where the file leaves it to ZooKeeper."""
+        """Return the node's id; "": ZooKeeper assigns it."""
         return self.values.get("node.id", self.values.get("broker.id", ""))
 
     @property
     def client_address(self) -> str:
-        """Return where its clients find it, as host:port; where the file leaves that open, HOST:PORT."""
+        """Return the address for the node's clients, as host:port.
+
+        HOST and PORT stand for parts that the file doesn't contain.
+        """
         listeners = self.values.get("advertised.listeners") or self.values.get("listeners", "")
         controllers = self.values.get("controller.listener.names", "").split(",")
         for listener in filter(None, map(str.strip, listeners.split(","))):
@@ -73,7 +76,7 @@ class ServerProperties:
 
 
 def is_server_properties(path: Path) -> bool:
-    """Return whether a file is a node's server.properties: it has roles, or log directories and an id."""
+    """Return whether a file is a node's server.properties: it names roles, or log directories and an id."""
     if path.suffix != ".properties" or not path.is_file():
         return False
     try:
@@ -109,7 +112,7 @@ def read_server_properties(path: Path) -> ServerProperties:
 
 
 def _directories_fault(directories: Collection[Path]) -> str:
-    """Return the fault of a node's directories and the remedy; "" where there is none."""
+    """Return the fault of a node's directories and the remedy; "": there is no fault."""
     relative = [str(one) for one in directories if not one.is_absolute()]
     if not directories:
         return (
@@ -119,7 +122,7 @@ def _directories_fault(directories: Collection[Path]) -> str:
         )
     if not relative:
         return ""
-    started = "A broker takes a relative one from where it is started: name it in full."
+    started = "A broker resolves a relative path from its working directory: name it in full."
     remedy = _PLACEHOLDER_REMEDY if any(_PLACEHOLDER in one for one in relative) else started
     return f"{', '.join(relative)}. Nothing was changed. {remedy}"
 
@@ -128,8 +131,8 @@ def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> Ret
     """Return how long a topic's segments stay (KafkaConfig, LogConfig).
 
     :param node: settings of the node.
-    :param topic: settings of the topic itself, which win.
-    :raises BrokerConfigError: a value that the broker would not work with.
+    :param topic: settings of the topic itself. They win over the node's.
+    :raises BrokerConfigError: a setting has a value that the broker would refuse.
     """
 
     def number(own: str, of_node: str, default: int) -> int:
@@ -170,7 +173,7 @@ def _is_true(topic: Mapping[str, str], name: str) -> bool:
 
 
 def _default_retention_ms(node: Mapping[str, str]) -> int:
-    """Return ``log.retention.ms`` where it isn't set itself (KafkaConfig#logRetentionTimeMillis)."""
+    """Return the value of ``log.retention.ms`` if it isn't set (KafkaConfig#logRetentionTimeMillis)."""
     if "log.retention.minutes" in node:
         value, unit_ms = _number("log.retention.minutes", node["log.retention.minutes"]), _MINUTE_MS
         return UNLIMITED if value < 0 else value * unit_ms
@@ -178,7 +181,7 @@ def _default_retention_ms(node: Mapping[str, str]) -> int:
 
 
 def _of_hours(node: Mapping[str, str], name: str) -> int:
-    """Return a setting in hours, a week where there is none."""
+    """Return the value of a setting in hours; a week if it isn't set."""
     value = _number(name, node.get(name, "168"))
     return UNLIMITED if value < 0 else value * _HOUR_MS
 
@@ -191,7 +194,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _unusable(name: str, text: str, expected: str) -> BrokerConfigError:
-    remedy = _PLACEHOLDER_REMEDY if _PLACEHOLDER in text else "Put the setting right."
+    remedy = _PLACEHOLDER_REMEDY if _PLACEHOLDER in text else "Correct the setting."
     return BrokerConfigError(
         f"{name}: expected {expected}, found {text[:60]!r}. Nothing was changed. {remedy}"
     )

@@ -1,5 +1,7 @@
-"""A segment's ``.txnindex``: the transactions that were aborted (TransactionIndex). Nobody can make it again
-once older segments are gone."""
+"""A segment's ``.txnindex``: its aborted transactions (TransactionIndex).
+
+It can't be made again once older segments are deleted.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ _REMEDY = "Bring it back from a backup or a replica: without it readers see abor
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """A transaction whose records [first_offset, last_offset] readers of committed records skip.
+    """An aborted transaction. Consumers of committed records skip its records [first_offset, last_offset].
 
-    :param last_offset: of its marker, which lies in the index's segment.
-    :param last_stable_offset: below it no transaction was open when this one ended.
+    :param last_offset: offset of its marker, which is in the index's segment.
+    :param last_stable_offset: when this transaction ended, no transaction below this offset was open.
     """
 
     producer_id: int
@@ -32,7 +34,7 @@ def parse_transaction_index(data: bytes, path: str) -> tuple[AbortedTransaction,
     """Read an index.
 
     :param path: for messages.
-    :raises CorruptFileError: it has no whole entries, one is of another version, or they don't grow.
+    :raises CorruptFileError: entries aren't whole, don't grow, or have another version.
     """
     check_entries(len(data), _ENTRY.size, path, _REMEDY)
     found: list[AbortedTransaction] = []

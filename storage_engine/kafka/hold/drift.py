@@ -1,4 +1,6 @@
-"""Drift of held topics: changes by other programs or by time, from the remembered state to the present one.
+"""Drift of held topics: differences between the remembered and the present state that other programs or time
+have caused.
+
 Pure.
 """
 
@@ -17,21 +19,21 @@ from storage_engine.kafka.hold.needed_retention import let_go_by_others, set_by_
 from storage_engine.model.hold import Drift, DriftKind
 
 FoundSettings = Mapping[str, Mapping[str, TopicSetting]]
-"""By topic and key, as the cluster says them; a topic that is missing wasn't answered."""
+"""Settings by topic and key, as the cluster answered. For a missing topic there was no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLogs:
-    """State of held logs, as found.
+    """The present state of held logs.
 
-    :param told: the cluster's facts about them; a missing one wasn't answered.
-    :param here: names of the logs that this node has a directory of.
-    :param elsewhere: the cluster's facts about remembered logs that aren't here.
-    :param epochs: of logs whose leader has changed, its epochs by this node's file; text: why they aren't
-        known.
-    :param failed: the faults of log directories of the node that have failed, as clauses, by path.
-    :param node_id: None: it isn't known.
-    :param cluster_id: "": it isn't known.
+    :param told: the cluster's facts about them; for a missing log there was no answer.
+    :param here: names of the logs that have a directory on this node.
+    :param elsewhere: the cluster's facts about remembered logs that aren't on this node.
+    :param epochs: for logs whose leader has changed, the leaders' epochs from this node's file; text: why
+        they aren't known.
+    :param failed: faults of the node's failed log directories, as clauses, by path.
+    :param node_id: None: not known.
+    :param cluster_id: "": not known.
     """
 
     told: Mapping[str, LivePartition]
@@ -44,12 +46,12 @@ class FoundLogs:
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
-        """Return topics' ids by their names, as far as the cluster tells them."""
+        """Return the ids of topics by their names, as far as the cluster tells them."""
         logs = {**self.elsewhere, **self.told}.items()
         return {name.rpartition("-")[0]: str(one.topic_id) for name, one in logs if one.topic_id is not None}
 
     def may_be_in_failed(self, name: str, known: KnownLog) -> bool:
-        """Return whether a missing log may lie in a directory that can't be read."""
+        """Return whether a missing log may be in a directory that can't be read."""
         live = self.elsewhere.get(name)
         if not self.failed:
             return False
@@ -65,10 +67,10 @@ def all_drift(
     now_ms: int,
     others: Sequence[HoldState] = (),
 ) -> Iterator[Drift]:
-    """Yield differences between the remembered and the present state. What wasn't answered isn't known, and
-    tells nothing.
+    """Yield differences between the remembered and the present state. Without an answer of the cluster there
+    is no difference.
 
-    :param others: memories of other stores of the journal: their changes are no drift.
+    :param others: the remembered holds of the journal's other stores. Their changes are no drift.
     """
     for held in state.settings:
         found = settings.get(held.topic, {}).get(held.key)
@@ -151,7 +153,7 @@ def _made_again(name: str, known: KnownLog, live: LivePartition, cluster_id: str
 
 
 def _no_more(name: str, known: KnownLog, cluster_id: str, said: str) -> Drift:
-    """Return drift of a log of a topic that is gone, with the records that it had when it was looked at."""
+    """Return the drift of a log whose topic was deleted, with the offsets that it had at the last look."""
     first, end = max(known.log_start, known.let_go), known.high_watermark
     had = f"had records of offsets [{first}, {end})" if first < end else "had no records"
     return Drift(
@@ -165,7 +167,7 @@ def _no_more(name: str, known: KnownLog, cluster_id: str, said: str) -> Drift:
 
 
 def _log_id(name: str, known: KnownLog, cluster_id: str) -> str:
-    """Return the log's identity, as receipts have it; "" where the cluster is unknown."""
+    """Return the log's identity, in the form of ``Receipt.log_id``; "": the cluster is unknown."""
     partition = int(name.rpartition("-")[2])
     return log_id_text(cluster_id, uuid.UUID(known.topic_id), partition) if cluster_id else ""
 
@@ -212,7 +214,8 @@ def _of_log(name: str, known: KnownLog, live: LivePartition, cluster_id: str, wh
 def _by_epochs(
     name: str, known: KnownLog, live: LivePartition, epochs: tuple[LeaderEpoch, ...] | str, when: str
 ) -> Iterator[Drift]:
-    """Yield where a later leader took records below the end that all replicas had before it led."""
+    """Yield drift if a later leader appended records below the end that all replicas had before, so that
+    records were lost; or if the leaders' epochs can't be read."""
     if live.topic_id is None or str(live.topic_id) != known.topic_id:
         return
     if isinstance(epochs, str):
@@ -254,10 +257,11 @@ def _nodes(replicas: tuple[int, ...]) -> str:
 def as_found(
     state: HoldState, logs: FoundLogs, settings: FoundSettings, others: Sequence[HoldState] = ()
 ) -> HoldState:
-    """Return the state that goes on from what is found, once its drift is recorded.
+    """Return the state to continue with, after its drift was recorded.
 
-    A setting that somebody else set is theirs: restored is what they set. Of a topic that was made again
-    nothing is ours. A log that isn't here any more stays known while its topic is held.
+    If another program changed a setting, the setting is no longer ours, and its new value stays after the
+    hold. If a topic was made again, all its settings are no longer ours. A log that is no longer on this node
+    stays known while its topic is held.
     """
     ids, kept = logs.topic_ids, []
     for held in state.settings:
@@ -283,7 +287,10 @@ def as_found(
 
 
 def known_log(live: LivePartition, before: KnownLog | None) -> KnownLog | None:
-    """Return the log's state to remember from now on; None: too little of it is known."""
+    """Return the log's state to remember from now on.
+
+    If too little of the present state is known, return the state before; None: there is none.
+    """
     if live.topic_id is None or live.leader is None or live.log_start is None or live.high_watermark is None:
         return before
     return KnownLog(

@@ -1,13 +1,13 @@
 """Unproven segments of a node's logs: when its broker's rules delete them, and which were deleted without a
-proof.
+proof. Pure.
 
-When a running broker's own rules take the segments of a log, the active one too. Pure. Of age it is known. Of
-size it follows from how fast the log has grown lately; where that isn't known, neither is the moment. What
-isn't known to be safe counts as going: above the high watermark, too, as that rises.
+The active segment is included. By age, the time of a deletion is known. By size, it follows from the log's
+latest growth; if the growth isn't known, the time isn't either. A segment that isn't certainly safe counts as
+due, also above the high watermark, because that rises.
 
-Whether a topic that we have raised stays so, of a node that is left to its broker. Pure. It is put back on
-knowledge alone: each log of it that was ever held was judged at this look. Whatever isn't known keeps it as
-it is, and a person is told.
+Also the decision about a topic whose settings we have raised, on a node whose broker deletes by its own
+rules. Its settings are restored only if everything is known: each log of it that was ever held was judged at
+this look. If a fact isn't known, the settings stay raised, and a person is told.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
 
 Ranges = tuple[tuple[int, int], ...]
-"""Of offsets, each [first, end)."""
+"""Ranges of offsets, each [first, end)."""
 _LONGEST_MS = 600_000
-"""From when on growth is measured again from a new moment."""
+"""Age from which on a start of measurement is replaced by a new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueLog:
     """Unproven segments of a log.
 
-    :param unproven: its segments that hold records and that no lake proves, the active one too.
-    :param at_ms: when the rules take each, by its base offset; None: never, or not known.
-    :param span_ms: for how long the rules keep a record; None: for ever, or it isn't known.
-    :param unknown_size: retention.bytes takes some of them, at an unknown time.
-    :param written: how far it is written, for how fast it grows at the next look.
-    :param unknown: why its settings or ages aren't known, so that all of it counts as going now; "": they
-        are.
+    :param unproven: segments with records that no lake proves, including the active segment.
+    :param at_ms: when the rules delete each segment, by base offset; None: never, or not known.
+    :param span_ms: for how long the rules keep a record; None: for ever, or not known.
+    :param unknown_size: retention.bytes deletes some of the segments, at an unknown time.
+    :param written: the present end, from which the next look measures growth.
+    :param unknown: why settings or ages aren't known, so that all segments count as due now; "": they are
+        known.
     """
 
     topic: str
@@ -54,9 +54,10 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return the segments deleted within a margin, or within half of the retention time if that is less.
+        """Return the segments that will be deleted within a margin, or within half of the retention time if
+        that is less.
 
-        :param times: so many margins.
+        :param times: number of margins.
         """
         until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
         return self._gone_by(until_ms)
@@ -66,12 +67,15 @@ class DueLog:
         return tuple(one for one, at_ms in moments if at_ms is not None and at_ms <= until_ms)
 
     def taken(self, until_ms: int) -> tuple[Segment, ...]:
-        """Return the segments deleted by a moment; all of them where size counts and the time is unknown."""
+        """Return the segments that will be deleted by a given time.
+
+        Return all of them if size counts and the time is unknown.
+        """
         return self.unproven if self.unknown_size else self._gone_by(until_ms)
 
     @property
     def ranges(self) -> Ranges:
-        """Return the offsets of what is unproven."""
+        """Return the offset ranges of the unproven segments."""
         return joined((one.base_offset, one.end_offset) for one in self.unproven)
 
 
@@ -79,8 +83,8 @@ class DueLog:
 class DueLogs:
     """Results of one look at a node's logs.
 
-    :param of: unproven segments of each log, by its name; none of logs that stay out of the lake for good.
-    :param gone: logs that lost a file while they were looked at: nothing of them is known.
+    :param of: unproven segments of each log, by its name, without the logs that never go into the lake.
+    :param gone: logs that lost a file while they were read: nothing about them is known.
     """
 
     of: Mapping[str, DueLog]
@@ -97,8 +101,8 @@ def due_logs(
     """Return the unproven segments of each log, with the time of their deletion under the settings before the
     hold.
 
-    :param others: memories of other stores of the journal.
-    :param proven: with the files that are proven: another topic of a name has other ones.
+    :param others: the remembered holds of the journal's other stores.
+    :param proven: the proven segments and their files. Another topic of the same name has other files.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
     changed = {held.topic for one in (state, *others) for held in one.settings}
@@ -125,7 +129,7 @@ def due_logs(
 
 
 def _is_proven(segment: Segment, proven: Mapping[SegmentId, FileFacts]) -> bool:
-    """Return whether a lake has a segment, proven from the same file that is on disk now."""
+    """Return whether a lake contains a segment, proven from the same file that is now on disk."""
     found, here = proven.get(segment.id), segment.facts
     return found is not None and (found.device, found.inode, found.size_bytes) == (
         here.device,
@@ -179,7 +183,7 @@ def active_and_expired(
 ) -> Iterator[str]:
     """Name the active segments that a broker closes and deletes at once when the hold ends.
 
-    No lake can have them before.
+    No lake can contain these segments before they are closed.
 
     :param others: memories of other stores of the journal.
     :param kept: topics that stay held all the same.
@@ -195,7 +199,7 @@ def active_and_expired(
 
 
 def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:
-    """Return ranges in order, those that touch as one."""
+    """Return ranges in order. Ranges that touch or overlap are joined."""
     found: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if found and first <= found[-1][1]:
@@ -206,7 +210,8 @@ def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:
 
 
 def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
-    """Yield drift of a node that is left to its broker: of what is gone only what no lake proved.
+    """Yield the drift of a node whose broker deletes by its own rules. Of deleted records, report only those
+    that no lake proved. Leave out changes of leaders.
 
     :param state: as it was before the look that found the drift.
     """
@@ -237,10 +242,10 @@ def expiry(
 ) -> Mapping[int, int | None]:
     """Return the time at which the rules delete each segment, by base offset; None: never, as far as known.
 
-    A segment goes no earlier than those before it. An active one goes by its age as soon as all others do:
-    the broker closes it then (UnifiedLog#deleteOldSegments).
+    A segment is deleted no earlier than older segments. An active segment can expire by age after all others:
+    then the broker closes and deletes it (UnifiedLog#deleteOldSegments).
 
-    :param bytes_per_ms: how fast the log grows; None: not known, so that size is left out.
+    :param bytes_per_ms: the log's growth; None: not known, so size is ignored.
     """
     if settings.compact or settings.is_copied or not settings.delete:
         return {one.base_offset: None for one in facts.segments}
@@ -257,7 +262,7 @@ def expiry(
 
 
 def kept_span_ms(settings: RetentionSettings, bytes_per_ms: float | None) -> float | None:
-    """Return the time for which the rules keep a record; None: for ever, or unknown."""
+    """Return the time for which the rules keep a record; None: for ever, or not known."""
     spans = [float(settings.kept_ms)] if settings.kept_ms >= 0 else []
     if settings.kept_bytes >= 0 and bytes_per_ms:
         spans.append(settings.kept_bytes / bytes_per_ms)
@@ -273,7 +278,8 @@ def _by_age(segment: SegmentFacts, settings: RetentionSettings, now_ms: int) -> 
 def _by_size(
     behind_bytes: int, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
 ) -> int | None:
-    """Return the time from which a segment is deleted by size: enough bytes lie behind it then."""
+    """Return the time from which on a segment is deleted by size, when enough bytes follow it; None: never,
+    or not known."""
     left_bytes = settings.kept_bytes - behind_bytes
     if settings.kept_bytes < 0:
         return None
@@ -283,7 +289,8 @@ def _by_size(
 
 
 def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
-    """Return the bytes written to a log since a moment; None: its segment of that moment is gone."""
+    """Return the bytes written to a log since a given time; None: its active segment of that time no longer
+    exists."""
     later = [one for one in segments if one.base_offset >= since.base_offset]
     if not later or later[0].base_offset != since.base_offset:
         return None
@@ -291,7 +298,7 @@ def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
 
 
 def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
-    """Return how many bytes a millisecond a log has grown by since it was remembered; None: not known."""
+    """Return a log's growth in bytes a millisecond since it was remembered; None: not known."""
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms or (grown := grown_bytes(segments, since)) is None:
         return None
@@ -299,7 +306,8 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 
 
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
-    """Return a log's least growth rate if its remembered segment is gone: by all bytes written since.
+    """Return a log's least growth rate if its remembered segment no longer exists: all present bytes were
+    written since.
 
     :return: bytes a millisecond; None: not known.
     """
@@ -310,7 +318,7 @@ def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_m
 
 
 def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> Written | None:
-    """Return the point from which the next look measures growth; a recent one is kept."""
+    """Return the point from which the next look measures growth. A recent point is kept."""
     since = None if known is None else known.written
     if since is not None and now_ms - since.at_ms < _LONGEST_MS and grown_bytes(segments, since) is not None:
         return since
@@ -319,12 +327,12 @@ def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: in
 
 @dataclass(frozen=True, slots=True)
 class HoldLook:
-    """Knowledge of one look.
+    """The knowledge of one look.
 
     :param logs: unproven segments of the node's logs.
-    :param found: where all logs are.
-    :param deleted: topics that the cluster says it hasn't any more.
-    :param others: memories of other stores of the journal.
+    :param found: the present state of held logs.
+    :param deleted: topics that no longer exist in the cluster.
+    :param others: the remembered holds of the journal's other stores.
     """
 
     now_ms: int
@@ -336,10 +344,10 @@ class HoldLook:
 
 @dataclass(frozen=True, slots=True)
 class HoldDecision:
-    """Decision on a topic that we have raised.
+    """The decision about a topic whose settings we have raised.
 
-    :param stays: it stays raised; otherwise it is put back.
-    :param alarm: a matter that a person has to see to; "": none.
+    :param stays: the settings stay raised; otherwise they are restored.
+    :param alarm: a problem that a person has to solve; "": none.
     """
 
     stays: bool
@@ -349,10 +357,10 @@ class HoldDecision:
 def decide(
     state: HoldState, wanted: Collection[str], look: HoldLook, margin_ms: int
 ) -> Mapping[str, HoldDecision]:
-    """Decide on each topic of which we have raised a setting.
+    """Decide about each topic whose settings we have raised.
 
-    :param wanted: topics of which something goes soon though no lake has it.
-    :param margin_ms: how long before it would go something is held.
+    :param wanted: topics with records that will be deleted soon and that no lake has.
+    :param margin_ms: how long before its deletion a segment is held.
     """
     ours = dict.fromkeys(held.topic for held in state.settings)
     return {topic: _decide(topic, state, topic in wanted, look, margin_ms) for topic in ours}
@@ -373,7 +381,7 @@ def _decide(topic: str, state: HoldState, is_wanted: bool, look: HoldLook, margi
 
 
 def unjudged(topic: str, state: HoldState, look: HoldLook) -> Iterator[str]:
-    """Yield why a log of a topic wasn't judged at this look."""
+    """Yield reasons why a topic can't be judged at this look: the state of one of its logs is unknown."""
     if look.found.failed:
         paths = ", ".join(look.found.failed)
         yield f"log directory {paths} has failed. Mend the disk, or take the directory out of log.dirs"
@@ -403,9 +411,10 @@ def _elsewhere(name: str, known: KnownLog, look: HoldLook) -> Iterator[str]:
 
 
 def _held_for_long(topic: str, state: HoldState, look: HoldLook, margin_ms: int) -> str:
-    """Return that a topic is held for longer than a margin after it would have gone; "": it isn't.
+    """Return an alarm about a topic that is held longer than a margin after its records were due; "": it
+    isn't.
 
-    An active segment alone, which can't be archived yet, is no reason.
+    An active segment can't be archived yet, so it alone causes no alarm.
     """
     since_ms = min(held.since_ms for held in state.settings if held.topic == topic)
     sealed = [
@@ -429,10 +438,10 @@ def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSe
     """Return the segments of each log that will be deleted, also the active one, which its broker closes for
     that. Pure.
 
-    A topic that another store of the journal still needs raised stays so. How fast a log grows has to be
-    known where its size counts; else all of it may go.
+    If another store of the journal still needs a topic's raised settings, they stay raised. If size counts
+    and a log's growth isn't known, all of its segments count.
 
-    :param look: at logs of which nothing counts as proven.
+    :param look: a look for which no segment counts as proven.
     """
     raised = {held.topic for held in state.settings}
     back = {held.topic for held in state.settings if not needed_by_others(look.others, held, look.now_ms)[0]}

@@ -1,7 +1,7 @@
-"""The remembered state that a hold of topics rests on, and a node's files corrected by its cluster's answers.
+"""The remembered state of a hold of topics, and a node's facts corrected by its cluster's answers.
 
-Everything in a :class:`HoldState` was durable in the journal before it was done to the cluster: whoever
-comes after a kill knows each setting's first value, and how far each log was released.
+Everything in a :class:`HoldState` is durable in the journal before the cluster is changed. So after a kill,
+each setting's first value is known, and the offset up to which each log was released.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from storage_engine.model.hold import HoldMemory, load_hold, save_hold
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 HELD_SETTINGS: Final = (RETENTION_MS, RETENTION_BYTES)
-"""Of a topic: by them alone its records expire."""
+"""Settings of a topic that alone decide when its records expire."""
 UNLIMITED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """A setting of a topic, as the cluster says it.
+    """A topic's setting, as the cluster reports it.
 
-    :param value: that is in effect.
-    :param is_own: the topic has it itself; otherwise it is its brokers'.
+    :param value: the value in effect.
+    :param is_own: the topic itself has the setting; otherwise the value is its brokers'.
     """
 
     value: int
@@ -37,16 +37,20 @@ class TopicSetting:
 
 @dataclass(frozen=True, slots=True)
 class HeldSetting:
-    """A setting that we changed, or are about to.
+    """A setting that we changed or are about to change.
 
-    :param topic_id: of the topic; another one of its name is another topic, which we never changed.
-    :param original: the value in effect before; restored by deleting ours where it wasn't the topic's own.
-    :param ours: values that it may have if nobody else changed it; the last one is what it is to have.
-    :param is_set: the cluster said so. Otherwise it may still be as it was.
-    :param counts_from_ms: from when on it holds for sure: brokers apply a change later than they show it.
-    :param is_left: we need it no more; it is put back once no other store of the journal needs it either.
-    :param since_ms: from when on we need it; 0: not known.
-    :param until_then: the least value that brokers may work by until it holds; None: ``original``'s.
+    :param topic_id: the topic's id. A topic with the same name and another id is another topic, which we
+        never changed.
+    :param original: the value in effect before. If it wasn't the topic's own, it is restored by deleting
+        ours.
+    :param ours: values that we have set. The last one is the wanted value.
+    :param is_set: the cluster has confirmed the change. Otherwise the old value may still be in effect.
+    :param counts_from_ms: time from which on the change is certainly in effect: brokers apply a change later
+        than they show it.
+    :param is_left: we no longer need the change. It is undone once no other store of the journal needs it.
+    :param since_ms: time since which we need the change; 0: not known.
+    :param until_then: the least value that brokers may apply until the change is in effect; None: the
+        original value.
     """
 
     topic: str
@@ -67,16 +71,16 @@ class HeldSetting:
         return lesser(found, self.original.value if self.until_then is None else self.until_then)
 
     def has_set(self, found: TopicSetting) -> bool:
-        """Return whether we have set this value, or are about to."""
+        """Return whether we have set this value, or are about to set it."""
         return found.is_own and found.value in self.ours
 
     def is_ours(self, found: TopicSetting) -> bool:
-        """Return whether only we have changed the setting."""
+        """Return whether nobody but us has changed the setting."""
         return self.has_set(found) or (not self.is_set and found == self.original)
 
 
 def lesser(one: int, other: int) -> int:
-    """Return the value that keeps less."""
+    """Return the value that keeps fewer records."""
     return min(one, other, key=lambda value: (value == UNLIMITED, value))
 
 
@@ -84,8 +88,8 @@ def lesser(one: int, other: int) -> int:
 class Written:
     """The end of a log at one moment.
 
-    :param base_offset: of its active segment.
-    :param size_bytes: of that segment.
+    :param base_offset: base offset of its active segment.
+    :param size_bytes: size of that segment.
     """
 
     at_ms: int
@@ -95,12 +99,13 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class KnownLog:
-    """A held log when it was last looked at. The offsets are its leader's.
+    """A held log at the last look. The offsets are its leader's.
 
-    :param let_go: up to where we have released it, or are about to; -1: not at all.
-    :param unproven: ranges of offsets that no lake proved, where its broker deletes by its own rules.
-    :param written: how far it was written, for how fast it grows; None: not known.
-    :param is_away: this node has it no more, and drift says so already; its unproven ranges are unknown.
+    :param let_go: offset up to which we have released the log, or are about to; -1: we have released nothing.
+    :param unproven: ranges of offsets that no lake proved; only if its broker deletes by its own rules.
+    :param written: the log's end, from which growth is measured; None: not known.
+    :param is_away: the log is no longer on this node, and drift has reported that. Its unproven ranges are
+        unknown.
     """
 
     topic_id: str
@@ -117,10 +122,10 @@ class KnownLog:
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """Everything that has to be known again after a kill.
+    """Everything that must still be known after a kill.
 
-    :param logs: by name, those that are held.
-    :param holds_for_ms: for how long raised settings keep records from then on; 0: for ever, or not known.
+    :param logs: held logs, by name.
+    :param holds_for_ms: for how long raised settings keep records after the look; 0: for ever, or not known.
     """
 
     looked_at_ms: int = 0
@@ -130,19 +135,19 @@ class HoldState:
 
     @property
     def ends_at_ms(self) -> int | None:
-        """Return when the hold ends by itself unless it is renewed; None: never, or not known."""
+        """Return when the hold ends by itself if it isn't renewed; None: never, or not known."""
         return self.looked_at_ms + self.holds_for_ms if self.holds_for_ms else None
 
     def has_ended(self, now_ms: int) -> bool:
-        """Return whether the hold has ended by itself, for lack of a renewal."""
+        """Return whether the hold has ended by itself because nobody renewed it."""
         return self.ends_at_ms is not None and self.ends_at_ms < now_ms
 
     def has_settings(self, topic: str) -> bool:
-        """Return whether we changed any of a topic's settings."""
+        """Return whether we changed a setting of a topic."""
         return any(one.topic == topic for one in self.settings)
 
     def setting(self, topic: str, key: str) -> HeldSetting | None:
-        """Return our change of a setting; None: there is none."""
+        """Return our change of a setting; None: we didn't change it."""
         return next((one for one in self.settings if (one.topic, one.key) == (topic, key)), None)
 
 
@@ -154,14 +159,15 @@ def load_state(memory: HoldMemory | None) -> HoldState | None:
 
 
 def save_state(memory: HoldMemory, state: HoldState | None) -> None:
-    """Durable when it returns."""
+    """Store the state. It is durable when this returns."""
     save_hold(memory, state)
 
 
 def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
     """Return a node as its running cluster knows it.
 
-    Of a log whose topic has another id by now nothing is taken: its files are of a topic that is gone.
+    If a log's topic has another id by now, the answers about it are ignored: the log's files belong to a
+    deleted topic.
 
     :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories are of another cluster.
@@ -177,10 +183,10 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
 
 
 def check_cluster(node: Node, cluster_id: str, address: str) -> None:
-    """Make sure that a node's directories are of a cluster.
+    """Make sure that a node's directories belong to a cluster.
 
     :param address: of the cluster, for a message.
-    :raises NotOnBrokerError: they are of another one.
+    :raises NotOnBrokerError: they belong to another cluster.
     """
     if other := node.cluster_ids - {cluster_id}:
         raise NotOnBrokerError(
@@ -190,10 +196,9 @@ def check_cluster(node: Node, cluster_id: str, address: str) -> None:
 
 
 def with_first_settings(node: Node, states: Sequence[HoldState]) -> Node:
-    """Return a node whose topics have the settings that they had before they were held: by these it is
-    decided what has expired.
+    """Return a node with the topics' settings from before the hold. These settings decide what has expired.
 
-    :param states: of all stores of the journal, as any of them may have set a topic's.
+    :param states: of all stores of the journal: any of them may have changed a topic's settings.
     """
     if not states or node.live is None:
         return node
@@ -214,8 +219,9 @@ def with_first_settings(node: Node, states: Sequence[HoldState]) -> Node:
 
 
 def from_their_starts(node: Node) -> Node:
-    """Return a node without the segments that lie below where their leaders begin: they are deleted, though
-    the broker removes their files later.
+    """Return a node without the segments below their leaders' log starts.
+
+    These segments are deleted, though the broker removes their files later.
     """
 
     def left(log: PartitionLog, start: int | None) -> PartitionLog:
@@ -236,7 +242,7 @@ def from_their_starts(node: Node) -> Node:
 
 
 def is_same_topic(log: PartitionLog, known: LivePartition) -> bool:
-    """Return whether a log may be of the topic that has its name now: nothing contradicts it."""
+    """Return whether a log may belong to the topic that now has its name: nothing contradicts it."""
     if known.topic_id is None:
         return True
     try:

@@ -1,11 +1,12 @@
-"""The retention that a topic needs so that its brokers delete no record before a given moment.
+"""The retention that a topic needs so that its brokers delete no record before a given time.
 
-A setting is only ever raised, and only where it wouldn't keep what is there for half of the time that is
-wanted: a topic whose records are young is left alone, and none is raised again at each look.
+A setting is only ever raised. It is raised only if it wouldn't keep the present records for half of the
+wanted time. So a topic with young records isn't changed, and no setting is raised at each look.
 
-What other stores of a journal remember of the same topics: replicas of one log have one topic's settings. So
-what another store has set, or released, is nobody's drift; and a topic's first value is what whoever came
-first found. A store whose journal is another one is a stranger, and all it does is drift.
+All replicas of a log share their topic's settings. So the stores of a journal remember their holds of the
+same topics together: a setting that another store has changed or released is no drift. A topic's first value
+is the value that the first of these stores found. A store with another journal is unknown here, and all its
+changes are drift.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from storage_engine.model.disk import fills_in_ms
 from storage_engine.model.hold import HoldMemory
 
 TopicSettings = Mapping[str, TopicSetting]
-"""By key, of :data:`~storage_engine.kafka.hold.hold_state.HELD_SETTINGS`."""
+"""A topic's settings by key, which is one of :data:`~storage_engine.kafka.hold.hold_state.HELD_SETTINGS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogAge:
     """Facts on which a log's expiry depends.
 
-    :param oldest_ms: the smallest of its segments' largest timestamps; None: it has none, or no age counts.
+    :param oldest_ms: the smallest of its segments' largest timestamps; None: it has no segments with an age.
     :param grown_bytes: bytes written to it within ``span_ms``.
-    :param latest_bytes: bytes written to it at most within the time that a change takes to count.
+    :param latest_bytes: largest number of bytes that were written to it within the time that a change needs
+        to take effect.
     :param segment_bytes: size at which its segments are closed.
     :param log: its name.
     """
@@ -50,11 +52,11 @@ class LogAge:
     log: str
 
     def growth_bytes(self, for_ms: int) -> int:
-        """Return by how much it may grow within some time: twice as fast as it did, since the future is
-        unknown.
+        """Return by how many bytes the log may grow within some time.
 
-        By no more than it did in all of ``span_ms``; and by no less than within the last moments, as what has
-        begun to grow fast may go on.
+        Twice its average growth is expected, because the future is unknown, but no more than all its growth
+        within ``span_ms``. It is no less than its latest growth: a log that has begun to grow fast may
+        continue.
         """
         average = min(2 * self.grown_bytes * for_ms // self.span_ms, self.grown_bytes)
         return max(average + self.segment_bytes, self.latest_bytes)
@@ -62,7 +64,7 @@ class LogAge:
 
 @dataclass(frozen=True, slots=True)
 class TopicAge:
-    """A topic's logs on this node, with its settings as the cluster says them."""
+    """A topic with its logs on this node, and its settings as the cluster reports them."""
 
     topic: str
     topic_id: str
@@ -71,9 +73,10 @@ class TopicAge:
 
 
 def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int:
-    """Return the smallest value of a setting that keeps what logs have now for another ``kept_ms``.
+    """Return the smallest value of a setting with which the logs' present records stay for another
+    ``kept_ms``.
 
-    For ``retention.bytes``, twice the growth until now is allowed for, and two segments more.
+    For ``retention.bytes``, it allows for twice the growth until now, and for two more segments.
     """
     if key == RETENTION_MS:
         oldest = [log.oldest_ms for log in logs if log.oldest_ms is not None]
@@ -85,7 +88,10 @@ def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int
 
 
 def protects(key: str, value: int, logs: Collection[LogAge], now_ms: int, for_ms: int) -> bool:
-    """Return whether a value keeps all present records for some time; by size: at the present growth."""
+    """Return whether a value keeps all present records for some time.
+
+    Size is judged by the present growth.
+    """
     if value == UNLIMITED or not logs:
         return True
     if key == RETENTION_MS:
@@ -103,12 +109,12 @@ def raised(
     interval_ms: int,
     first_margin_ms: int | None = None,
 ) -> Iterator[HeldSetting]:
-    """Yield the settings of a topic that have to be raised, with what they become.
+    """Yield the settings of a topic that must be raised, with their new values.
 
-    :param kept_ms: for how long nothing may expire.
-    :param interval_ms: after which brokers work by a change.
-    :param first_margin_ms: one that isn't ours yet is raised where it keeps records for less; None: for less
-        than half of ``kept_ms``, as ours are.
+    :param kept_ms: for how long no record may expire.
+    :param interval_ms: time after which brokers apply a change.
+    :param first_margin_ms: a setting that isn't ours yet is raised if it keeps records for less than this;
+        None: for less than half of ``kept_ms``, the limit for settings that are ours.
     """
     for key in HELD_SETTINGS:
         found, known = topic.settings[key], state.setting(topic.topic, key)
@@ -151,7 +157,8 @@ def raised(
 
 
 def ends_at_ms(topics: Collection[TopicAge]) -> int | None:
-    """Return when the brokers' own rules begin to delete by age, as settings are; None: never, or unknown."""
+    """Return when the brokers' rules begin to delete by age, with the present settings; None: never, or not
+    known."""
     found = [
         log.oldest_ms + topic.settings[RETENTION_MS].value + 1
         for topic in topics
@@ -163,10 +170,10 @@ def ends_at_ms(topics: Collection[TopicAge]) -> int | None:
 
 
 def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
-    """Return for how long disks can bear that nothing is deleted, and no longer than wanted.
+    """Return the time for which disks have room if no record is deleted. It is at most ``kept_ms``.
 
-    :param rooms: of each disk, the bytes that may be filled and those written within ``kept_ms``. They count
-        twice, since the future is unknown.
+    :param rooms: for each disk, the bytes that may be filled, and the bytes written within ``kept_ms``. The
+        latter count twice, because the future is unknown.
     """
     times = [fills_in_ms(room, 2 * grown, kept_ms) for room, grown in rooms if grown]
     return min((kept_ms, *(one for one in times if one is not None)))
@@ -175,7 +182,7 @@ def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
 def states_of_others(memory: HoldMemory) -> tuple[HoldState, ...]:
     """Return the journal's memory of other stores' holds.
 
-    :raises BadInputError: one of them isn't in this release's form.
+    :raises BadInputError: this release can't read one of them.
     """
     return tuple(from_jsonable(HoldState, one, "a hold in the journal") for one in memory.of_others())
 
@@ -201,7 +208,8 @@ def set_by_another(others: Sequence[HoldState], held: HeldSetting, found: TopicS
 
 
 def with_first_value(others: Sequence[HoldState], change: HeldSetting) -> HeldSetting:
-    """Return a setting that is about to be changed, with its value of before another store set it."""
+    """Return a setting that is about to be changed, with the original value from before another store's
+    change."""
     for one in same_setting(others, change.topic_id, change.key):
         if one.has_set(change.original):
             return replace(change, original=one.original)
@@ -211,9 +219,9 @@ def with_first_value(others: Sequence[HoldState], change: HeldSetting) -> HeldSe
 def relied_on(
     topic: TopicAge, state: HoldState, others: Sequence[HoldState], now_ms: int
 ) -> Iterator[HeldSetting]:
-    """Yield settings as another store has set them, which a topic is held by from now on.
+    """Yield settings that another store has changed and on which a topic's hold relies from now on.
 
-    Remembered as our own, they stay until nobody needs them, and whoever is the last puts them back.
+    They are remembered as ours too. So they stay until no store needs them, and the last store undoes them.
     """
     for key in HELD_SETTINGS:
         found, known = topic.settings[key], state.setting(topic.topic, key)
@@ -239,7 +247,7 @@ def let_go_by_others(others: Sequence[HoldState], log: str, topic_id: str) -> in
 
 
 def looks_at(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
-    """Return whether another store has a replica of a log, and so judges its unproven segments."""
+    """Return whether another store has a replica of a log, and so judges the unproven segments itself."""
     return any(
         (known := state.logs.get(log)) is not None and known.topic_id == topic_id and not known.is_away
         for state in others
@@ -250,9 +258,10 @@ def looks_at(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) 
 def needed_by_others(
     others: Sequence[HoldState], held: HeldSetting, now_ms: int
 ) -> tuple[list[HeldSetting], list[HoldState]]:
-    """Return how other stores need a setting as it was raised, the last of which puts it back.
+    """Return which other stores still need a raised setting. The last store that needs it undoes it.
 
-    :return: and states by which it was needed, and whose hold has ended, since it was not renewed.
+    :return: their changes of the setting, and the states of stores that needed it but whose hold has ended
+        without a renewal.
     """
     needing: list[HeldSetting] = []
     ended: list[HoldState] = []

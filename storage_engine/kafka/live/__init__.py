@@ -1,1 +1,4 @@
-"""A node beside its running cluster, which is asked, held and told by confluent-kafka what to delete."""
+"""A node beside its running cluster.
+
+All requests to the cluster, also to hold topics and to delete, go through confluent-kafka.
+"""

@@ -1,6 +1,6 @@
-"""Reasons why a log's leader may not cut it at the end of given segments. Reads small files alone.
+"""Reasons why a log's leader must not delete up to the end of given segments. Reads only small files.
 
-Kafka's own call is careful about little. What it doesn't look at, is looked at here; what isn't known is no.
+Kafka's own call checks little. The rest is checked here, and an unknown fact forbids the deletion.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from storage_engine.model.store import FileFacts, Segment
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Segments to delete of a log.
+    """The segments of a log that are to be deleted.
 
-    :param segments: its first ones, oldest first.
+    :param segments: the log's first segments, oldest first.
     """
 
     name: PartitionDirectory
@@ -42,13 +42,13 @@ class Prefix:
 
 
 def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> str:
-    """Return why a log may not be cut at all, whichever node's files were proven; "": nothing speaks against
-    it.
+    """Return why no record of a log may be deleted through its leader, whichever node's files were proven;
+    "": nothing forbids it.
 
-    :param live: the cluster's present facts about it.
+    :param live: the cluster's present facts about the log.
     """
     if prefix.name.is_internal:
-        return "it is an internal topic's"
+        return "it belongs to an internal topic"
     if prefix.directory.meta is None or prefix.directory.meta.cluster_id != cluster_id:
         return f"its directory isn't known to be of cluster {cluster_id}"
     if why := leader_fault(live):
@@ -58,16 +58,16 @@ def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> st
 
 
 def leader_fault(live: LivePartition | None) -> str:
-    """Return why nobody can cut a log; "": somebody leads it."""
+    """Return why no leader can delete records of a log; "": a leader is known."""
     if live is None or live.refused:
         return "the cluster doesn't tell all of it" + (f": {live.refused[0]}" if live else "")
     return "no replica leads it" if live.leader is None else ""
 
 
 def cut_to_held(plan: LogPlan, unheld: Mapping[str, str], live: LiveFacts | None) -> LogPlan:
-    """Keep all of a log that isn't held, or that nobody leads, of a plan by which we delete.
+    """Keep all segments of a log that isn't held, or that has no leader, in a plan for our own deletions.
 
-    :param unheld: why logs aren't held, by name.
+    :param unheld: reasons why logs aren't held, by name.
     """
     if not plan.to_delete:
         return plan
@@ -78,7 +78,7 @@ def cut_to_held(plan: LogPlan, unheld: Mapping[str, str], live: LiveFacts | None
 
 
 def boundary_fault(prefix: Prefix, live: LivePartition) -> str:
-    """Return why a log may not be cut behind its first segments; "": nothing speaks against it."""
+    """Return why a log may not be cut at the end of its first segments; "": nothing forbids it."""
     if why := beginning_fault(prefix, live):
         return why
     if prefix.boundary > limit_of(live):
@@ -87,37 +87,41 @@ def boundary_fault(prefix: Prefix, live: LivePartition) -> str:
 
 
 def beginning_fault(prefix: Prefix, live: LivePartition) -> str:
-    """Return why a log may not be cut, wherever; "": nothing speaks against it.
+    """Return why a log may not be cut at any offset; "": nothing forbids it.
 
-    Of what its leader has before the first segment, this node's files prove nothing. Nor of what a cleaner
-    took here: each node's own cleaner takes records, and the leader's may not have done so yet.
+    This node's files prove nothing about the leader's records before their first segment. They also prove
+    nothing about records that a cleaner removed here: each node has its own cleaner, so the leader may still
+    have them.
     """
     if live.log_start is None or live.high_watermark is None or live.last_stable_offset is None:
-        return "its leader doesn't say where it begins, and up to where its records are replicated and stable"
+        return "its leader doesn't tell its log start, high watermark or last stable offset"
     first = prefix.segments[0].base_offset
     if live.log_start < first:
         return (
-            f"its leader begins at {live.log_start}, and this node's first segment at {first}: what its "
-            "leader has before that isn't proven by this node"
+            f"its leader begins at {live.log_start}, and this node's first segment at {first}: this node's "
+            "files don't prove the leader's records before that"
         )
     cleaned_to = prefix.directory.cleaned_offset(prefix.name.log)
     node = None if prefix.directory.meta is None else prefix.directory.meta.node_id
     if first < cleaned_to and live.leader != node:
         return (
             f"a cleaner took records below offset {cleaned_to} on this node, and its leader, node "
-            f"{live.leader}, may have them still: what this node has isn't proof of what its leader has"
+            f"{live.leader}, may still have them: this node's files don't prove the leader's records"
         )
     return ""
 
 
 def limit_of(live: LivePartition) -> int:
-    """Return above which offset a log may not be cut; -1: it isn't known. Kafka looks at one of the two."""
+    """Return the offset above which a log may not be cut; -1: not known.
+
+    It is the lesser of high watermark and last stable offset. Kafka itself checks only one of them.
+    """
     known = (live.high_watermark, live.last_stable_offset)
     return min(-1 if one is None else one for one in known)
 
 
 def above_limit(boundary: int, live: LivePartition) -> str:
-    """Say that a boundary lies too high."""
+    """Return a clause that says that a boundary is too high."""
     return (
         f"offset {boundary} lies above the high watermark {live.high_watermark} or the last stable offset "
         f"{live.last_stable_offset}"
@@ -147,11 +151,11 @@ def _other_policy(live: LivePartition) -> str:
 
 
 def files_fault(prefix: Prefix) -> str:
-    """Return the fault of segments that should be the log's first ones; "": there is none."""
+    """Return the fault of segments that should be the log's first ones; "": there is no fault."""
     there = [files.base_offset for files in prefix.log.segments]
     going = [segment.base_offset for segment in prefix.segments]
     if there[: len(going)] != going or len(there) <= len(going):
-        return "the segments to delete aren't the beginning of the log, with a segment behind them"
+        return "the segments to delete aren't the log's first ones, or no segment follows them"
     if there[len(going)] != prefix.boundary:
         return f"no segment begins at offset {prefix.boundary}"
     for segment in prefix.segments:

@@ -1,4 +1,4 @@
-"""Findings about a node whose cluster runs: from its files, corrected by the cluster's answers."""
+"""Findings about a node beside its running cluster: from its files, corrected by the cluster's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Settings that a hold raises and puts back: each change is remembered before the cluster is asked for it."""
+"""The settings that a hold raises and restores.
+
+Each change is remembered before the cluster is asked for it.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,14 @@ from storage_engine.model.hold import HoldMemory
 StillAlone = Callable[[], None]
 
 _SHORTEST_INTERVALS: Final = 4
-"""A hold that disks bear for less than so many of the brokers' rounds is none."""
+"""Shortest useful hold, in intervals of the brokers' retention check. If disks don't have room for longer,
+topics aren't held."""
 
 
 def rely_on_others(
     memory: HoldMemory, state: HoldState, topics: Sequence[TopicAge], others: Sequence[HoldState], now_ms: int
 ) -> HoldState:
-    """Remember that topics are needed as they are set, also where another store has set them."""
+    """Remember that topics need their present settings, even if another store has set them."""
     found = {(one.topic, one.key): one for topic in topics for one in relied_on(topic, state, others, now_ms)}
     needed = {topic.topic for topic in topics}
     known = {(one.topic, one.key): one for one in state.settings} | found
@@ -53,11 +57,12 @@ def rely_on_others(
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Results for settings that had to be raised.
+    """The result of raising settings.
 
-    :param state: with the settings that the cluster has now.
-    :param refused: why the cluster didn't let topics be changed, by topic.
-    :param too_short: why topics weren't to be changed, as their disks can't bear it, by topic.
+    :param state: the hold's state with the settings that the cluster has now.
+    :param refused: reasons of the cluster for refusing changes, by topic.
+    :param too_short: reasons why a hold would be too short, by topic: its disks have no room for longer, or
+        it was set so.
     """
 
     state: HoldState
@@ -75,13 +80,13 @@ def raise_settings(
     strict: bool,
     first_margin_ms: int | None = None,
 ) -> Raised:
-    """Raise settings that have to be raised, once the raise is remembered.
+    """Raise the settings that must be raised, after the change is remembered.
 
     :param still_alone: the check that :meth:`storage_engine.model.hold.HoldMemory.alone` returned.
-    :param first_margin_ms: a setting that isn't ours yet is raised where it keeps records for less; None: as
-        ours are, for less than half of the hold.
+    :param first_margin_ms: a setting that isn't ours yet is raised if it keeps records for less than this;
+        None: for less than half of the hold, as for our own settings.
     :raises StoreBusyError: another store changes settings of the cluster.
-    :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
+    :raises BrokerError: the cluster doesn't answer. It may have accepted a part of the changes.
     """
     changes: list[HeldSetting] = []
     too_short: dict[str, str] = {}
@@ -121,7 +126,8 @@ def raise_settings(
 
 
 def _too_short(bears: Bearable, interval_ms: int) -> str:
-    """Say why a hold would be shorter than its change takes: by how long it is to last, or by which disk."""
+    """Return why a hold would end before its change takes effect: because of its wanted length, or because of
+    a disk."""
     least_ms = _SHORTEST_INTERVALS * interval_ms
     least = (
         f"{duration_text(least_ms)}, four of the brokers' rounds "
@@ -149,12 +155,12 @@ def _as_said(held: HeldSetting, said: Mapping[str, TopicSetting] | BrokerRefused
 
 @dataclass(frozen=True, slots=True)
 class SettingsPutBack:
-    """Results for settings that were to be put back.
+    """The result of restoring settings.
 
-    :param kept: those that aren't, and whose first values have to be remembered.
-    :param unsettled: why nobody else can put topics back, by topic; of each some are in ``kept``.
-    :param notices: of what somebody else has set, or still needs.
-    :param ended: of stores that aren't waited for, since their holds were not renewed.
+    :param kept: settings that aren't restored. Their first values must stay remembered.
+    :param unsettled: reasons why a topic needs a person, by topic. Some of its settings are in ``kept``.
+    :param notices: settings that another program has changed, or that another store still needs.
+    :param ended: stores that we don't wait for, because their holds were not renewed.
     """
 
     kept: tuple[HeldSetting, ...]
@@ -172,15 +178,16 @@ def put_back(
     now_ms: int,
     still_alone: StillAlone,
 ) -> SettingsPutBack:
-    """Put settings back as they were, once it is remembered that we need them no more.
+    """Restore settings, after it is remembered that we no longer need them.
 
-    What somebody else has set stays as they set it. What another store of the journal still needs stays, too:
-    that one puts it back. A first value is forgotten where it is back, or its topic is gone.
+    If another program has changed a setting, its value stays. If another store of the journal still needs a
+    setting, it stays as well, and that store restores it. A first value is forgotten once it is restored, or
+    once its topic is deleted.
 
-    :param topic_ids: of topics as they are now, as far as the cluster tells.
+    :param topic_ids: the topics' present ids, as far as the cluster tells.
     :param still_alone: the check that :meth:`storage_engine.model.hold.HoldMemory.alone` returned.
     :raises StoreBusyError: another store changes settings of the cluster.
-    :raises BrokerError: the cluster can't be asked, or may have taken a part of it.
+    :raises BrokerError: the cluster doesn't answer. It may have accepted a part of the changes.
     """
     if not wanted:
         return SettingsPutBack((), {}, ())

@@ -1,9 +1,12 @@
-"""Hold the topics of a running node: nothing of them expires unless we let it, for as long as we renew that.
+"""Hold the topics of a running node: their records don't expire until we release them, as long as we renew
+the hold.
 
-A topic's retention.ms and retention.bytes are raised as far as that takes, and no further than the disks
-can bear. So a hold that nobody renews ends in the brokers themselves. What we do to a setting is remembered
-before it is done. Topics whose cleaner or remote storage works by other rules are never held, and never
-deleted from.
+A topic's retention.ms and retention.bytes are raised as far as the hold needs, but no further than the disks
+have room. So a hold that nobody renews ends by the brokers' own rules. Each change of a setting is remembered
+before it is made.
+
+Some topics are never held, and we never delete from them: those of which the cleaner or remote storage
+deletes by other rules.
 """
 
 from __future__ import annotations
@@ -68,9 +71,9 @@ if TYPE_CHECKING:
 def renew(live_node: LiveNode, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.renew`.
 
-    :raises GateRefusedError: it can't be held; nothing was changed.
+    :raises GateRefusedError: the node can't be held; nothing was changed.
     :raises StoreBusyError: another store changes settings of the cluster.
-    :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
+    :raises BrokerError: the cluster doesn't answer. It may have accepted a part of the changes.
     """
     memory = memory_of(live_node)
     state = load_state(memory) or HoldState()
@@ -113,10 +116,10 @@ def _renew(
 
 
 def memory_of(live_node: LiveNode) -> HoldMemory:
-    """Return where a hold is remembered.
+    """Return the memory of a hold.
 
-    :raises GateRefusedError: nowhere, so that nothing may be held.
-    :raises BadInputError: a hold of no length.
+    :raises GateRefusedError: there is no journal, so no topic may be held.
+    :raises BadInputError: the hold is shorter than an hour.
     """
     if live_node.memory is None:
         raise GateRefusedError(f"{live_node.root}: expected a journal that remembers a hold, found none.")
@@ -134,7 +137,8 @@ def cluster_of(seen: SeenNode) -> str:
 
 
 def looked_at(live_node: LiveNode, state: HoldState, now_ms: int) -> HoldState:
-    """Return a state with when it was looked at, and for how long what it raises holds from then on."""
+    """Return the state with the time of this look, and the time for which raised settings keep records after
+    it."""
     holds_for_ms = 0 if live_node.live.hold == STRICT else live_node.live.hold_hours * HOUR_MS
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 
@@ -171,11 +175,11 @@ def _status(
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
-    """Return the state of a hold: settings as they were found, and those that were set since.
+    """Return the status of a hold, from the settings at the look and those that were set since.
 
-    Each log has its own answer. Of what isn't held the store plans nothing from here on.
+    Each log is judged by itself. The store plans nothing for logs that aren't held.
 
-    :param too_short: why topics can't be held for longer than they are, by topic.
+    :param too_short: reasons why the hold of topics can't be made longer, by topic.
     """
     topics = [replace(one, settings=in_effect(one, state)) for one in found.topics]
     open_logs = {**found.unread, **dict(_open_logs(topics, state, found))}
@@ -206,7 +210,7 @@ def _status(
 def _open_logs(
     topics: Sequence[TopicAge], state: HoldState, found: ObservedNode
 ) -> Iterator[tuple[str, str]]:
-    """Yield logs that aren't held at this moment, with why."""
+    """Yield the logs that aren't held at this moment, with the reason."""
     ours = {(one.topic, one.key): one for one in state.settings}
     for topic in topics:
         for key in HELD_SETTINGS:
@@ -228,7 +232,7 @@ def _open_logs(
 
 
 def _open_notices(open_logs: Mapping[str, str]) -> Iterator[str]:
-    """Yield notices on logs that aren't held at this moment, grouped by the reason."""
+    """Yield notices about logs that aren't held at this moment, grouped by the reason."""
     by_reason: dict[str, list[str]] = {}
     for log, why in open_logs.items():
         by_reason.setdefault(why, []).append(log)
@@ -237,12 +241,12 @@ def _open_notices(open_logs: Mapping[str, str]) -> Iterator[str]:
 
 
 def _of_logs(topics: Mapping[str, str], logs: Collection[str]) -> Mapping[str, str]:
-    """Return the values by the names of the topics' logs."""
+    """Return the topics' values by the names of their logs."""
     return {log: topics[topic] for log in logs if (topic := log.rpartition("-")[0]) in topics}
 
 
 def in_effect(topic: TopicAge, state: HoldState) -> Mapping[str, TopicSetting]:
-    """Return a topic's settings, with those that were set since the cluster was asked."""
+    """Return a topic's settings, updated by those that were set since the cluster was asked."""
     set_now = {one.key: one.ours[-1] for one in state.settings if one.topic == topic.topic and one.is_set}
     return {
         key: TopicSetting(set_now[key], is_own=True)
@@ -259,11 +263,11 @@ def _is_higher(value: int, than: int) -> bool:
 def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.end`.
 
-    What somebody else has set meanwhile stays as they set it.
+    Values that another program has set meanwhile stay.
 
     :raises StoreBusyError: another store changes settings of the cluster.
-    :raises BrokerError: the cluster can't be asked, or refuses a setting; those that it accepted are put
-        back.
+    :raises BrokerError: the cluster doesn't answer, or refuses to change a setting. The other settings are
+        restored.
     """
     memory, state = live_node.memory, load_state(live_node.memory)
     if memory is None or state is None:
@@ -291,9 +295,9 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
 
 
 _TIMES = 1.25
-"""So many margins before it would go, what is held stays so: no setting goes to and fro."""
+"""A topic stays held while records are due within this many margins, so that settings don't oscillate."""
 LOOKS = 3
-"""Times that a node is looked at again while its files vanish, or others change its settings."""
+"""How often a node is read again while its files vanish, or while other stores change its settings."""
 NOT_HELD = "no topic is held: no unarchived segment will be deleted soon"
 
 
@@ -303,7 +307,7 @@ def hold_due(
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.hold_due`.
 
     :raises StoreBusyError: another store changes settings of the cluster.
-    :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
+    :raises BrokerError: the cluster doesn't answer. It may have accepted a part of the changes.
     """
     memory = memory_of(live_node)
     state, left = load_state(memory) or HoldState(), LOOKS
@@ -321,14 +325,14 @@ def hold_due(
         # What it was judged by is another store's by now.
         if not left:
             raise StoreBusyError(
-                f"{live_node.root}: expected settings of topics to stay while they are judged, found that "
-                "other stores of the journal change them. Nothing was changed. Hold it again."
+                f"{live_node.root}: expected no changes of topics' settings while they were judged, found "
+                "changes by other stores of the journal. Nothing was changed. Hold it again."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A node as it was looked at, with what of its logs isn't proven."""
+    """A node at one look, with the unproven segments of its logs."""
 
     live_node: LiveNode
     memory: HoldMemory
@@ -411,7 +415,7 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
 
 
 def deleted_topics(live_node: LiveNode, state: HoldState, found: FoundLogs) -> frozenset[str]:
-    """Return topics of remembered logs that the cluster hasn't any more, by its word."""
+    """Return the topics of remembered logs that no longer exist in the cluster."""
     unknown = {
         name.rpartition("-")[0] for name in state.logs if name not in found.here
     } - found.topic_ids.keys()
@@ -431,7 +435,7 @@ def _alarms(decisions: Mapping[str, HoldDecision], logs: DueLogs, back: Settings
 
 
 def described(state: HoldState | None) -> HoldStatus:
-    """Return the state to remember of a node whose deletions are left to its broker."""
+    """Return the remembered status of a node whose broker deletes by its own rules."""
     settings = () if state is None else state.settings
     topics = dict.fromkeys(one.topic for one in settings if not one.is_left)
     left = dict.fromkeys(one.topic for one in settings if one.topic not in topics)
@@ -458,12 +462,12 @@ def _due(
     unread: Mapping[str, str],
     ends: Mapping[str, int],
 ) -> Iterator[DueRange]:
-    """Yield segments that will be deleted and no lake has, log by log.
+    """Yield segments that will be deleted and that no lake has, log by log.
 
-    :param within: now, and a margin.
-    :param unheld: why topics can't be held, or held any longer.
-    :param unread: why it isn't known for how long logs are held, by name.
-    :param ends: of topics that are held, when that ends.
+    :param within: the present time, and a margin.
+    :param unheld: reasons why topics can't be held, or not for longer.
+    :param unread: reasons why the time for which logs are held is unknown, by name.
+    :param ends: end of the hold of each held topic.
     """
     counts: dict[str, int] = {}
     for held in state.settings:
@@ -491,15 +495,15 @@ def _notices(logs: Mapping[str, DueLog]) -> Iterator[str]:
     unknown = [name for name, log in logs.items() if log.unknown_size]
     if unknown:
         yield (
-            f"when retention.bytes takes what no lake has of {named_in_short(unknown)} isn't known, as how "
-            "fast they grow isn't, so that it counts as soon: the next look knows"
+            f"retention.bytes will delete unarchived records of {named_in_short(unknown)} at an unknown "
+            "time, because their growth isn't known yet. Until the next look they count as due soon"
         )
 
 
 def look_for_unheld(live_node: LiveNode, now_ms: int, until_ms: int) -> UnheldSegments:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.unheld_segments`.
 
-    :raises BrokerError: the cluster can't be asked.
+    :raises BrokerError: the cluster doesn't answer.
     :raises OSError: a file can't be read.
     """
     state = load_state(live_node.memory) or HoldState()

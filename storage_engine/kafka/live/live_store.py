@@ -1,5 +1,7 @@
-"""A node beside its running cluster, as retention looks at it: files for what they say, the cluster for the
-rest. Held and deleted from where its settings say that we delete.
+"""A node beside its running cluster, as retention sees it. Facts come from the files where they contain them,
+and otherwise from the cluster.
+
+Its topics are held and its segments deleted by us if its settings say that we delete.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnaps
 
 @dataclass(frozen=True, slots=True)
 class TopicsHold(StoreHold):
-    """A hold by the topics' settings: of all of them where we delete, else of those of which some goes."""
+    """A hold by the topics' settings.
+
+    All topics are held if we delete; otherwise only topics with segments that are due.
+    """
 
     node: LiveNode
 
@@ -68,7 +73,7 @@ class TopicsHold(StoreHold):
 
 @dataclass(frozen=True, slots=True)
 class LockedTopics(LockedStore):
-    """A node whose hold stands. What lies below the logs' starts is deleted, by their leaders."""
+    """A node whose hold is in effect. Segments below the logs' starts are deleted, by the logs' leaders."""
 
     node: LiveNode = field(kw_only=True)
 
@@ -91,20 +96,23 @@ class LiveKafkaStore(KafkaStore):
         return TopicsHold(self.node)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Sealed is what the files have so; how far it is replicated the leader says.
+        """Return the snapshot.
 
-        :raises BrokerError: the cluster can't be asked.
-        :raises NotOnBrokerError: it is another cluster than the directories'.
+        The files tell which segments are sealed; the leader tells how far they are replicated.
+
+        :raises BrokerError: the cluster doesn't answer.
+        :raises NotOnBrokerError: the directories belong to another cluster.
         """
         # Not the base class's: a dataclass with slots is another class than the one that super() knows.
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     @contextmanager
     def lock(self) -> Iterator[LockedTopics]:
-        """The hold must stand before anything is decided on; it outlives the block. A log that isn't held
-        keeps no other.
+        """Renew the hold before any decision.
 
-        :raises GateRefusedError: it can't be had, or its broker deletes by its own rules.
+        The hold stays after the block. A log that isn't held doesn't prevent deletions from other logs.
+
+        :raises GateRefusedError: the store can't be held, or its broker deletes by its own rules.
         """
         if not self.node.is_ours:
             raise GateRefusedError(f"{self.node.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
@@ -121,7 +129,7 @@ class LiveKafkaStore(KafkaStore):
         release.delete_segments(self.node, segments, meanwhile)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Decide as the broker would; where we delete, only what may be archived goes."""
+        """Decide as the broker would. If we delete, delete only segments that may be archived."""
         found = KafkaStore.plan(self, snapshot, now_ms, request)
         if not self.node.is_ours:
             return found
@@ -132,7 +140,7 @@ class LiveKafkaStore(KafkaStore):
 
     @property
     def dependents(self) -> None:
-        """Return none: the broker deletes indexes with their segments."""
+        """Return None: the broker deletes indexes with their segments."""
 
 
 _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is deleted by us"
@@ -141,16 +149,16 @@ _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is delete
 def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None = None) -> LiveKafkaStore:
     """Open a node beside its running cluster.
 
-    :raises BadInputError: there is none, or the client's settings can't be used.
+    :raises BadInputError: there is no node, or the client's settings can't be used.
     :raises MissingExtraError: the client isn't installed.
     """
     return LiveKafkaStore(LiveNode(open_store(settings).node.root, live=live, memory=memory))
 
 
 def running_cluster(live: LiveBroker) -> RunningBroker:
-    """Ask a cluster what it is.
+    """Ask a cluster for its id and brokers.
 
-    :raises BrokerError: it can't be asked.
+    :raises BrokerError: it doesn't answer.
     """
     cluster = Cluster(live)
     found = cluster.described()

@@ -1,8 +1,8 @@
 """A node of a running cluster, and one look at the cluster's answers about its partitions. Changes nothing.
 
-An answer that the cluster refuses is unknown, and reported; if no broker answers, the whole look is an error.
+A fact that the cluster refuses is unknown, and is reported. If no broker answers, the whole look fails.
 
-Also findings about a node that only its running cluster can tell. Of files only topics' ids are read.
+Also findings about a node that only its running cluster can tell. Of the files, only topics' ids are read.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms: int) -> LiveFacts:
-    """Ask a cluster for all that it says of partitions.
+    """Ask a cluster for all its facts about partitions.
 
-    :param partitions: those of a node's logs; internal topics are asked about likewise.
+    :param partitions: partitions of a node's logs, including internal topics.
     :raises BrokerUnavailableError: no broker answers.
     :raises BrokerRefusedError: the account may not even ask which cluster it is.
     """
@@ -67,7 +67,7 @@ def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms
 class _Topic:
     """A cluster's facts about a topic.
 
-    :param partitions: leader, replicas and replicas in sync of each.
+    :param partitions: leader, replicas and replicas in sync of each partition.
     """
 
     topic_id: uuid.UUID | None = None
@@ -117,7 +117,7 @@ def _of_topic(topic: _Topic, partition: int) -> LivePartition:
 
 
 def _uuid(found: Any) -> uuid.UUID | None:
-    """Return a topic's id; None: a cluster before 2.8, or one that doesn't say it."""
+    """Return a topic's id; None: the cluster is older than 2.8, or doesn't tell it."""
     bits = ((found.get_most_significant_bits() & _MASK) << 64) | (found.get_least_significant_bits() & _MASK)
     return uuid.UUID(int=bits) if bits else None
 
@@ -128,9 +128,10 @@ _MASK = (1 << 64) - 1
 def _offsets(
     cluster: Cluster, partitions: Sequence[PartitionDirectory]
 ) -> Iterable[tuple[str, Mapping[str, str], Mapping[str, int], Mapping[str, int]]]:
-    """Yield, for each kind of offset, its name, why it is refused by log, what it is by log, and its epoch.
+    """Yield, for each kind of offset: its name, the reasons of refusals, the offsets and the leaders' epochs,
+    each by log.
 
-    The log's start is asked for last: it only grows, so that what lies below it is gone for sure.
+    The log's start is asked for last. It only grows, so all records below it are certainly deleted.
     """
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
@@ -164,7 +165,7 @@ def _offsets(
 
 @dataclass(frozen=True, slots=True)
 class LeadersWord:
-    """A cluster's word of one moment.
+    """A cluster's answers at one moment.
 
     :param running: brokers that are registered with the controller, and not fenced.
     """
@@ -173,12 +174,12 @@ class LeadersWord:
     running: frozenset[int]
 
     def of(self, log: str) -> LivePartition | None:
-        """Return its value for a log; None: it has none."""
+        """Return the facts about a log; None: there are none."""
         return self.facts.partitions.get(log)
 
 
 def ask_leaders(cluster: Cluster, logs: Collection[PartitionDirectory], now_ms: int) -> LeadersWord:
-    """Ask a cluster for the leaders of logs, and then which brokers run.
+    """Ask a cluster for the leaders of logs, and then for its running brokers.
 
     :raises BrokerUnavailableError: no broker answers.
     :raises BrokerRefusedError: the account may not even ask which cluster it is.
@@ -194,7 +195,7 @@ NOT_SERVED = "its broker serves none of its logs, and serves those of other dire
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
     """Yield the cluster's findings about a node's partitions that a person should look at.
 
-    :param facts: as the cluster said them, whatever the node's files say.
+    :param facts: the cluster's own answers, not corrected by the node's files.
     """
     node_id = node_id_of(node)
     for _, log in node.logs:
@@ -206,7 +207,7 @@ def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
                 Severity.URGENT,
                 "topic-id",
                 f"log {log.name.log}: its topic has another id in the running cluster: it was deleted and "
-                "made again, and these files are of the one that is gone",
+                "made again, and these files are of the deleted topic",
                 "keep the directory: it has the only copy of its records",
             )
         elif known.replicas:
@@ -236,15 +237,15 @@ def _partition(name: str, known: LivePartition, node_id: int | None) -> Iterator
         yield Finding(
             Severity.WARNING,
             "no-replica",
-            f"log {name}: node {node_id} has no replica of it by the cluster's word, only "
+            f"log {name}: by the cluster's answer node {node_id} has no replica of it, only "
             f"{', '.join(map(str, known.replicas))}: it deletes the directory when it notices",
         )
 
 
 def offline_directories(node: Node) -> Iterator[Path]:
-    """Yield log directories of which a broker serves nothing, though it serves others of its own.
+    """Yield log directories in which a broker serves no log, though it serves logs in other directories.
 
-    It takes one offline that fails (ReplicaManager#handleLogDirFailure).
+    A broker takes a directory offline if its disk fails (ReplicaManager#handleLogDirFailure).
 
     :param node: with its cluster's answers.
     """
@@ -261,7 +262,7 @@ def offline_directories(node: Node) -> Iterator[Path]:
 
 
 def offline_findings(node: Node) -> Iterator[Finding]:
-    """Yield a finding for each log directory of which the broker serves nothing."""
+    """Yield a finding for each log directory in which the broker serves no log."""
     for path in offline_directories(node):
         yield Finding(
             Severity.URGENT,
@@ -272,7 +273,9 @@ def offline_findings(node: Node) -> Iterator[Finding]:
 
 
 def waiting_files(node: Node) -> Iterator[Finding]:
-    """Yield files below the leaders' starts: their records are deleted, and the files are still there.
+    """Yield a finding about files below the leaders' log starts.
+
+    Their records are deleted, but the files still exist.
 
     :param node: with its cluster's answers.
     """
@@ -288,14 +291,15 @@ def waiting_files(node: Node) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "waiting-files",
-            f"{bytes_text(sum(size for _, size in waiting))} of {named_in_short(names)} lie below where "
-            "their leaders begin: they are deleted, and the broker removes their files in its next round",
+            f"{bytes_text(sum(size for _, size in waiting))} of {named_in_short(names)} are below their "
+            "leaders' log starts: the records are deleted, and the broker removes the files in its next "
+            "round",
             "wait for log.retention.check.interval.ms, and file.delete.delay.ms after that",
         )
 
 
 def _unknown(facts: LiveFacts) -> Iterator[Finding]:
-    """Yield facts that the cluster didn't tell, by the reason."""
+    """Yield findings about facts that the cluster didn't tell, grouped by the reason."""
     refused: dict[str, list[str]] = defaultdict(list)
     for name, known in facts.partitions.items():
         for why in known.refused:
@@ -308,17 +312,17 @@ def _unknown(facts: LiveFacts) -> Iterator[Finding]:
 
 
 def node_id_of(node: Node) -> int | None:
-    """Return the node's own id; None: it isn't said."""
+    """Return the node's own id; None: no directory contains it."""
     said = (one.meta.node_id for one in node.directories if one.meta is not None)
     return next((one for one in said if one is not None), None)
 
 
 @dataclass(slots=True)
 class LiveNode(OpenNode):
-    """A node whose broker runs: its files, its cluster, and what is remembered of its hold.
+    """A node whose broker runs: its files, its cluster, and the remembered hold.
 
-    :param live: how its cluster is reached.
-    :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them is deleted.
+    :param live: how to reach its cluster.
+    :param unheld: reasons why logs weren't held at the last look, by name. No record of them is deleted.
     """
 
     live: LiveBroker = field(default_factory=LiveBroker)
@@ -326,15 +330,15 @@ class LiveNode(OpenNode):
 
     @property
     def asked(self) -> Cluster:
-        """Return the cluster; a connection that was closed is opened again."""
+        """Return the cluster. A closed connection is opened again."""
         if self.cluster is None:
             self.cluster = Cluster(self.live)
         return self.cluster
 
     def look(self, now_ms: int) -> SeenNode:
-        """Look at the node's logs to hold them; what a snapshot was made of stays.
+        """Read the node's logs for a hold. The facts of an earlier snapshot stay.
 
-        A directory that has failed keeps the others' from being held as little as it keeps their broker.
+        A failed directory doesn't prevent a hold of the others, because it doesn't stop the broker.
         """
         return self.see(now_ms, lambda at_ms: self._with_live(read_what_is_left(self.root), at_ms))
 
@@ -353,10 +357,10 @@ class LiveNode(OpenNode):
 
 
 def read_live_node(node: Node, cluster: Cluster, now_ms: int) -> Node:
-    """Return a node with what its cluster says of it now.
+    """Return a node with its cluster's present answers.
 
-    :param node: by its files, which were read before: the cluster's answers can only be further on.
-    :raises BrokerError: the cluster can't be asked.
+    :param node: read from its files before the cluster is asked, so the answers can only be newer.
+    :raises BrokerError: the cluster doesn't answer.
     """
     names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]
     return with_live(node, observe(cluster, names, now_ms), cluster.address)

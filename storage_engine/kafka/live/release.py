@@ -1,19 +1,22 @@
-"""Let exactly a prefix of logs go beside a running cluster: their leaders begin behind it, and no further.
+"""Delete exactly the approved segments through the running cluster: the leaders' log starts move to their
+end, and no further.
 
-Kafka has a call for that, which is careful about little: it deletes what an open transaction has written, and
-whatever the leader has, though the files here may be of another one. So all of that is asked first, of each
-log by itself. A log whose leader, replicas or topic aren't known stays as it is.
+Kafka's own call (DeleteRecords) checks little. It deletes records of open transactions, and whatever records
+the leader has, even if the proven files belong to another log. So all of that is checked first, for each log
+by itself. A log whose leader, replicas or topic are unknown is left alone.
 
-The files go later, when each node's broker comes round to it. What is below its leader's start is deleted.
+The files are deleted later, when each node's broker does its next round. Records below the leader's log start
+count as deleted.
 
-The call is made once it is remembered that we are about to. A time-out tells nothing: the leader's start
-does. The call names no epoch: whoever leads at that moment carries it out. So the leaders' epochs are looked
-at right before and after. One that has changed in between has to show that it has the proven records.
+The call is made after it was remembered that we are about to make it. After a time-out, the leader's log
+start shows the result. The call names no epoch, so any leader carries it out. Therefore the leaders' epochs
+are read right before and after the call. A leader that has changed in between must show that it has the
+proven records.
 
-One batch tells, by offset and epoch, whether a log's leader has the very records of a node's files. A leader
-numbers its batches with its epoch, and each replica takes them in order from one leader at a time. So two
-logs with a batch of one epoch at one offset are the same up to there. Leaders without those records, as after
-an unclean election, have another epoch there, or nothing.
+A single batch shows, by offset and epoch, whether a log's leader has the same records as a node's files. A
+leader numbers its batches with its epoch, and each replica copies them in order from one leader at a time. So
+two logs with a batch of the same epoch at the same offset are equal up to it. A leader without those records,
+as after an unclean election, has another epoch there, or no record.
 """
 
 from __future__ import annotations
@@ -52,9 +55,9 @@ if TYPE_CHECKING:
 
 
 OPERATION_SECONDS: Final = 10.0
-"""Time that brokers wait for all replicas before they say that they gave up."""
+"""Time that brokers wait for all replicas before they report a time-out."""
 UNKNOWN_SECONDS: Final = 60.0
-"""Time that a leader without an answer is asked again for its start."""
+"""Time for which a leader that doesn't answer is asked again for its log start."""
 _POLL_SECONDS: Final = 0.5
 _SECONDS: Final = 30.0
 _EPOCH = struct.Struct(">i")
@@ -63,14 +66,14 @@ _EPOCH = struct.Struct(">i")
 def delete_segments(
     live_node: LiveNode, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
 ) -> None:
-    """Have the cluster delete the records of these segments, the first ones of their logs.
+    """Delete the records of these segments through the cluster. They are the first segments of their logs.
 
     :param meanwhile: called now and then while it waits.
-    :raises ChangedUnderUsError: a log may not be cut, or was refused; says which first. The others were cut,
-        as their leaders' starts tell.
+    :raises ChangedUnderUsError: a log may not be cut, or its leader refused; the first such log is named. The
+        other logs were cut, as their leaders' log starts show.
     :raises GateRefusedError: the store isn't held; nothing was done.
-    :raises BrokerError: the cluster can't be asked, or its actions are unknown; all segments may be deleted.
-    :raises ReleasedTooMuchError: more is gone than these, or may be.
+    :raises BrokerError: the cluster doesn't answer, or its actions are unknown; all segments may be deleted.
+    :raises ReleasedTooMuchError: more records than these are deleted, or may be.
     """
     if not segments:
         return
@@ -107,12 +110,12 @@ def delete_segments(
 
 
 def below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return those of these segments that lie wholly below their leaders' starts: their records are deleted,
-    wherever the files are.
+    """Return the segments that are wholly below their leaders' log starts. Their records are deleted, even if
+    files still exist.
 
-    Of a log that we never had cut, nothing counts as deleted where its leader doesn't answer.
+    If the leader of a log that we never cut doesn't answer, none of its segments counts as deleted.
 
-    :raises BrokerError: the cluster can't be asked, or doesn't tell of a log that we have had cut.
+    :raises BrokerError: the cluster doesn't answer, or doesn't tell the start of a log that we have cut.
     """
     prefixes = list(_prefixes(live_node, segments))
     starts = starts_of(live_node.asked, prefixes)
@@ -122,9 +125,9 @@ def below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[S
         was_cut = name in known and known[name].let_go >= prefix.segments[0].end_offset
         if was_cut and name not in starts:
             raise BrokerUnavailableError(
-                f"{live_node.asked.address}: asked where log {name} begins, expected its leader's "
-                "answer, found none. It isn't known what of it is deleted. Run the same again, which finds "
-                "it out.",
+                f"{live_node.asked.address}: asked where log {name} begins, expected its leader's answer, "
+                "found none. It is unknown which of its records are deleted. Run the same command again, "
+                "which finds out.",
                 may_have_acted=True,
             )
     return frozenset(one.id for one in segments if one.end_offset <= starts.get(one.log, -1))
@@ -137,8 +140,8 @@ def _prefixes(live_node: LiveNode, segments: Sequence[Segment]) -> Iterator[Pref
 def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
     """Yield the prefix to delete of each of a node's logs.
 
-    :param segments: the first ones of their logs, oldest first in each.
-    :raises ChangedUnderUsError: a log isn't among the node's any more.
+    :param segments: the first segments of their logs, oldest first in each log.
+    :raises ChangedUnderUsError: the node no longer has a log.
     """
     for name, of_log in by_log(segments).items():
         one = seen.known.get(name)
@@ -154,10 +157,10 @@ def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]
 def why_not(
     prefix: Prefix, live: LivePartition | None, state: HoldState, node_id: int | None, cluster_id: str
 ) -> str:
-    """Return why a log may not be cut at its boundary; "": nothing speaks against it. Reads small files.
+    """Return why a log may not be cut at its boundary; "": nothing forbids it. Reads only small files.
 
-    :param live: the cluster's present facts about it.
-    :param node_id: of the node whose files were proven.
+    :param live: the cluster's present facts about the log.
+    :param node_id: id of the node whose files were proven.
     """
     if why := log_fault(prefix, live, cluster_id):
         return why
@@ -169,8 +172,8 @@ def why_not(
         return f"its topic has id {live.topic_id} by now, and {known.topic_id} was held"
     if node_id is None or node_id not in live.in_sync:
         return (
-            f"its replica on this node, {node_id}, isn't in sync with leader {live.leader}: what is proven "
-            "may not be what the leader has"
+            f"its replica on this node, {node_id}, isn't in sync with leader {live.leader}: the leader's "
+            "records may differ from the proven ones"
         )
     if live.leader_epoch is None or live.leader_epoch < known.leader_epoch:
         return f"its leader's epoch is {live.leader_epoch}, and it was {known.leader_epoch} before"
@@ -180,10 +183,10 @@ def why_not(
 
 
 def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
-    """Return a batch at or behind an offset by which a log's leader shows that it has the same records.
+    """Return a batch at or after an offset, by which a log's leader can show that it has the same records.
 
-    :param offset: below which records have to be the same.
-    :raises ChangedUnderUsError: there is none, or a file can't be read.
+    :param offset: records below it must be the same.
+    :raises ChangedUnderUsError: there is no such batch, or a file can't be read.
     """
     there = [files for files in prefix.log.segments if files.base_offset >= prefix.segments[0].base_offset]
     begun = [place for place, files in enumerate(there) if files.base_offset < offset]
@@ -194,8 +197,8 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     if found is None:
         raise refused(
             prefix,
-            "no record at its end or behind tells if its leader has the same: it is deleted once one is "
-            "there",
+            "there is no record at its end or later by which its leader could show that it has the same "
+            "records: it is deleted once there is one",
         )
     return found
 
@@ -204,7 +207,7 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
 class Led:
     """A leader's facts about its log at one moment.
 
-    :param epoch: None: it doesn't say.
+    :param epoch: None: the leader doesn't tell it.
     """
 
     epoch: int | None
@@ -212,7 +215,7 @@ class Led:
 
 
 def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") -> ChangedUnderUsError:
-    """Return the error for a log of which nothing more goes, which names the first segment.
+    """Return the error for a log from which nothing more may be deleted. It names the log's first segment.
 
     :param left: the present state of the log.
     """
@@ -225,9 +228,9 @@ def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") 
 
 
 def cut(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[tuple[str, int], BrokerRefusedError]:
-    """Have leaders begin at the boundaries.
+    """Ask leaders to move their log starts to the boundaries.
 
-    :return: their refusals, whatever these mean for the start.
+    :return: the leaders' refusals. A log start may have moved in spite of a refusal.
     """
     from confluent_kafka import TopicPartition
 
@@ -251,11 +254,11 @@ def cut(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[tuple[str, int]
 
 
 _TIMED_OUT: Final = 7
-"""REQUEST_TIMED_OUT: the leader has done it, or hasn't, or does it later."""
+"""REQUEST_TIMED_OUT: the leader has carried it out, or hasn't, or will do so later."""
 _DONE_NOTHING: Final = frozenset({1, 17, 29, 31, 44})
 """OFFSET_OUT_OF_RANGE, INVALID_TOPIC_EXCEPTION, TOPIC_ and CLUSTER_AUTHORIZATION_FAILED, POLICY_VIOLATION:
-the leader has refused before it did anything. Of any other the start has to tell: a leader that lost its
-office while it waited for its replicas has done it."""
+the leader refused before it did anything. After any other error the log start shows the result: a leader that
+was replaced while it waited for its replicas has carried the request out."""
 
 
 def settled_starts(
@@ -264,9 +267,9 @@ def settled_starts(
     refused: Mapping[tuple[str, int], BrokerRefusedError],
     meanwhile: Callable[[], object],
 ) -> Mapping[str, int]:
-    """Return each log's start offset, once it is certain.
+    """Return each log's start offset, as soon as it is certain.
 
-    :raises BrokerUnavailableError: it can't be known in time; they may be deleted any time.
+    :raises BrokerUnavailableError: it isn't certain in time. The records may still be deleted at any time.
     """
     ends = time.monotonic() + UNKNOWN_SECONDS
     while True:
@@ -289,8 +292,9 @@ def settled_starts(
             raise BrokerUnavailableError(
                 f"{cluster.address}: log {first.name.log}: expected its leader to begin at offset "
                 f"{first.boundary}, found {starts.get(first.name.log, 'no answer')} after "
-                f"{UNKNOWN_SECONDS:.0f} s{f' ({said.remark})' if said else ''}. What is behind it stays; it "
-                "may go any time. Run the same again, which goes on.",
+                f"{UNKNOWN_SECONDS:.0f} s{f' ({said.remark})' if said else ''}. Records from that offset "
+                "on stay. Records below it may be deleted at any time. Run the same command again, which "
+                "continues.",
                 may_have_acted=True,
             )
         meanwhile()
@@ -298,7 +302,7 @@ def settled_starts(
 
 
 def starts_of(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[str, int]:
-    """Ask leaders where logs begin; one that doesn't answer is left out."""
+    """Ask leaders for their log starts. A log whose leader doesn't answer is left out."""
     from confluent_kafka.admin import OffsetSpec
 
     found = _offsets(cluster, prefixes, "the beginnings of logs", OffsetSpec.earliest())
@@ -306,7 +310,7 @@ def starts_of(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[str, int]
 
 
 def leaders_of(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[str, Led]:
-    """Ask leaders for their epochs; one that doesn't answer is left out."""
+    """Ask leaders for their epochs. A log whose leader doesn't answer is left out."""
     from confluent_kafka.admin import OffsetSpec
 
     found = _offsets(cluster, prefixes, "the leaders of logs", OffsetSpec.latest())
@@ -335,23 +339,24 @@ def _offsets(cluster: Cluster, prefixes: Sequence[Prefix], what: str, spec: Any)
 
 
 def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[str, int]) -> None:
-    """Make sure that no leader's log start lies behind the segments to delete.
+    """Make sure that no leader's log start is after the segments to delete.
 
-    :raises ReleasedTooMuchError: one does.
+    :raises ReleasedTooMuchError: a log start is.
     """
     for prefix in prefixes:
         if starts[prefix.name.log] > prefix.boundary:
             raise ReleasedTooMuchError(
-                f"{root}: log {prefix.name.log}: expected it to begin at offset {prefix.boundary}, "
-                f"found that its leader begins at {starts[prefix.name.log]}: records of offsets "
-                f"[{prefix.boundary}, {starts[prefix.name.log]}) were deleted but not approved. Find out who "
-                "deletes there, and run verify, which tells what of them is in the lake and what is lost."
+                f"{root}: log {prefix.name.log}: expected it to begin at offset {prefix.boundary}, found "
+                f"that its leader begins at {starts[prefix.name.log]}: records of offsets "
+                f"[{prefix.boundary}, {starts[prefix.name.log]}) were deleted but not approved. Find out "
+                "who deletes there, and run verify, which tells which of them are in the lake and which "
+                "are lost."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A log that is to be cut, and what its cluster said of it when it was found that it may be."""
+    """A log that is to be cut, and the cluster's facts about it by which that was allowed."""
 
     prefix: Prefix
     live: LivePartition
@@ -366,17 +371,18 @@ def cut_remembered(
     *,
     is_held: bool,
 ) -> None:
-    """Have leaders begin at the boundaries.
+    """Ask leaders to move their log starts to the boundaries, after the request is remembered. Then check the
+    result.
 
     :param root: the store's, for messages.
-    :param memory: where it is remembered, so that no store takes this deletion for another program's; None:
-        nowhere.
+    :param memory: memory of the request: without it, other stores would report the deletion as another
+        program's. None: it isn't remembered.
     :param meanwhile: called now and then while it waits.
-    :param is_held: the brokers' own rules delete nothing of these logs now.
-    :raises ChangedUnderUsError: another leader than a moment ago, or the cluster refuses; says which log.
+    :param is_held: the logs are held, so the brokers' own rules delete none of their records now.
+    :raises ChangedUnderUsError: a log's leader has changed, or the cluster refuses; names the log.
     :raises BrokerUnavailableError: the cluster's actions are unknown.
-    :raises ReleasedTooMuchError: a leader of a held log begins behind a boundary, or one may have had other
-        records.
+    :raises ReleasedTooMuchError: the leader of a held log begins after the boundary, or a leader may have had
+        other records.
     """
     prefixes = [one.prefix for one in cuts]
     led = leaders_of(cluster, prefixes)
@@ -399,7 +405,7 @@ def cut_remembered(
 
 
 def moved(one: Cut, led: Led | None) -> str:
-    """Return the difference between a log's leader now and at the last look; "": there is none."""
+    """Return the difference between a log's leader now and at the last look; "": there is no difference."""
     if led is None:
         return "its leader doesn't answer"
     if led.epoch != one.live.leader_epoch:
@@ -421,7 +427,10 @@ def _remember(memory: HoldMemory | None, state: HoldState, cuts: Sequence[Cut]) 
 def _check_cut_as_proven(
     cluster: Cluster, root: Path, cuts: Sequence[Cut], meanwhile: Callable[[], object]
 ) -> None:
-    """Make sure that logs were cut by their leaders of before, or by others with the same records."""
+    """Make sure that logs were cut by the same leaders as before, or by new leaders with the same records.
+
+    :raises ReleasedTooMuchError: a new leader may have had other records.
+    """
     led = leaders_of(cluster, [one.prefix for one in cuts])
     changed = {
         one.prefix.key: (one, why) for one in cuts if (why := moved(one, led.get(one.prefix.name.log)))
@@ -442,18 +451,18 @@ def _check_cut_as_proven(
         one, why = changed[key]
         raise ReleasedTooMuchError(
             f"{root}: log {one.prefix.name.log}: expected its leader of epoch {one.live.leader_epoch} to "
-            f"begin at offset {one.prefix.boundary}, found that {why}, and nothing shows that it had the "
-            f"records that are proven ({fault}). What it had below offset {one.prefix.boundary} is "
-            "deleted. Compare the lake with what producers sent, and look for an unclean election."
+            f"begin at offset {one.prefix.boundary}, found that {why}, and no record shows that it had the "
+            f"proven records ({fault}). Its records below offset {one.prefix.boundary} are deleted. "
+            "Compare the lake with what producers sent, and look for an unclean election."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A batch of a log that isn't a marker's.
+    """A batch of a log that isn't a marker.
 
     :param offset: of its last record.
-    :param epoch: of the leader that took it.
+    :param epoch: of the leader that appended it.
     """
 
     offset: int
@@ -461,10 +470,10 @@ class Witness:
 
 
 def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark: int) -> Witness | None:
-    """Return the first batch that ends at or behind a boundary and can be read from the leader; None: there
-    is none.
+    """Return the first batch that ends at or after a boundary and that the leader serves to consumers; None:
+    there is none.
 
-    :param segments: of a log, from the one that ends at the boundary on.
+    :param segments: segments of a log, from the segment that ends at the boundary on.
     :raises OSError: a file can't be read.
     """
     for segment in segments:
@@ -484,9 +493,9 @@ def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark
 def other_than(
     cluster: Cluster, witnesses: Mapping[tuple[str, int], Witness], meanwhile: Callable[[], object]
 ) -> Mapping[tuple[str, int], str]:
-    """Ask leaders for records, and return why logs aren't known to be the same, by topic and partition.
+    """Read records from leaders. Return why logs may differ from the leaders', by topic and partition.
 
-    Nothing is committed, and no group is joined.
+    No offset is committed, and no group is joined.
 
     :param meanwhile: called now and then while it waits.
     """
@@ -519,8 +528,9 @@ def other_than(
                 del why[key]
             else:
                 why[key] = (
-                    f"its leader has at offset {found.offset} a record of epoch {found.epoch}, and the file "
-                    f"one of epoch {witness.epoch} at {witness.offset}: another leader took other records"
+                    f"its leader has a record of epoch {found.epoch} at offset {found.offset}, and the "
+                    f"file has a record of epoch {witness.epoch} at offset {witness.offset}: another "
+                    "leader appended other records"
                 )
     finally:
         consumer.close()
@@ -530,7 +540,7 @@ def other_than(
 def _about(
     topic: str | None, partition: int | None, left: Mapping[tuple[str, int], Witness]
 ) -> list[tuple[str, int]]:
-    """Return the logs that an error is about; an error about a whole topic names no partition."""
+    """Return the logs that an error concerns. An error about a whole topic names no partition."""
     whole = partition is None or partition < 0
     return [key for key in left if key[0] == topic and (whole or key[1] == partition)]
 

@@ -1,4 +1,4 @@
-"""Topics of a running node: their settings, how old they are, how fast they grow, which can't be held.
+"""Topics of a running node: their settings, ages and growth, and which of them can't be held.
 
 Reads the node's files and asks its cluster. Only :func:`change_settings` changes anything.
 """
@@ -38,18 +38,21 @@ _DEFAULT_INTERVAL_MS = 300_000
 
 
 _NO_SUCH_TOPIC = 3
-"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol (Errors); who may not know has another code."""
+"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol (Errors). An account without the right to know gets another
+code."""
 
 
 def is_deleted(answer: object) -> bool:
-    """Return whether a cluster says that it has no such topic."""
+    """Return whether the cluster answers that it has no such topic."""
     return isinstance(answer, BrokerRefusedError) and answer.code == _NO_SUCH_TOPIC
 
 
 def read_settings(
     cluster: Cluster, topics: Sequence[str]
 ) -> Mapping[str, Mapping[str, TopicSetting] | BrokerRefusedError]:
-    """Ask for the settings by which topics' records expire; of a topic that is refused, its error.
+    """Ask for the settings that decide when topics' records expire.
+
+    Return the error for a topic that is refused.
 
     :raises BrokerUnavailableError: no broker answers.
     """
@@ -76,11 +79,12 @@ def read_settings(
 def change_settings(
     cluster: Cluster, wanted: Mapping[str, Mapping[str, int | None]]
 ) -> Mapping[str, BrokerRefusedError]:
-    """Change settings of topics; the others of each stay.
+    """Change settings of topics. Other settings of these topics stay.
 
-    :param wanted: by topic and key; None: the topic has it no more, so that its brokers' counts.
-    :return: why the cluster refused, by topic. The settings of the others are changed.
-    :raises BrokerUnavailableError: no broker answers; some may have been changed.
+    :param wanted: values by topic and key; None: remove the topic's own value, so that its brokers' value
+        applies.
+    :return: the cluster's refusals, by topic. The settings of other topics are changed.
+    :raises BrokerUnavailableError: no broker answers; some settings may have been changed.
     """
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -108,9 +112,9 @@ def change_settings(
 
 
 def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping[str, str]) -> int:
-    """Return how often a node deletes what has expired; where it isn't set, Kafka's default.
+    """Return the interval of a node's retention check. If it isn't set, return Kafka's default.
 
-    :param properties: of the node's own file.
+    :param properties: settings in the node's own file.
     :raises BrokerUnavailableError: no broker answers.
     """
     said = {**properties, **cluster.node_settings(node_id)}.get(CHECK_INTERVAL, "")
@@ -118,15 +122,15 @@ def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping
 
 
 _KEPT_FREE_PERCENT: Final = 10
-"""Free part of a disk that no hold fills."""
+"""Share of a disk, in percent, that no hold fills."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskLimit:
-    """The disk that bears a hold for the shortest time, and why no longer.
+    """The disk that limits the length of a hold, and the facts that limit it.
 
-    :param free_bytes: that the broker may write.
-    :param fillable_bytes: bytes of these that a hold may fill; not above 0: none.
+    :param free_bytes: bytes that the broker may write.
+    :param fillable_bytes: bytes of these that a hold may fill; 0 or less: none.
     :param grown_bytes: size of the log files that were written to within ``span_ms``.
     """
 
@@ -147,11 +151,12 @@ class DiskLimit:
 
 @dataclass(frozen=True, slots=True)
 class Bearable:
-    """Time that disks can bear that nothing is deleted.
+    """Time for which disks have room if nothing is deleted.
 
-    :param wanted_ms: for how long they are to.
-    :param notices: notices about it for a person.
-    :param limit: why ``kept_ms`` is less than ``wanted_ms``; None: it isn't, or no disk could be measured.
+    :param wanted_ms: the wanted length of the hold.
+    :param notices: notices about the time, for a person.
+    :param limit: why ``kept_ms`` is less than ``wanted_ms``; None: it isn't less, or no disk could be
+        measured.
     """
 
     kept_ms: int
@@ -164,12 +169,12 @@ class Bearable:
 class ObservedNode:
     """One look at a node and its cluster.
 
-    :param topics: that can be held.
-    :param of_logs: of them, and where remembered ones are.
-    :param unheld: why other topics can't be held, by topic.
-    :param unread: why it isn't known how old logs of ``topics`` are, by name; these aren't held.
-    :param interval_ms: after which brokers work by a change.
-    :param bears: by topic, for how long nothing of it is to expire, as far as its disks can bear it.
+    :param topics: topics that can be held.
+    :param of_logs: their logs, and the present place of remembered logs.
+    :param unheld: reasons why other topics can't be held, by topic.
+    :param unread: reasons why the age of some logs of ``topics`` is unknown, by name. These logs aren't held.
+    :param interval_ms: time after which brokers apply a change.
+    :param bears: for each topic, the time for which its disks have room if none of its records expires.
     """
 
     at_ms: int
@@ -194,13 +199,14 @@ def observe(
     topics: Collection[str] | None = None,
     kept_from: Mapping[str, int] | None = None,
 ) -> ObservedNode:
-    """Look at a node's topics, and at what the cluster says of them.
+    """Look at a node's topics, and at the cluster's facts about them.
 
-    :param remembered: logs by an earlier look.
-    :param seen: the node as it was found just now; None: it is looked at.
-    :param topics: that are wanted; None: all.
-    :param kept_from: by log, the base offset of the first segment that is to stay; None: all of each are.
-    :raises BrokerError: the cluster can't be asked.
+    :param remembered: logs of an earlier look.
+    :param seen: the node as it was just read; None: it is read here.
+    :param topics: the wanted topics; None: all.
+    :param kept_from: for each log, the base offset of the first segment that must stay; None: all segments
+        must stay.
+    :raises BrokerError: the cluster doesn't answer.
     """
     seen = seen or live_node.look(now_ms)
     node, live = seen.node, seen.node.live
@@ -263,10 +269,10 @@ def found_logs(
     remembered: Mapping[str, KnownLog],
     now_ms: int,
 ) -> FoundLogs:
-    """Find out what became of logs since they were remembered.
+    """Find out what happened to logs since they were remembered.
 
     :param told: the cluster's facts about the node's logs.
-    :raises BrokerError: the cluster can't be asked.
+    :raises BrokerError: the cluster doesn't answer.
     """
     here = {log.name.log: log for _, log in node.logs}
     names = [partition_directory(name) for name in remembered if name not in here]
@@ -287,7 +293,7 @@ def found_logs(
 
 
 def _failed(node: Node) -> Mapping[str, str]:
-    """Return the fault of directories that can't be read, or that their broker no longer serves."""
+    """Return the faults of directories that can't be read, or that their broker no longer serves."""
     unread = {
         path: f"it can't be read: {why}. What its logs have is unknown, and nothing of the node is planned, "
         "archived or deleted until it is back"
@@ -298,11 +304,11 @@ def _failed(node: Node) -> Mapping[str, str]:
 
 
 def _cannot_be_held(kept: RetentionSettings | str, live: LivePartition | None) -> str:
-    """Return why a topic can't be held; "": it can."""
+    """Return why a topic can't be held; "": it can be held."""
     if isinstance(kept, str):
         return f"its settings aren't known: {kept}"
     if kept.compact:
-        return "cleanup.policy has compact: the cleaner deletes of it by other rules"
+        return "cleanup.policy contains compact: the cleaner deletes its records by other rules"
     if kept.is_copied:
         return "remote storage has its segments"
     if live is None or live.topic_id is None:
@@ -311,7 +317,7 @@ def _cannot_be_held(kept: RetentionSettings | str, live: LivePartition | None) -
 
 
 def _from(log: PartitionLog, kept_from: Mapping[str, int] | None) -> PartitionLog:
-    """Return a log without what comes before the first segment that is to stay."""
+    """Return a log without the segments before the first one that must stay."""
     if kept_from is None:
         return log
     first = kept_from.get(log.name.log)
@@ -322,7 +328,8 @@ def _from(log: PartitionLog, kept_from: Mapping[str, int] | None) -> PartitionLo
 def _age(
     log: PartitionLog, replicas: int, segment_bytes: int, now_ms: int, spans_ms: tuple[int, int]
 ) -> LogAge:
-    """:param spans_ms: that growth is measured in: the hold's, and that in which a change begins to count."""
+    """:param spans_ms: the spans in which growth is measured: the length of the hold, and the time until a
+    change takes effect."""
     segments = log.segments
     ages = []
     for files in segments:
@@ -339,13 +346,13 @@ def _age(
 
 
 def _written_bytes(log: PartitionLog, since_ms: int) -> int:
-    """Return the bytes of a log's files that were written to since a moment."""
+    """Return the size of a log's files that were written to since a given time."""
     since_ns = since_ms * 1_000_000
     return sum(files.log.size_bytes for files in log.segments if files.log.mtime_ns >= since_ns)
 
 
 def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> Mapping[str, Bearable]:
-    """Find out for how long the disks of each topic can bear that nothing of it is deleted."""
+    """Find out, for each topic, for how long its disks have room if none of its records is deleted."""
     grown: dict[int | None, int] = {}
     disks: dict[int | None, DiskUsage] = {}
     devices: dict[str, set[int | None]] = {}
@@ -367,25 +374,27 @@ def _limit(disk: DiskUsage, grown_bytes: int, wanted_ms: int) -> DiskLimit | Non
 
 
 def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
-    """Return the limit of the disk that bears a hold for the shortest time.
+    """Return the time for which all disks have room, and the disk with the least.
 
-    :param limits: None: of a disk of which it can't be told.
+    :param limits: of each disk; None: its level is unknown.
     """
     known = [one for one in limits if one is not None]
     if len(known) < len(limits):
-        unknown = "how full its disk is can't be told, so neither for how long it bears a hold"
+        unknown = (
+            "the level of its disk is unknown, and so is the time for which the disk has room for a hold"
+        )
         return Bearable(wanted_ms, wanted_ms, (unknown,))
     times = [(bearable_ms(wanted_ms, [(one.fillable_bytes, one.grown_bytes)]), one) for one in known]
     kept_ms, limit = min(times, key=lambda one: one[0], default=(wanted_ms, None))
     if limit is None or kept_ms == wanted_ms:
         return Bearable(wanted_ms, wanted_ms)
     notice = (
-        f"the hold lasts {duration_text(kept_ms)} and no longer, since its disk, that of {limit.path}, can't "
-        f"bear {duration_text(wanted_ms)}"
+        f"the hold lasts only {duration_text(kept_ms)}, because its disk, that of {limit.path}, has no "
+        f"room for {duration_text(wanted_ms)}"
     )
     return Bearable(kept_ms, wanted_ms, (notice,), limit)
 
 
 def bears_notices(bears: Mapping[str, Bearable]) -> tuple[str, ...]:
-    """Return notices of how long disks can bear holds, each sentence once."""
+    """Return the notices about the room for holds, each sentence once."""
     return tuple(dict.fromkeys(notice for one in bears.values() for notice in one.notices))

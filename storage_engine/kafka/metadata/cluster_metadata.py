@@ -1,15 +1,16 @@
-"""Topics in a node's copy of the cluster's metadata: ids, settings of their own, and replicas.
+"""Topics in a node's copy of the cluster's metadata: ids, own settings, and replicas.
 
-Of its records only those of topics, settings and, for who asks, partitions are read; of which version of
-Kafka they are matters for no other.
+Only the records of topics, settings and, on request, partitions are read. So the version of other records
+doesn't matter.
 
-A copy is the log ``__cluster_metadata-0`` and snapshots beside it. Its offsets have no holes, and its oldest
-segments go only once a snapshot has them (KafkaMetadataLog#maybeClean). What lost one record would let a
-topic that is there look deleted. An older copy that is whole can't be told from a new one.
+A copy is the log ``__cluster_metadata-0`` and the snapshots beside it. Its offsets have no holes, and its
+oldest segments are deleted only after a snapshot contains them (KafkaMetadataLog#maybeClean). With a lost
+record an existing topic could look deleted, so a hole is an error. A whole copy may be old: that can't be
+detected.
 
-Whether a log of a stopped node has replicas on other nodes, by the node's copy of the cluster's metadata. A
-replica that begins later than the others takes their records from all of them once it leads. So a log may
-only lose segments here where no other node has it, or every other one is stopped. What isn't known is no.
+Also whether a log of a stopped node has replicas on other nodes. Once a replica that begins later than the
+others leads, all of them lose their earlier records. So a log may only lose segments here if no other node
+has a replica, or if all the others are stopped. If that is unknown, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)
 _FOOTER = "snapshot-footer"
 _MAX_BYTES = 1 << 30
 _Values = Generator[tuple[Path, bytes], None, tuple[int, str | None]]
-"""Values; returns the offset behind the last record, and of which kind that is if it is a control record."""
+"""Values of records. Returns the offset after the last record and, if the last one is a control record, its
+kind."""
 
 
 def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
-    """Yield the values of the newest snapshot's records and of those behind it, with their files.
+    """Yield the values of the newest snapshot's records and of later records, each with its file.
 
-    Who has not come to the end does not know that the copy is whole.
+    Only a caller that has read to the end knows that the copy is whole.
 
-    :param directory: of the log.
-    :raises CorruptFileError: a file is damaged, or ends in a part of a batch, as after an unclean stop;
-        records are missing before the first segment, between two, or at the end.
+    :param directory: the log's directory.
+    :raises CorruptFileError: a file is damaged, or ends within a batch, as after an unclean stop; or records
+        are missing before the first segment, between two segments, or at the end.
     :raises OSError: a file can't be read.
     """
     names = sorted(path.name for path in directory.iterdir())
@@ -58,7 +60,7 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
     begin = int(snapshots[-1][:20]) if snapshots else 0
     if not segments or segments[0][0] > begin:
         found = f"they begin at {segments[0][0]}" if segments else "none"
-        raise corrupt(directory, 0, f"segments from offset {begin} or an earlier one on", found, REMEDY)
+        raise corrupt(directory, 0, f"segments that begin at or before offset {begin}", found, REMEDY)
     if snapshots:
         path = directory / snapshots[-1]
         _, last = yield from _values(path, 0, 0)
@@ -98,7 +100,7 @@ def _values(path: Path, base: int, begin: int) -> _Values:
         batches = rows.select(["physical_offset", "base_offset", "last_offset_delta"]).drop_null()
         for at, first, delta in zip(*(column.to_pylist() for column in batches.columns), strict=True):
             if first != end:
-                raise corrupt(path, at, f"a batch of offset {end}, as none is missing", f"{first}", REMEDY)
+                raise corrupt(path, at, f"a batch that begins at offset {end}", f"{first}", REMEDY)
             end += delta + 1
         last = rows["control"][-1].as_py()
         columns = (rows[name].to_pylist() for name in ("kind", "offset", "value"))
@@ -114,20 +116,21 @@ _PARTITION_CHANGE = 5
 _NEWEST_PARTITION = 2
 _LEADER_TAG, _REPLICAS_TAG, _REMOVING_TAG, _ADDING_TAG, _SAME_LEADER = 1, 2, 3, 4, -2
 _VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
-"""The newest that Kafka 4.4 knows (MetadataVersion): a later one may keep settings elsewhere."""
+"""The newest version that Kafka 4.4 knows (MetadataVersion). Later versions may keep settings in other
+records."""
 _ALWAYS = frozenset({_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL})
 _OF_PARTITIONS = frozenset({_PARTITION, _PARTITION_CHANGE})
 _OF_BROKER, _OF_TOPIC = 4, 2
 _BEGIN = struct.Struct(">BBBi16s")
-"""Of a PartitionRecord: frame version, kind and version of one byte each, number, topic's id."""
+"""Start of a PartitionRecord: frame version, kind and version of one byte each, number, topic's id."""
 _SEVERAL_BYTES = 0x80
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition's replicas, and how often its leader has changed.
+    """A partition's replicas, and its leader's epoch.
 
-    :param removing: replicas that a reassignment takes away.
+    :param removing: replicas that a reassignment removes.
     :param adding: replicas that it adds.
     """
 
@@ -141,10 +144,10 @@ class PartitionState:
 class ClusterMetadata:
     """Topics and settings, as of the end of this node's copy.
 
-    :param partition_states: by the topic's id and the partition's number; for who asks.
+    :param partition_states: by the topic's id and the partition's number; only on request.
     :param topic_settings: by topic.
-    :param node_settings: set while the cluster ran, by node; "" has those of all.
-    :param partitions: numbers of a topic's partitions, on whatever nodes they are, by its id.
+    :param node_settings: settings that were made while the cluster ran, by node; "": for all nodes.
+    :param partitions: numbers of a topic's partitions in the whole cluster, by its id.
     """
 
     topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
@@ -154,24 +157,26 @@ class ClusterMetadata:
     partition_states: dict[tuple[uuid.UUID, int], PartitionState] = field(default_factory=dict)
 
     def partitions_of(self, topic: str) -> frozenset[int]:
-        """Return the numbers of a topic's partitions in the whole cluster; none of one that isn't known."""
+        """Return the numbers of a topic's partitions in the whole cluster. An unknown topic has none."""
         topic_id = self.topic_ids.get(topic)
         return frozenset() if topic_id is None else frozenset(self.partitions.get(topic_id, ()))
 
     def settings_of_node(self, node_id: str) -> Mapping[str, str]:
-        """Return the settings that were made for a node while the cluster ran; the node's own win over those
-        of all nodes.
+        """Return the settings that were made for a node while the cluster ran.
+
+        The node's own settings win over settings for all nodes.
         """
         return {**self.node_settings.get("", {}), **self.node_settings.get(node_id, {})}
 
 
 def read_cluster_metadata(directory: Path, *, partition_states: bool = False) -> ClusterMetadata:
-    """Read a node's copy.
+    """Read a node's copy of the cluster's metadata.
 
-    :param directory: of the log.
-    :param partition_states: read them, too: there are many, and few ask.
-    :raises CorruptFileError: bytes that are no record of it, or records are missing (:mod:`.metadata_log`).
-    :raises UnsupportedLayoutError: records of a version that isn't known.
+    :param directory: the log's directory.
+    :param partition_states: also read the states of partitions. There are many, and few callers need them.
+    :raises CorruptFileError: bytes are no record of the metadata, or records are missing
+        (:func:`metadata_values`).
+    :raises UnsupportedLayoutError: records have an unknown version.
     :raises OSError: it can't be read.
     """
     found = ClusterMetadata()
@@ -188,12 +193,12 @@ def read_cluster_metadata(directory: Path, *, partition_states: bool = False) ->
 
 @lru_cache(maxsize=256)
 def _uuid_of(data: bytes) -> uuid.UUID:
-    """Return a topic's id, which comes again with each of its partitions."""
+    """Return a topic's id. It is cached, because each of the topic's partitions repeats it."""
     return uuid.UUID(bytes=data)
 
 
 class _Reader:
-    """Reads fields of one record, in their order."""
+    """Reads the fields of a record, in their order."""
 
     def __init__(self, data: bytes, path: Path) -> None:
         self._data = data
@@ -229,14 +234,14 @@ class _Reader:
         return () if count <= 0 else struct.unpack(f">{count}i", self.take(4 * count))
 
     def rest(self) -> tuple[bytes, Path]:
-        """Return the bytes that aren't read yet, and of which file they are."""
+        """Return the bytes that aren't read yet, and their file."""
         return self._data[self._at :], self._path
 
     def id(self) -> uuid.UUID:
         return _uuid_of(self.take(16))
 
     def tagged(self) -> Iterator[tuple[int, _Reader]]:
-        """Yield the fields that a record need not have, by their tags."""
+        """Yield the optional fields of a record, by their tags."""
         for _ in range(self.varint()):
             tag = self.varint()
             yield tag, _Reader(self.take(self.varint()), self._path)
@@ -319,7 +324,10 @@ def _check_version(kind: int, version: int, path: Path) -> None:
 
 @lru_cache(maxsize=4096)
 def _made(data: bytes, path: Path) -> PartitionState:
-    """Parse the fields behind the partition's id in a PartitionRecord: the same for many partitions."""
+    """Parse the fields after the partition's id in a PartitionRecord.
+
+    They are cached: many partitions have the same.
+    """
     reader = _Reader(data, path)
     replicas, _, removing, adding = (reader.numbers() for _ in ("replicas", "isr", "removing", "adding"))
     reader.number()
@@ -327,7 +335,7 @@ def _made(data: bytes, path: Path) -> PartitionState:
 
 
 def _changed(reader: _Reader, before: PartitionState) -> PartitionState:
-    """Parse the fields behind the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
+    """Parse the fields after the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
     state = before
     for tag, value in reader.tagged():
         if tag == _REPLICAS_TAG:
@@ -344,10 +352,11 @@ def _changed(reader: _Reader, before: PartitionState) -> PartitionState:
 def replica_fault(
     metadata: ClusterMetadata, topic_id: uuid.UUID, partition: int, node_id: int, replicas_stopped: str
 ) -> tuple[Reason, str] | None:
-    """Return why a log has to stay whole for its replicas; None: nothing speaks against a deletion.
+    """Return why no segment of a log may be deleted because of its replicas; None: nothing forbids a
+    deletion.
 
     :param metadata: with the states of partitions.
-    :param node_id: of the node that has the log.
+    :param node_id: id of the node that has the log.
     :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "": there
         is none.
     """
@@ -367,9 +376,9 @@ def replica_fault(
     others = tuple(one for one in state.replicas if one != node_id)
     if others and not replicas_stopped.strip():
         return Reason.REPLICAS_ELSEWHERE, (
-            f"{nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and no option says that "
-            "every such node is stopped. One that runs would lose the same records once this node leads: "
-            "stop all of them and say so, or let the brokers delete"
+            f"{nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and no option says "
+            "that every such node is stopped. A running node would lose the same records once this node "
+            "leads: stop all of them and state that, or let the brokers delete"
         )
     return None
 

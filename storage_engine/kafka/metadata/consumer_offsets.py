@@ -1,7 +1,7 @@
 """Positions of consumer groups, read from the records of ``__consumer_offsets`` on a node's disk.
 
-A group's records lie in one partition of that topic. So a node knows the groups of the partitions that it
-has, and no others.
+Each group has its records in one partition of that topic. So a node knows only the groups of its own
+partitions.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ _MAX_SEGMENT_BYTES = 1 << 31
 _END: Final = 1 << 62
 _OFFSET_KEYS = (0, 1)
 _GROUP_KEYS = (2, 3)
-"""OffsetCommitKey; GroupMetadataKey of a classic group, ConsumerGroupMetadataKey of one of KIP-848."""
+"""Versions of keys: 0 and 1 for OffsetCommitKey, 2 for GroupMetadataKey (classic groups), 3 for
+ConsumerGroupMetadataKey (groups of KIP-848)."""
 _VALUE = struct.Struct(">hq")
-"""Of every version of OffsetCommitValue: its number and the offset come first."""
+"""Start of every version of OffsetCommitValue: its version and the offset."""
 _MAX_VALUE_VERSION = 4
 _PARTITION = struct.Struct(">i")
-_REMEDY = "Start the broker, which reads the topic by itself, and ask it: --broker HOST:PORT."
+_REMEDY = "Start the broker, which reads the topic itself, and ask the broker: --broker HOST:PORT."
 
 
 @dataclass(slots=True)
 class CommittedOffsets:
-    """Contents of the records, the newest of each key.
+    """The newest positions in the records.
 
     :param offsets: by group, topic and partition; None: the group's partition can't be read to its end, so
-        that a newer one may be there.
-    :param groups: that there are, also those that have committed nothing.
+        there may be a newer position.
+    :param groups: existing groups, including groups that have committed no offset.
     :param unknown: partitions of the topic that can't be read to their end, and why.
     """
 
@@ -61,12 +62,13 @@ def read_consumer_offsets(
 ) -> CommittedOffsets:
     """Read partitions of the topic.
 
-    Bytes that are no record of it, or of a version that isn't known, may have been a newer position of any
-    group of their partition; so may what is missing before its last segment, unless the cleaner has taken it.
+    Unreadable bytes, or a record of an unknown version, may have been a newer position of any group in the
+    partition. So may records that are missing before its last segment, unless the cleaner has removed them.
+    Then the positions in that partition are unknown.
 
-    :param logs: partitions, each with the log directory that it lies in.
-    :param may_be_torn: a broker may be writing the logs' ends, or didn't stop cleanly: an incomplete batch
-        there was never acknowledged.
+    :param logs: partitions, each with its log directory.
+    :param may_be_torn: a broker may be writing the ends of the logs, or didn't stop cleanly. Then an
+        incomplete batch at an end is no fault: it was never acknowledged.
     """
     found = CommittedOffsets()
     for directory, log in logs:
@@ -94,9 +96,10 @@ def read_consumer_offsets(
 
 
 def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mapping[bytes, bytes | None]:
-    """Return the newest value of each key of a log, oldest first, but what transactions did not commit.
+    """Return the newest value of each key of a log, oldest first, without records of aborted and open
+    transactions.
 
-    :param faults: gets ranges that are no whole batch.
+    :param faults: receives ranges that are no whole batch.
     """
     keys, values = _records(log, faults, may_be_torn=may_be_torn)
     if not keys:
@@ -162,7 +165,7 @@ def _take(found: CommittedOffsets, key: bytes, value: bytes | None, path: Path) 
 
 
 def _read_text(key: bytes, at: int, path: Path) -> tuple[str, int]:
-    """Return a text of a key, and where what comes behind it begins."""
+    """Return a text in a key, and the position after it."""
     begin = at + 2
     end = begin + int.from_bytes(key[at:begin], "big", signed=True)
     if not begin <= end <= len(key):
@@ -172,7 +175,7 @@ def _read_text(key: bytes, at: int, path: Path) -> tuple[str, int]:
 
 @lru_cache(maxsize=1 << 12)
 def _decoded(name: bytes) -> str:
-    """Return the name of a group or topic, which comes again with each partition."""
+    """Return the name of a group or topic. It is cached, because each partition repeats it."""
     return name.decode("utf-8", "replace")
 
 

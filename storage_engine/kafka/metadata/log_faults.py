@@ -1,4 +1,4 @@
-"""Faults in a log's files that forbid any decision by them. Reads only."""
+"""Faults in a log's files because of which nothing may be decided from them. Reads only."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from storage_engine.model.report.diagnosis import reason_of
 
 
 def link_fault(log: PartitionLog) -> str:
-    """Return the file of a log that its broker uses and that is a symbolic link; "" where none is.
+    """Return the fault of a symbolic link among the files that the broker uses; "": there is none.
 
-    A broker follows it: what is behind it would be seen by nobody.
+    A broker follows a link, but we don't: we would miss the files behind it.
     """
     for link in log.links:
         found = kind_and_state(Path(link).name)
         if found is not None and found[1] is not FileState.DELETED:
             return (
                 f"{link}: expected a file of the node itself, found a symbolic link to "
-                f"{Path(link).readlink()}; put what it stands for in its place"
+                f"{Path(link).readlink()}; replace the link with its target"
             )
     return ""
 
 
 def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
-    """Return why a log isn't of the topic that has its name now; "" where it is, or nothing tells."""
+    """Return why a log isn't of the topic that now has its name; "": it is, or the topic's id is unknown."""
     known = topics.metadata.topic_ids.get(log.name.topic)
     if known is None:
         return ""
@@ -55,7 +55,7 @@ def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
 
 
 def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
-    """Return the fault of a log's start in the checkpoint; "" where there is none."""
+    """Return the fault of a log's start in the checkpoint; "": there is none."""
     start = directory.log_starts.get(log.name.log)
     if start is None or start <= end:
         return ""
@@ -66,10 +66,10 @@ def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
 
 
 def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
-    """Return the fault of the file that tells which leaders wrote a log's records; "" where it has none.
+    """Return the fault of a log's ``leader-epoch-checkpoint``; "": there is none.
 
-    A broker makes an epoch before its first record. So the newest one may begin at the log's end, and of a
-    stopped broker not above it (LogLoader#load cuts those off).
+    A broker writes an epoch before the epoch's first record. So the newest epoch may begin at the log's end.
+    If the broker stopped cleanly, no epoch begins above it (LogLoader#load cuts those off).
 
     :raises OSError: a file can't be read.
     """
@@ -92,7 +92,7 @@ def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
 
 
 def _names_leader(log: PartitionLog) -> bool:
-    """Return whether a log's first batch names its leader's epoch; older formats don't."""
+    """Return whether a log's first batch contains its leader's epoch. Older formats don't contain it."""
     if not log.segments:
         return False
     with opened(log.segments[0].log.path) as descriptor:
@@ -103,7 +103,7 @@ def _names_leader(log: PartitionLog) -> bool:
 
 
 def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
-    """Yield closed segments without a byte whose records no cleaner has taken."""
+    """Yield closed segments that are empty though no cleaner has removed their records."""
     cleaned_to = directory.cleaned_offset(log.name.log)
     for segment, following in pairwise(log.segments):
         if not segment.log.size_bytes and following.base_offset > cleaned_to:
@@ -114,7 +114,7 @@ def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
 
 
 def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int]) -> dict[int, int]:
-    """Return where segments end behind which something is missing before the next one, by base offset.
+    """Return the ends of segments after which offsets are missing before the next segment, by base offset.
 
     :param bases: of the segments to look at.
     :raises OSError: a segment can't be read.
@@ -129,17 +129,20 @@ def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int])
 
 
 def _is_whole(directory: LogDirectory, log: PartitionLog, end: int, following: SegmentFiles) -> bool:
-    """Return whether no offset is missing or doubled between a segment's end and the next one."""
+    """Return whether no offset is missing or repeated between a segment's end and the next segment.
+
+    Gaps that the cleaner leaves are allowed.
+    """
     cleaned_to = directory.cleaned_offset(log.name.log)
     return end == following.base_offset or end < following.base_offset <= cleaned_to
 
 
 def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[SegmentFiles]) -> Iterator[str]:
-    """Yield the places where a segment doesn't end at the next one's base offset.
+    """Yield faults where a segment doesn't end at the next segment's base offset.
 
-    The cleaner leaves such gaps in what it has cleaned: there they are nothing to tell.
+    The cleaner leaves such gaps in the records that it has cleaned. They are no faults.
 
-    :param segments: of the log, oldest first and none left out.
+    :param segments: consecutive segments of the log, oldest first.
     :raises OSError: a segment can't be read.
     """
     for segment, following in pairwise(segments):

@@ -1,4 +1,4 @@
-"""Retention of each topic's segments by all files of a node; or the reason why it is unknown."""
+"""Retention of each topic's segments, from all of a node's files; or the reason why it is unknown."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _UNREAD = "the cluster's metadata weren't read for them"
 class TopicSettings:
     """Settings of topics.
 
-    :param node: the settings that count where a topic has none of its own.
-    :param unknown: why topics' own settings aren't known; "" where they are.
-    :param live: all settings of topics as their running cluster says them, by topic; they win.
-    :param replicas_unknown: why the metadata don't say which nodes have a partition; "" where they do.
-    :param only_replicas: logs of the node that are known to have no replica on another one.
+    :param node: settings that apply if a topic has none of its own.
+    :param unknown: why topics' own settings aren't known; "": they are known.
+    :param live: all settings of topics as their running cluster reports them, by topic. They win.
+    :param replicas_unknown: why the metadata don't tell which nodes have a partition; "": they tell it.
+    :param only_replicas: logs of the node that are known to have no replica on another node.
     """
 
     node: Mapping[str, str]
@@ -39,7 +39,7 @@ class TopicSettings:
     )
 
     def of(self, topic: str) -> RetentionSettings | str:
-        """Return how long a topic's segments stay; text: why that isn't known."""
+        """Return how long a topic's segments stay; text: why that is unknown."""
         # Asked of each log, and a topic may have thousands.
         if (known := self._known.get(topic)) is None:
             known = self._known[topic] = self._of(topic)
@@ -55,12 +55,13 @@ class TopicSettings:
         return _read(self.node, self.metadata.topic_settings.get(topic, {}))
 
     def has_remote(self, log: str) -> bool:
-        """Return whether a log's topic is known to have remote storage, copied or not."""
+        """Return whether a log's topic is known to use remote storage, even if copying is disabled."""
         topic = self.of(log.rpartition("-")[0])
         return not isinstance(topic, str) and topic.remote
 
     def values(self, topic: str) -> Mapping[str, str]:
-        """Return a topic's settings by Kafka's names: its own, or all where its running cluster says them."""
+        """Return a topic's settings by Kafka's names: all settings if its running cluster reports them, else
+        its own."""
         return self.live.get(topic) or self.metadata.topic_settings.get(topic, {})
 
 
@@ -72,11 +73,14 @@ def _read(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSetting
 
 
 def read_topic_settings(node: Node) -> TopicSettings:
-    """Read the topics' settings that a node's disk has. What can't be read is unknown, not an error."""
+    """Read the topics' settings from a node's disk.
+
+    If they can't be read, they are unknown; that is no error.
+    """
     properties, metadata, unknown = node.properties, ClusterMetadata(), ""
     replicas_unknown = _UNREAD
     if properties is None:
-        unknown = "a log directory alone doesn't say: name the node's server.properties"
+        unknown = "a log directory alone doesn't contain them: name the node's server.properties"
     elif node.zookeeper:
         unknown = "the cluster keeps them in ZooKeeper"
     else:
@@ -102,7 +106,7 @@ def read_topic_settings(node: Node) -> TopicSettings:
 
 
 def _only_replicas(node: Node, metadata: ClusterMetadata) -> Iterator[str]:
-    """Yield the logs of a node that no other node has, as its running cluster or its own metadata say."""
+    """Yield the logs of a node that no other node has, by its running cluster or its own metadata."""
     live = {} if node.live is None else node.live.partitions
     for _, log in node.logs:
         topic_id = metadata.topic_ids.get(log.name.topic)
@@ -116,8 +120,8 @@ def _only_replicas(node: Node, metadata: ClusterMetadata) -> Iterator[str]:
 def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
     """Read a node's copy of the cluster's metadata with the replicas of each partition.
 
-    :param directory: of the log.
-    :return: its content, and why it can't be read; "" where it can.
+    :param directory: the metadata log's directory.
+    :return: its content, and why it can't be read; "": it was read.
     """
     try:
         return read_cluster_metadata(directory, partition_states=True), ""
@@ -126,7 +130,7 @@ def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
 
 
 def _live(node: Node) -> dict[str, Mapping[str, str]]:
-    """Return the topics' settings that a running cluster has."""
+    """Return the topics' settings that a running cluster reports."""
     if node.live is None:
         return {}
     return {

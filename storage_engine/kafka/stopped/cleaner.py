@@ -1,8 +1,7 @@
-"""State of the broker's log cleaner, from its files: a cleaner that died leaves one line in a log and no
-other sign.
+"""State of the broker's log cleaner, from its files. A dead cleaner leaves only one line in a log as a sign.
 
-It writes a checkpoint after each log that it has cleaned. So where logs have been due for long, and the
-checkpoint is older than that, no cleaner is at work.
+The cleaner writes a checkpoint after each log that it has cleaned. So it isn't at work if logs have been due
+for longer than since the last checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
 _PATIENCE_MS = HOUR_MS
-"""Cleaning a large log takes minutes; the cleaner looks for work every 15 seconds."""
+"""Time for which a log may be due without a finding. Cleaning a large log takes minutes, and the cleaner
+looks for work every 15 seconds."""
 _SKIPPED_MS = DAY_MS
 _MILLION = 1_000_000
 _FOREVER = (1 << 63) - 1
@@ -29,11 +29,11 @@ _FOREVER = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class CleanerSettings:
-    """When a compacted log is due (LogCleanerManager#grabFilthiestCompactedLog).
+    """Settings that decide when a compacted log is due (LogCleanerManager#grabFilthiestCompactedLog).
 
-    :param dirty_ratio: uncleaned share from which on it is due.
+    :param dirty_ratio: uncleaned share from which on the log is due.
     :param lag_ms: younger records aren't cleaned.
-    :param max_lag_ms: from this age on a record makes its log due.
+    :param max_lag_ms: a record of this age makes its log due.
     """
 
     dirty_ratio: float = 0.5
@@ -45,7 +45,7 @@ class CleanerSettings:
 class Due:
     """A compacted log that the cleaner should clean.
 
-    :param dirty_bytes: closed since it was last cleaned.
+    :param dirty_bytes: size of segments that were closed since the log was last cleaned.
     :param since_ms: when it became due.
     """
 
@@ -56,10 +56,10 @@ class Due:
 
 
 def cleaner_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> CleanerSettings:
-    """Read when a topic's logs are due.
+    """Return the settings that decide when a topic's logs are due.
 
-    :param topic: its own settings, which win.
-    :raises BrokerConfigError: a value that the broker would not work with.
+    :param topic: the topic's own settings. They win over the node's.
+    :raises BrokerConfigError: a setting has a value that the broker would refuse.
     """
 
     def value(own: str, of_node: str, default: str) -> str:
@@ -73,15 +73,15 @@ def cleaner_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> Clean
         )
     except ValueError as error:
         raise BrokerConfigError(
-            f"settings of the cleaner: expected numbers, found {error}. Nothing was changed. Put them right."
+            f"settings of the cleaner: expected numbers, found {error}. Nothing was changed. Correct them."
         ) from error
 
 
 def due(log: PartitionLog, cleaned_to: int, settings: CleanerSettings, first_open: int | None) -> Due | None:
     """Return since when a compacted log should have been cleaned; None: it isn't due.
 
-    :param cleaned_to: up to which offset it is clean.
-    :param first_open: of the oldest open transaction, which the cleaner doesn't pass; None: there is none.
+    :param cleaned_to: offset up to which the log is clean.
+    :param first_open: start of the oldest open transaction. The cleaner stops there. None: there is none.
     :raises OSError: a segment can't be read.
     """
     closed = log.segments[:-1]
@@ -109,10 +109,10 @@ def due(log: PartitionLog, cleaned_to: int, settings: CleanerSettings, first_ope
 def cleaner_findings(
     node: Node, topics: TopicSettings, first_open: Mapping[str, int], at_ms: int
 ) -> Iterator[Finding]:
-    """Yield signs that the cleaner is dead, off, or passes over a log.
+    """Yield findings that the cleaner is dead or off, or that it skips a log.
 
-    :param first_open: where the oldest open transaction of a log begins, by log.
-    :param at_ms: now; of a stopped node when it last did something.
+    :param first_open: start of the oldest open transaction, by log.
+    :param at_ms: now, or for a stopped node the time of its last activity.
     """
     for directory in node.directories:
         logs = [log for log in directory.logs if log.segments and _is_compacted(log, topics)]
@@ -164,8 +164,8 @@ def _of_directory(
             "cleaner-dead",
             f"{directory.path}: the cleaner finished a log {when}, and "
             f"{count_text(len(dead), 'log')} should have been cleaned since {since}: {named_in_short(worst)}",
-            "look for the error of kafka-log-cleaner-thread in the broker's log-cleaner.log; after a restart "
-            "it cleans again, until it meets the same",
+            "look for the error of kafka-log-cleaner-thread in the broker's log-cleaner.log; after a "
+            "restart it cleans again until the same error occurs",
         )
     skipped = [one for one in found if one not in dead and at_ms - one.since_ms > _SKIPPED_MS]
     for one in sorted(skipped, key=lambda one: -one.dirty_bytes)[:3]:
@@ -173,7 +173,7 @@ def _of_directory(
             Severity.WARNING,
             "cleaner-skips",
             f"log {_text(one)} should have been cleaned since {time_text(one.since_ms)}, and the cleaner "
-            "works on others: an error in this one makes it pass over it",
+            "cleans other logs: it skips this log because of an error",
             "look for uncleanable partitions in the broker's log-cleaner.log",
         )
 
@@ -188,7 +188,7 @@ def _is_compacted(log: PartitionLog, topics: TopicSettings) -> bool:
 
 
 def _is_at_work(logs: list[PartitionLog], at_ms: int) -> bool:
-    """Return whether the cleaner has written a part of a log lately."""
+    """Return whether the cleaner has lately written a part of a log."""
     return any(
         state is FileState.CLEANED and at_ms - facts.mtime_ns // _MILLION < _PATIENCE_MS
         for log in logs

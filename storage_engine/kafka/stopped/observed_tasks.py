@@ -1,9 +1,9 @@
-"""The five background tasks of a broker (LogManager#startup): what they did, and what they left undone.
+"""The five background tasks of a broker (LogManager#startup): what they have done, and what they left undone.
 
-Of a broker that runs they are looked at alone, in its files, and at its cluster where that is asked.
+The tasks of a running broker are only observed, in its files and, on request, in its cluster's answers.
 
-A clean stop flushes all logs and writes all checkpoints (LogManager#shutdown). So beside a stopped broker
-three tasks are only verified. The other two remove files: what they left a cleanup may remove in their place.
+A clean stop flushes all logs and writes all checkpoints (LogManager#shutdown). So for a stopped broker, three
+tasks are only verified. The other two remove files: a cleanup may remove the files that they left.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.store import FileFacts, SegmentId
 
 DELETE_DELAY_MS = 60_000
-"""The default of a node (``log.segment.delete.delay.ms``)."""
+"""A node's default delay (``log.segment.delete.delay.ms``)."""
 TOPIC_IS_GONE = "its topic was deleted"
 _OWN = (FileKind.LOG, FileKind.TRANSACTION_INDEX, FileKind.SNAPSHOT)
 _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 Found = tuple[list[LeftOver], list[str]]
-"""Files that may be deleted, and clauses on those that stay and why."""
+"""The files that may be deleted, and clauses about files that stay and why."""
 
 
 def deleted_segments(node: Node, delays_ms: Callable[[str], int | None], now_ms: int) -> Found:
-    """Find the ``.deleted`` files of logs whose time is over, a segment's together.
+    """Find the ``.deleted`` files of logs whose delay is over, grouped by segment.
 
-    :param delays_ms: returns a topic's ``file.delete.delay.ms``; None: it isn't known.
+    :param delays_ms: returns a topic's ``file.delete.delay.ms``; None: not known.
     """
     may, kept = list[LeftOver](), list[str]()
     for _, log in node.logs:
@@ -74,8 +74,9 @@ def deleted_segments(node: Node, delays_ms: Callable[[str], int | None], now_ms:
 
 
 def _by_segment(log: PartitionLog, files: list[FileFacts]) -> Iterator[LeftOver]:
-    """Yield a log's deleted segments, oldest first, without those of which a file is a symbolic link. A
-    snapshot of a segment that stays isn't among them.
+    """Yield a log's deleted segments, oldest first.
+
+    Leave out segments with a symbolic link, and snapshots whose segment is still in use.
     """
     in_use = {segment.base_offset for segment in log.segments}
     linked = {found.offset for path in log.links if (found := log_file(Path(path).name)) is not None}
@@ -91,7 +92,8 @@ def _by_segment(log: PartitionLog, files: list[FileFacts]) -> Iterator[LeftOver]
 
 
 def _order(facts: FileFacts) -> tuple[int, str]:
-    """Return where a file comes in: the log's own first, as when a segment in use goes."""
+    """Return a file's place in the order of deletion: the log file first, as when a segment in use is
+    deleted."""
     found = log_file(Path(facts.path).name)
     kind = _OWN.index(found.kind) if found is not None and found.kind in _OWN else len(_OWN)
     return kind, facts.path
@@ -109,10 +111,10 @@ def _left_file(log: PartitionLog, facts: FileFacts) -> LeftFile:
 
 
 def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int | None, now_ms: int) -> Found:
-    """Find the ``-delete`` directories of topics that are gone, whose time is over.
+    """Find the ``-delete`` directories of deleted topics whose delay is over.
 
-    :param metadata: the cluster's; text: why it isn't known.
-    :param delay_ms: after which they go; None: it isn't known.
+    :param metadata: the cluster's metadata; text: why they aren't known.
+    :param delay_ms: delay after which directories are deleted; None: not known.
     """
     may, kept = list[LeftOver](), list[str]()
     for log in deleted_directories(node):
@@ -141,13 +143,13 @@ def _delay_left(log: PartitionLog, delay_ms: int | None, now_ms: int) -> str:
 
 
 def deleted_directories(node: Node) -> Iterator[PartitionLog]:
-    """Yield the logs of a node whose topic or replica is gone."""
+    """Yield the logs of a node whose topic or replica was deleted."""
     for directory in node.directories:
         yield from (log for log in directory.aside if log.name.state is DirectoryState.DELETED)
 
 
 def _all_files(path: Path) -> tuple[list[FileFacts], str]:
-    """Return the files of a directory, or why it has what a broker's log doesn't."""
+    """Return the files of a directory, and why it isn't a broker's log; "": it is one."""
     found = []
     with os.scandir(path) as entries:
         for entry in entries:
@@ -160,7 +162,7 @@ def _all_files(path: Path) -> tuple[list[FileFacts], str]:
 
 
 def still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
-    """Return why a log's topic may be there still; "" where it is gone for certain."""
+    """Return why a log's topic may still exist; "": it is certainly deleted."""
     if isinstance(metadata, str):
         return metadata
     try:
@@ -173,10 +175,10 @@ def still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
 
 
 def remove(left: LeftOver, check: Callable[[], None], meanwhile: Callable[[], object]) -> None:
-    """Remove files and, where it goes too, their directory; durable when it returns.
+    """Remove files and, if it is to be removed, their directory. Durable when it returns.
 
     :param check: makes sure that brokers are still kept away.
-    :raises ChangedUnderUsError: a file isn't as it was a moment ago, or a lock was removed.
+    :raises ChangedUnderUsError: a file has changed since it was read, or a lock was removed.
     """
     path = Path(left.directory or Path(left.what).parent)
     with durable.opened(path, _FLAGS) as descriptor:
@@ -209,10 +211,11 @@ def renamed_ms(facts: FileFacts) -> int:
 
 
 def delays(topics: Mapping[str, str], topic: Mapping[str, str]) -> int | None:
-    """Return after how many milliseconds a topic's deleted files go; None: it can't be read.
+    """Return the delay, in milliseconds, after which a topic's deleted files are removed; None: it can't be
+    read.
 
     :param topics: settings of the node.
-    :param topic: those of the topic, which win.
+    :param topic: settings of the topic. They win.
     """
     text = topic.get("file.delete.delay.ms", topics.get("log.segment.delete.delay.ms", str(DELETE_DELAY_MS)))
     return int(text) if text.strip().isdecimal() else None
@@ -227,15 +230,14 @@ def _files_text(files: list[FileFacts]) -> str:
 
 
 def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
-    """Yield persons' decisions that have no effect, as sentences.
+    """Yield sentences about persons' decisions that have no effect.
 
-    :raises BadInputError: a topic is there still, so that the word for it is wrong.
+    :raises BadInputError: a topic still exists, so the decision about it is wrong.
     """
     if topics and runs(node):
         yield (
-            "Beside a running broker nothing is removed by a person's decision: the broker itself "
-            "removes what "
-            "is left of deleted topics."
+            "While the broker runs, no file is removed by a person's decision: the broker itself removes "
+            "the files of deleted topics."
         )
         return
     settings = read_topic_settings(node)
@@ -259,7 +261,7 @@ def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
 
 
 def _found(node: Node, settings: TopicSettings, topic: str) -> str:
-    """Return by what a topic is there, as a clause; "": it isn't, as far as that is known."""
+    """Return where a topic still exists, as a clause; "": it doesn't exist, as far as is known."""
     if (topic_id := settings.metadata.topic_ids.get(topic)) is not None:
         return f"the cluster's metadata have it, with id {text_of(topic_id)}"
     here = next((log for _, log in node.logs if log.name.topic == topic), None)
@@ -267,7 +269,8 @@ def _found(node: Node, settings: TopicSettings, topic: str) -> str:
 
 
 OVERDUE_MS = HOUR_MS
-"""Grace after a delay of a minute: a removal that is later has failed, and the broker's log says why."""
+"""Grace after the delay of a minute. A removal that is later than this has failed; the broker's log tells the
+reason."""
 _LOOK = "Look into the broker's log for why"
 CLEANUP_LOGS = "cleanupLogs"
 FLUSH_DIRTY_LOGS = "flushDirtyLogs"
@@ -278,10 +281,9 @@ MOST_NAMED = 5
 
 
 def tasks_of(node: Node, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
-    """Look how far each task of a node is, whether its broker runs or is stopped.
+    """Return the state of each task of a node, whether its broker runs or is stopped.
 
-    Of log directories that its broker takes offline nothing is looked at, and nothing goes. What they say
-    of how it stopped counts for the others too.
+    Log directories that the broker takes offline are left out. Only their markers of a clean stop count.
 
     :raises OSError: a file can't be read.
     """
@@ -295,9 +297,9 @@ def tasks_of(node: Node, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, .
 def observed_tasks(
     node: Node, topics: TopicSettings, now_ms: int, limits: TaskLimits
 ) -> tuple[BrokerTask, ...]:
-    """Look how far each task is.
+    """Return the state of each task of a running broker.
 
-    :param node: as its cluster says it, where that was asked.
+    :param node: the node, corrected by its cluster's answers if it was asked.
     :raises OSError: a file can't be read.
     """
     return (
@@ -334,8 +336,10 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 
 
 def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
-    """Measure the bytes behind recovery points. A log's point moves when a segment is closed, or by
-    ``flush.ms`` and ``flush.messages`` where these are set.
+    """Measure the bytes after recovery points.
+
+    A log's recovery point moves when a segment is closed, or by ``flush.ms`` and ``flush.messages`` if these
+    are set.
     """
     behind = sorted(((_unflushed(directory, log), log) for directory, log in managed_logs(node)), key=_size)
     total = sum(size for size, _ in behind)
@@ -355,9 +359,9 @@ def _size(one: tuple[int, PartitionLog]) -> int:
 
 
 def _unflushed(directory: LogDirectory, log: PartitionLog) -> int:
-    """Return the bytes of a log's segments that end behind its recovery point; 0 where it has none yet.
+    """Return the size of a log's segments that end after its recovery point; 0: it has no recovery point yet.
 
-    Of the segment that the point lies in, all of it counts.
+    The segment that contains the recovery point counts as a whole.
     """
     point = offsets_in(directory, RECOVERY_POINT).get(log.name.log)
     if point is None:
@@ -395,7 +399,10 @@ def _ages(node: Node, names: tuple[str, ...], now_ms: int) -> Iterator[tuple[str
 
 
 def _starts(node: Node, now_ms: int, limits: TaskLimits) -> BrokerTask:
-    """Compare starts in checkpoints with where leaders begin. A checkpoint follows within a minute."""
+    """Compare log starts in checkpoints with the leaders' log starts.
+
+    A checkpoint is written within a minute.
+    """
     said = _checkpoint(node, CHECKPOINT_STARTS, (LOG_START,), now_ms, limits)
     live = {} if node.live is None else node.live.partitions
     behind, records = 0, 0
@@ -433,10 +440,10 @@ def _deleted_logs(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 def stopped_tasks(
     node: Node, topics: TopicSettings, now_ms: int, stopped: StoppedNode | Fault
 ) -> tuple[BrokerTask, ...]:
-    """Look how far each task was when the node's broker stopped, and what it left.
+    """Return the state of each task when the node's broker stopped, and the files that it left.
 
-    :param node: with the log directories to look at.
-    :param stopped: the state of all of its directories, or why nothing is deleted.
+    :param node: the node with those log directories that are to be read.
+    :param stopped: the state of all of its directories, or why no file may be deleted.
     :raises OSError: a file can't be read.
     """
     why = "" if isinstance(stopped, StoppedNode) else stopped[1]
@@ -455,12 +462,12 @@ def stopped_tasks(
 
 
 def managed_logs(node: Node) -> list[tuple[LogDirectory, PartitionLog]]:
-    """Return the logs that these tasks are for: the cluster's metadata have tasks of their own."""
+    """Return the logs that these tasks manage. The log of the cluster's metadata has its own tasks."""
     return [(directory, log) for directory, log in node.logs if log.name.topic != METADATA_TOPIC]
 
 
 def delay_of(topics: TopicSettings, topic: str) -> int | None:
-    """Return after how many milliseconds a topic's deleted files go; None: it isn't known."""
+    """Return the delay, in milliseconds, after which a topic's deleted files are removed; None: not known."""
     if topics.unknown and topic not in topics.live:
         return None
     return delays(topics.node, topics.values(topic))
@@ -486,7 +493,7 @@ def _flushed(node: Node) -> BrokerTask:
 
 
 def _recovery(node: Node, ends: Mapping[str, int]) -> BrokerTask:
-    """Compare recovery points with where logs end: after a clean stop they are the same."""
+    """Compare recovery points with the logs' ends. After a clean stop they are equal."""
     wrong = []
     for directory, log in managed_logs(node):
         point = offsets_in(directory, RECOVERY_POINT).get(log.name.log)
@@ -504,7 +511,10 @@ def _recovery(node: Node, ends: Mapping[str, int]) -> BrokerTask:
 
 
 def _stopped_starts(node: Node, ends: Mapping[str, int]) -> BrokerTask:
-    """Compare logs' starts with where they end: above it, a broker deletes all of the log."""
+    """Compare log starts in checkpoints with the logs' ends.
+
+    If a start is above the end, a broker deletes all of the log.
+    """
     wrong, entries, inside = [], 0, 0
     for directory, log in managed_logs(node):
         start = offsets_in(directory, LOG_START).get(log.name.log)
@@ -533,6 +543,6 @@ _NO_OFFSETS: Mapping[str, int] = {}
 
 
 def offsets_in(directory: LogDirectory, name: str) -> Mapping[str, int]:
-    """Return the values in one of a directory's checkpoints, by log; empty where there is no such file."""
+    """Return the values in one of a directory's checkpoints, by log. A missing file has no values."""
     path = directory.path / name
     return read_offsets(path) if path.exists() else _NO_OFFSETS

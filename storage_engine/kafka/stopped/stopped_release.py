@@ -1,12 +1,11 @@
-"""Deletion of a stopped node's oldest segments, and the part of its broker's plan for which that is safe.
+"""Deletion of a stopped node's oldest segments, and the part of its broker's plan for which this is safe.
 
-No checkpoint is written. Where a log has lost its first segments, a broker takes the first one that is there
-for the log's start, whatever lower offset ``log-start-offset-checkpoint`` has. With an entry that was raised
-before, the broker would delete what we refuse a moment later.
+No checkpoint is written. If a log has lost its first segments, a broker takes the first remaining segment as
+the log's start, even if ``log-start-offset-checkpoint`` contains a lower offset. If we raised that entry
+first, the broker would also delete segments whose deletion we refuse a moment later.
 
-The part of a broker's own plan that may be deleted without the broker, while its node is stopped. The rules
-of retention say what has expired. A running broker also knows what its files alone don't tell. So a log for
-which anything of that is in doubt stays whole, with the doubt as the reason.
+The rules of retention tell which segments have expired. A running broker also knows facts that its files
+don't contain. So if any such fact about a log is in doubt, the whole log stays, and the doubt is the reason.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ def delete_oldest(
     """Delete the oldest segments of logs, each with its producers' snapshot and its transaction index.
 
     :param held: the node's directories.
-    :param root: the store's.
+    :param root: the store's root.
     :param segments: oldest first in each log.
-    :param meanwhile: called before each one.
-    :raises ChangedUnderUsError: another process changes the node's files, or has removed a lock; the segment
-        that it names was not deleted.
+    :param meanwhile: called before each segment.
+    :raises ChangedUnderUsError: another process changes the node's files, or has removed a lock. The named
+        segment was not deleted.
     """
     for segment in segments:
         meanwhile()
@@ -74,7 +73,10 @@ def delete_oldest(
 
 
 def _check_is_oldest(segment: Segment) -> None:
-    """Make sure that a segment is the oldest of its log, and that the one behind it is there."""
+    """Make sure that a segment is the oldest of its log, and that the next segment exists.
+
+    :raises ChangedUnderUsError: it isn't, or the next segment is missing.
+    """
     path = Path(segment.facts.path)
     there = sorted(offset for offset, kind, _ in _files_in_use(path.parent) if kind is FileKind.LOG)
     expected = [segment.base_offset, segment.end_offset]
@@ -82,16 +84,16 @@ def _check_is_oldest(segment: Segment) -> None:
         return
     raise ChangedUnderUsError(
         f"{path}: expected the oldest segment of its log, with the next one at {segment.end_offset}, found "
-        f"segments at {', '.join(map(str, there[:3])) or 'no offset'}. It was not deleted, older ones of "
-        "the plan may be. Find out who changes the node's files while its broker is stopped.",
+        f"segments at {', '.join(map(str, there[:3])) or 'no offset'}. It was not deleted; older segments "
+        "of the plan may have been. Find out who changes the node's files while its broker is stopped.",
         path=str(path),
     )
 
 
 def indexes_below(node: Node, min_offsets: Mapping[str, int]) -> Iterator[DependentFile]:
-    """Yield the indexes of segments that lie below offsets. A broker removes those without a segment, too.
+    """Yield the indexes of segments below given offsets. A broker removes indexes without a segment, too.
 
-    :param min_offsets: by the name of the log.
+    :param min_offsets: the offsets, by the name of the log.
     :raises OSError: a directory can't be read.
     """
     for _, log in node.logs:
@@ -107,7 +109,7 @@ def indexes_below(node: Node, min_offsets: Mapping[str, int]) -> Iterator[Depend
 def delete_indexes(
     held: LockedDirectories, files: Sequence[DependentFile], meanwhile: Callable[[], object], remove: Remove
 ) -> None:
-    """Delete the indexes of segments that are gone, and flush their directories.
+    """Delete the indexes of deleted segments, and flush their directories.
 
     :raises ChangedUnderUsError: a lock was removed.
     """
@@ -127,13 +129,13 @@ def delete_indexes(
 
 
 def signs_of_a_run(log_directories: Sequence[Path], logs: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files by which it shows that a node's broker has run, or that a log was replaced.
+    """Yield the files that change when a node's broker runs, or when a log is replaced.
 
-    A broker removes the marker of a clean stop first thing when it starts. It writes checkpoints again within
-    a minute, and as it stops. What a log begins with decides what its leaders' epochs keep.
+    A broker that starts removes the marker of a clean stop first. It writes checkpoints within a minute, and
+    again when it stops. The leaders' epochs change with a log's first segment.
 
-    :param logs: directories of those that lose segments.
-    :raises OSError: one can't be read.
+    :param logs: directories of the logs that lose segments.
+    :raises OSError: a directory can't be read.
     """
     yield from (path / name for path in log_directories for name in _NODE_SIGNS)
     for log in logs:
@@ -160,7 +162,7 @@ _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 class StoppedNode:
     """State of a stopped node by its files.
 
-    :param metadata: its copy of the cluster's.
+    :param metadata: its copy of the cluster's metadata.
     :param copied: logs that its broker copies to another log directory.
     """
 
@@ -172,9 +174,9 @@ class StoppedNode:
 def cut_to_stopped(
     node: Node, plans: Sequence[LogPlan], topics: TopicSettings, replicas_stopped: str = ""
 ) -> tuple[LogPlan, ...]:
-    """Keep the segments of logs that can't be deleted from while the node's broker is stopped.
+    """Keep all segments of logs in which nothing can be deleted while the node's broker is stopped.
 
-    :param plans: by the rules of retention.
+    :param plans: plans by the rules of retention.
     :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "": there
         is none.
     """
@@ -208,17 +210,18 @@ _CRASHED: Fault = (
 
 
 def stopped_node(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return the node's state by its files after a clean stop, or why all of its logs are kept."""
+    """Return the node's state by its files after a clean stop, or the reason why all of its logs are kept."""
     return _CRASHED if node.left_uncleanly else read_stopped(node, topics)
 
 
 def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
     """Return the node's state by its files, or the reason why that state keeps all of its logs.
 
-    :param topics: its topics, as read; None, or beside a running cluster: the files are read here.
+    :param topics: its topics, as read before. If None, or if its cluster was asked, the files are read here.
     """
     if node.properties is None or node.zookeeper:
-        return Reason.UNKNOWN, "nothing of a cluster with ZooKeeper is deleted, nor of a log directory alone"
+        why = "no segment is deleted in a cluster with ZooKeeper, or if only a log directory is named"
+        return Reason.UNKNOWN, why
     for one in node.directories:
         if one.fault and one.path == node.properties.metadata_dir:
             return Reason.UNKNOWN, f"no broker starts without the directory of its metadata: {one.fault}"
@@ -240,7 +243,7 @@ def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode
 
 
 def topic_or_fault(log: PartitionLog, stopped: StoppedNode) -> uuid.UUID | Fault:
-    """Return the id of the topic that a log's files are of, or what about its files keeps the log."""
+    """Return the id of a log's topic by the log's files, or the reason why these files forbid a deletion."""
     if unfinished := [facts.path for state, facts in log.left_over if state in _UNFINISHED]:
         return Reason.UNKNOWN, f"{unfinished[0]}: its broker has to finish what the cleaner was doing"
     if log.name.log in stopped.copied:
@@ -259,7 +262,7 @@ def _is_copy(log: PartitionLog) -> bool:
 
 
 def kept(plan: LogPlan, fault: Fault) -> LogPlan:
-    """Return a log's plan of which nothing is deleted."""
+    """Return a log's plan without deletions. The fault becomes the reason to keep each segment."""
     reason, why = fault
     return plan.with_going(
         lambda one: replace(one, reason=reason, detail=f"{why} (by its broker's rules: {one.detail})")

@@ -1,12 +1,15 @@
-"""Keeping brokers away from a stopped node's log directories, by the locks that a broker takes itself.
+"""Locks that keep brokers away from a stopped node's log directories. They are the locks that a broker takes
+itself.
 
-A broker that starts takes a POSIX lock on the whole of ``.lock`` in each of its directories (FileLock). When
-it stops it gives the lock up, and only then removes the file. So a lock may be of a file that has no name any
-more, which keeps nobody out: the name is looked at after locking, and again before each deletion.
+A broker that starts takes a POSIX lock on the whole file ``.lock`` in each of its directories (FileLock).
+When it stops, it first releases the lock and then removes the file. So a locked file may no longer have a
+name, and then it keeps nobody out. Therefore the name is checked after locking, and again before each
+deletion.
 
-Ours is a lock of the open file description, which conflicts with a broker's. Closing another descriptor of
-the file doesn't end it. The file stays when the block ends. A broker that has opened it and not locked it yet
-would otherwise run on a file without a name, and nobody could see that it runs.
+We take a lock of the open file description, which conflicts with a broker's lock. It isn't released if
+another descriptor of the file is closed. The file stays when the block ends: a broker may have opened it
+without locking it yet. If we removed it, that broker would run on a file without a name, and nobody could see
+that it runs.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from storage_engine.model.broker.broker_store import LockedStore
 _BROKER_CLASSES = ("kafka.Kafka", "kafka.docker.KafkaDockerWrapper")
 _LOOKS = 5
 _PAUSE_SECONDS = 0.05
-"""A broker that stops removes the file a moment after it gave up its lock."""
+"""Pause between attempts: a broker that stops removes the file a moment after it releases its lock."""
 _guard = threading.Lock()
 LOCK = ".lock"
 _LOCKS = Path("/proc/locks")
@@ -41,14 +44,14 @@ _FLOCK = struct.Struct("hhqqi4x")
 """struct flock of Linux with 64-bit offsets: type, whence, start, length, process."""
 
 held_here: set[str] = set()
-"""Real paths of the directories that this process itself has locked (``store_lock``)."""
+"""Real paths of the directories that this process itself has locked."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockedDirectories(LockedStore):
-    """Log directories that are ours until the block ends.
+    """Log directories that are locked until the block ends.
 
-    :param files: for each lock file, which is open, its descriptor.
+    :param files: each lock file with its open descriptor.
     """
 
     files: tuple[tuple[Path, int], ...] = field(kw_only=True)
@@ -56,16 +59,15 @@ class LockedDirectories(LockedStore):
     def check(self) -> None:
         """Make sure that brokers are still kept away.
 
-        :raises ChangedUnderUsError: a lock file is gone or another one by now; names it.
+        :raises ChangedUnderUsError: a lock file was removed or replaced. The error names it.
         """
         for path, descriptor in self.files:
             if not _has_name(path, descriptor):
                 raise ChangedUnderUsError(
-                    f"{path}: expected the lock that this process took, found that another program "
-                    "removed the "
-                    "file, so that a broker may start. Nothing more was deleted or brought back, other "
-                    "segments may be. Find out who removes lock files, and run again while the broker is "
-                    "stopped.",
+                    f"{path}: expected the lock that this process took, found that another program removed "
+                    "the file, so that a broker may start. Nothing more was deleted or brought back; "
+                    "other segments may have been. Find out who removes lock files, and run again while "
+                    "the broker is stopped.",
                     path=str(path),
                 )
 
@@ -74,11 +76,11 @@ class LockedDirectories(LockedStore):
 def lock(directories: Sequence[Path]) -> Iterator[LockedDirectories]:
     """Keep every broker and every other run away from log directories until the block ends.
 
-    Another of our runs is waited for.
+    If another of our runs has a lock, wait for it.
 
-    :raises StoreNotFoundError: a directory is missing; none is made.
-    :raises StoreBusyError: a broker runs, somebody has files of a directory open, or a lock file can't be
-        opened.
+    :raises StoreNotFoundError: a directory is missing; it isn't made.
+    :raises StoreBusyError: a broker runs, another process has files of a directory open, or a lock file can't
+        be opened.
     """
     with ExitStack() as locks:
         files = tuple((path / LOCK, locks.enter_context(_locked(path))) for path in directories)
@@ -91,7 +93,9 @@ def _locked(directory: Path) -> Iterator[int]:
     real = os.path.realpath(directory)
     with _guard:
         if real in held_here:
-            raise StoreBusyError(f"{directory}: this process holds it already; wait until it is done.")
+            raise StoreBusyError(
+                f"{directory}: this process has locked it already. Wait until that run is done."
+            )
         held_here.add(real)
     try:
         descriptor = take_turn(lambda: _take(directory))
@@ -141,7 +145,7 @@ def _take(directory: Path) -> int:
 
 
 def _open(directory: Path) -> int:
-    """Open a lock file; one that is made belongs to whom the directory's own files belong to."""
+    """Open a lock file. A new file gets the owner of the directory's own files."""
     path = directory / LOCK
     if not directory.is_dir():
         raise StoreNotFoundError(
@@ -178,7 +182,8 @@ def _remedy(error: OSError) -> str:
 
 
 def _settle(descriptor: int, directory: Path) -> None:
-    """Let the broker open a lock file that root makes: it has to when it starts."""
+    """Give a lock file that root makes to the broker's user: the broker must be able to open it when it
+    starts."""
     try:
         own = (directory / meta_properties.NAME).lstat()
     except FileNotFoundError:
@@ -197,7 +202,12 @@ def _has_name(path: Path, descriptor: int) -> bool:
 
 
 def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
-    """Look at every process that may be looked into: a broker runs on without its lock file, if that goes."""
+    """Make sure that no other process uses the node's files: a broker goes on even if its lock file is
+    removed.
+
+    :return: notices about processes that can't be checked.
+    :raises StoreBusyError: another process uses the files, or may use them.
+    """
     unknown = []
     for process in file_users(directories, [path / LOCK for path in directories]):
         if process.path is not None:
@@ -208,8 +218,8 @@ def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
         if any(part in _BROKER_CLASSES for part in process.command):
             raise StoreBusyError(
                 f"{directories[0]}: process {process.pid} ({process.name}) is a broker of another user, so "
-                "it can't be seen whether it has this node's files. Nothing was changed. Run as that user or "
-                "as root."
+                "it is unknown whether it uses this node's files. Nothing was changed. Run as that user "
+                "or as root."
             )
         unknown.append(f"{process.pid} ({process.name})")
     if not unknown:
@@ -221,11 +231,11 @@ def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
 
 
 def lock_holder(directory: Path) -> int | None:
-    """Return the other process that has the directory's lock; None: none has. Asks, and takes no lock.
+    """Return the other process that has locked the directory; None: no process has. Takes no lock.
 
-    0 is a process that can't be seen from here, as on another host.
+    0 stands for a process that can't be seen from here, for example on another host.
 
-    :raises OSError: the file can't be opened, as where its permissions forbid it.
+    :raises OSError: the file can't be opened, for example because of its permissions.
     """
     if os.path.realpath(directory) in held_here:
         return None
@@ -238,16 +248,17 @@ def lock_holder(directory: Path) -> int | None:
 
 
 def holder_text(directory: Path) -> str:
-    """Return the directory's lock and the other process that has it, as a clause; "": none has."""
+    """Return a clause about the directory's lock and the other process that has it; "": no process has it."""
     if (holder := lock_holder(directory)) is None:
         return ""
     return f"{directory / LOCK} is locked by {process_text(holder)}"
 
 
 def is_locked_by_us(directory: Path) -> bool:
-    """Return whether one of our runs has a directory's lock, in any container of this machine.
+    """Return whether one of our runs has locked a directory, in any container of this machine.
 
-    Ours is of the open file description (``store_lock``). A broker's is of its process (FileChannel#tryLock).
+    Our lock belongs to the open file description. A broker's lock belongs to its process
+    (FileChannel#tryLock).
 
     :raises OSError: the file can't be looked at.
     """
@@ -264,11 +275,12 @@ def is_locked_by_us(directory: Path) -> bool:
 
 
 def whole_file(descriptor: int, operation: int, kind: int) -> tuple[int, int]:
-    """Ask for or take a lock on a whole file, as the broker does.
+    """Test or take a lock on a whole file, as a broker does.
 
     :param operation: of fcntl.
     :param kind: of the lock.
-    :return: kind of the lock that is in the way, and whose it is; below 1: a process that can't be seen.
+    :return: the kind of the conflicting lock, and the process that has it; below 1: a process that can't be
+        seen.
     """
     asked = _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
     found, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(descriptor, operation, asked))
@@ -276,6 +288,6 @@ def whole_file(descriptor: int, operation: int, kind: int) -> tuple[int, int]:
 
 
 def runs(node: Node) -> bool:
-    """Return whether a broker has a node's directories; locks of our runs on them don't count."""
+    """Return whether a broker runs on a node's directories. Locks of our own runs don't count."""
     locked = [one.path for one in node.directories if lock_holder(one.path) is not None]
     return node.live is not None or not all(map(is_locked_by_us, locked))

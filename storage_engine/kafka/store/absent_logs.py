@@ -1,10 +1,10 @@
-"""Logs that a node has no directory of: whether it should have one, by its own copy of the metadata.
+"""Logs without a directory on a node: whether the node should have them, by its own copy of the metadata.
 
-The copy says which topics there are, and which nodes have their partitions. Where it can't be read, or
-reaches less far than it did, nothing is known of what isn't here.
+The copy tells which topics exist, and which nodes have their partitions. If it can't be read, or ends earlier
+than before, nothing is known about missing logs.
 
-Logs that a node should have by the cluster's metadata, and that lie in none of its log directories. A
-directory that is taken out of ``log.dirs`` is looked at by nobody any more, and says so nowhere.
+Also logs that a node should have by the cluster's metadata but that are in none of its log directories.
+Nobody looks at a directory that was taken out of ``log.dirs``, and no file tells that it is missing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from storage_engine.model.store import Absence, LogIdentity, may_be_one
 
 _UNTOLD = "whether its topic was deleted isn't known"
 ADVICE = (
-    "put the directory that has them back into log.dirs, or mount its disk, before a broker starts: it would "
-    "begin them again, empty"
+    "put their directory back into log.dirs, or mount its disk, before a broker starts: it would create "
+    "them again, empty"
 )
 
 
@@ -49,9 +49,9 @@ def _identity(directory: LogDirectory, log: PartitionLog, told_at: int) -> LogId
 
 
 def aside_path(node: Node, name: str, log_id: str) -> str:
-    """Return the path under which a broker set a log aside; "": it didn't.
+    """Return the path of the directory that a broker made of a log when it set the log aside; "": it didn't.
 
-    :param log_id: of the log. Where it or that of a directory can't be told, the name decides.
+    :param log_id: the log's id. If it or a directory's id is unknown, the name decides.
     """
     for directory in node.directories:
         for log in directory.aside:
@@ -68,9 +68,9 @@ def _metadata_end(node: Node) -> int:
 
 
 def absences(node: Node, logs: Mapping[str, LogIdentity]) -> dict[str, Absence]:
-    """Say of logs that were here, and have no directory now, why that is.
+    """Return why logs that were on this node have no directory now.
 
-    :param logs: as they were, by name.
+    :param logs: their identities at an earlier look, by name.
     :raises OSError: a file can't be read.
     """
     metadata, end = _metadata(node), _metadata_end(node)
@@ -107,7 +107,7 @@ def _unknown(why: str) -> Absence:
 
 
 def _metadata(node: Node) -> ClusterMetadata | str:
-    """Return the metadata in a node's copy; text: the reason why it has none."""
+    """Return the metadata in a node's copy; text: the reason why they can't be read."""
     if node.properties is None or node.zookeeper:
         return "only a node of a cluster without ZooKeeper has a copy of its metadata"
     if not str(node.properties.node_id).isdecimal():
@@ -127,11 +127,13 @@ def _by_replicas(node: Node, metadata: ClusterMetadata, topic_id: uuid.UUID, num
 
 
 def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
-    """Return the names of logs that no directory of a node has, though its copy of the metadata counts on a
-    replica here. Where that isn't known, or directories have failed, which is said elsewhere, none. One that
-    its broker has set aside is not missing.
+    """Return the names of logs that have no directory on a node, though its copy of the metadata names a
+    replica here.
 
-    :param topics: of the node, as its files alone say them.
+    Return none if that is unknown or if directories have failed, which is reported elsewhere. A log that its
+    broker has set aside is not missing.
+
+    :param topics: the node's topics, read from its files only.
     """
     node_ids = {one.meta.node_id for one in node.directories if one.meta is not None}
     if topics.replicas_unknown or node.failed or len(node_ids) != 1:
@@ -150,7 +152,10 @@ def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
 
 
 def _expected(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
-    """Return the logs of which a node has a replica that is neither on its way here nor away."""
+    """Return the logs that a node should have a replica of, by its copy of the metadata.
+
+    A replica that is being added or removed doesn't count.
+    """
     topics = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     return {
         f"{topics[topic_id]}-{partition}": (topic_id, partition)
@@ -164,7 +169,7 @@ def _expected(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple
 def missing_text(missing: tuple[str, ...]) -> str:
     """Name the missing logs, as a clause."""
     return (
-        f"no directory of log.dirs has {count_text(len(missing), 'log')} that the cluster's metadata count "
-        f"on here, {named_in_short(list(missing))}: a directory was taken out of log.dirs, or its disk isn't "
-        "mounted"
+        f"no directory of log.dirs has {count_text(len(missing), 'log')} that this node should have by the "
+        f"cluster's metadata, {named_in_short(list(missing))}: a directory was taken out of log.dirs, or "
+        "its disk isn't mounted"
     )

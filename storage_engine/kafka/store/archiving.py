@@ -1,7 +1,7 @@
-"""Segments of a node that may be archived, with facts about them that their files don't have.
+"""The segments of a node that may be archived, with facts about them that their files don't contain.
 
-Nothing above the high watermark or the last stable offset is archived, so that all in the lake is replicated
-and each of its transactions has ended. What isn't known keeps a log out.
+Records above the high watermark or the last stable offset are not archived. So all records in the lake are
+replicated, and each of their transactions has ended. If a fact isn't known, the log stays out.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _INDEX_SUFFIX = ".txnindex"
 def archivable_segments(
     seen: LogSnapshot, directory: LogDirectory, log: PartitionLog, settings: TopicSettings
 ) -> tuple[tuple[Segment, ...], str]:
-    """Return the segments of a log that may be archived by now, and why other sealed ones may not.
+    """Return the segments of a log that may be archived now, and why other sealed segments may not.
 
-    :return: "" where all may.
-    :raises StoreLayoutError: something is wrong with the log, or not known of it: somebody has to mend it.
+    :return: the segments, and the reason; "": all sealed segments may be archived.
+    :raises StoreLayoutError: the log has a fault, or a fact about it isn't known: a person has to act.
     """
     if not seen.sealed:
         return (), ""
     if reason := _kept_out(log, settings):
         return (), reason
     if seen.unread:
-        raise StoreLayoutError(f"log {seen.name}: expected to know where it ends, found that {seen.unread}")
+        raise StoreLayoutError(f"log {seen.name}: expected its end, found that {seen.unread}")
     if fault := _fault(directory, log, settings, seen.max_offset):
         raise StoreLayoutError(fault)
     sealed = tuple(segment for segment in seen.sealed if segment.facts.size_bytes)
@@ -82,7 +82,8 @@ def archivable_segments(
         found = _oldest_open(log, below[-1].end_offset, seen.max_offset)
     except (StorageEngineError, OSError) as error:
         raise StoreLayoutError(
-            f"log {seen.name}: expected to know its open transactions, found none told: {reason_of(error)}"
+            f"log {seen.name}: expected its open transactions, found that they aren't known: "
+            f"{reason_of(error)}"
         ) from error
     first_open = None if found is None else found.first_offset
     if (stable_offset := directory.stable_offsets.get(seen.name)) is not None:
@@ -104,10 +105,10 @@ def archivable_of_logs(
     logs: Mapping[str, tuple[LogDirectory, PartitionLog]],
     settings: TopicSettings,
 ) -> Archivable:
-    """Return the segments of some logs that may be archived by now; a log with a fault doesn't keep others
+    """Return the segments of some logs that may be archived now. A log with a fault doesn't keep other logs
     out.
 
-    :param logs: by name, of those that are there by now and maybe others.
+    :param logs: the present logs with their directories, by name. It may contain more logs.
     """
     segments: list[Segment] = []
     kept_out: dict[str, str] = {}
@@ -132,24 +133,24 @@ def archivable_of_logs(
 
 
 def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
-    """Return why nothing of a log is archived as long as its settings are these; "": it may be."""
+    """Return why a log isn't archived as long as its settings are like this; "": it may be archived."""
     topic = settings.of(log.name.topic)
     if isinstance(topic, str):
         return ""
     if topic.compact:
-        return "cleanup.policy has compact, and the cleaner writes its segments again: as long as it has"
+        return "cleanup.policy contains compact, and the cleaner rewrites its segments: as long as it does"
     return "its segments are copied to remote storage: as long as they are" if topic.is_copied else ""
 
 
 def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:
-    """Return the fault or the unknown state of a log that forbids archiving it; "": there is none."""
+    """Return the fault or the unknown fact of a log because of which it isn't archived; "": there is none."""
     if directory.fault:
         return f"log {log.name.log}: {directory.fault}"
     topic = settings.of(log.name.topic)
     if isinstance(topic, str):
         return f"log {log.name.log}: expected its cleanup.policy, found that it isn't known: {topic}"
     if directory.meta is None or not directory.meta.cluster_id:
-        return f"log {log.name.log}: expected {directory.path} to name its cluster, found nothing that does"
+        return f"log {log.name.log}: expected the id of its cluster in {directory.path}, found none"
     try:
         # Where nothing tells which topic it is of, no receipt could.
         return (
@@ -173,7 +174,7 @@ def _unnamed(log: PartitionLog) -> str:
 def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction | None:
     """Return the oldest transaction that is open now and has records below an offset; None: there is none.
 
-    Mostly the snapshot at that offset says that none was open there, and nothing else is read.
+    Mostly the snapshot at that offset shows that no transaction was open there. Then nothing else is read.
     """
     there = any(one.path.endswith(f"/{end:020d}.snapshot") for one in log.snapshots)
     if there and not open_transactions(log, end):
@@ -184,12 +185,13 @@ def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction |
 def contexts_of(
     directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment]
 ) -> Iterator[tuple[SegmentId, SegmentContext]]:
-    """Yield facts of a log's archivable segments that their files don't have.
+    """Yield, for a log's archivable segments, the facts that their files don't contain.
 
-    :param segments: of this log, oldest first.
-    :raises StoreLayoutError: a segment is missing between them, before the first or behind the last.
-    :raises CorruptFileError: a producers' snapshot or the log's epochs contradict their names, or a
-        transaction index disagrees with the segment.
+    :param segments: segments of this log, oldest first.
+    :raises StoreLayoutError: records are missing between these segments, or between them and the segments
+        before and after them.
+    :raises CorruptFileError: a producer snapshot or the log's epochs are damaged, or a transaction index
+        contradicts its segment.
     :raises OSError: a file can't be read, or a segment vanished since it was listed.
     """
     log_id = log_id_of(directory, log)
@@ -204,7 +206,7 @@ def contexts_of(
     if hole := next(holes(directory, log, log.segments[begin:behind]), ""):
         raise StoreLayoutError(
             f"log {log.name.log}: expected segments back to back, found that {hole}. Nothing of it was "
-            "archived. Bring the segment back, or let its broker copy the log from a replica."
+            "archived. Restore the segment, or let its broker copy the log from a replica."
         )
     epochs, log_start = _epochs(log), directory.log_starts.get(log.name.log, 0)
     for segment in segments:
@@ -228,21 +230,21 @@ def contexts_of(
 
 
 def went_meanwhile(path: str) -> FileNotFoundError:
-    """Return the error for what was listed, and isn't there any more at a later look."""
+    """Return the error for a file that was listed before and no longer exists."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _check_transaction_index(
     segment: Segment, open_before: Sequence[tuple[int, int]], forgotten: int
 ) -> None:
-    """Hold a segment's transaction index, which is archived with it, against the segment's markers.
+    """Compare a segment's transaction index, which is archived with it, with the segment's markers.
 
-    A broker takes it as it is, and makes it again only after an unclean stop; a damaged one gives readers
-    aborted records. One that is missing or empty says nothing: the markers alone tell then.
+    A broker makes the index again only after an unclean stop. With a damaged index, consumers of committed
+    records get aborted records. A missing or empty index isn't compared: then only the markers count.
 
-    :param open_before: transactions that were open where the segment begins.
-    :param forgotten: of a transaction that began below this offset the index alone tells where.
-    :raises CorruptFileError: they disagree.
+    :param open_before: transactions that were open at the segment's start.
+    :param forgotten: if a transaction began below this offset, only the index tells where.
+    :raises CorruptFileError: index and markers differ.
     """
     indexes = (one for one in segment.companions if one.path.endswith(_INDEX_SUFFIX) and one.size_bytes)
     if (index := next(indexes, None)) is None:
@@ -258,7 +260,8 @@ def _check_transaction_index(
 
 
 def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:
-    """Return a segment's evidence for its receipt beside its bytes; the log's start where it lies inside."""
+    """Return a segment's evidence for its receipt, beside its bytes: the leaders' epochs, and the log's start
+    if it is inside the segment."""
     found: dict[str, Any] = {"leader_epochs": [[one.epoch, one.start_offset] for one in epochs]}
     return {**found, START_EVIDENCE: log_start} if first < log_start < end else found
 
@@ -266,7 +269,7 @@ def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: in
 def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
     """Return a log's identity in its cluster: cluster id, topic id and partition.
 
-    :raises CorruptFileError: the file with the topic's id contradicts its name.
+    :raises CorruptFileError: the file with the topic's id is damaged.
     :raises OSError: it can't be read.
     """
     cluster_id = directory.meta.cluster_id if directory.meta is not None else ""
@@ -279,7 +282,8 @@ def _epochs(log: PartitionLog) -> tuple[LeaderEpoch, ...]:
 
 
 def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs of the offsets [first, end): that in force at the first, and those behind it."""
+    """Return the epochs of the offsets [first, end): the epoch at the first offset, and those that begin
+    after it."""
     before = [one for one in epochs if one.start_offset <= first]
     return (*before[-1:], *(one for one in epochs if first < one.start_offset < end))
 
@@ -287,18 +291,20 @@ def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[Lead
 def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Sequence[Receipt]) -> str:
     """Return the contradiction between a log and the receipts of that name; "": there is none.
 
-    It may be of another topic of that name; it may have lost records that were archived, as by an unclean
-    election; or other leaders may have taken the records at the same offsets.
+    The log may belong to another topic of that name. It may have lost archived records, for example by an
+    unclean election. Or other leaders may have written other records at the same offsets.
 
-    :param log_end: offset behind its last record.
+    :param log_end: offset after its last record.
     :raises CorruptFileError: its epochs can't be read.
     """
     for receipt in receipts:
         if receipt.log_id not in (None, log_id):
-            return f"it is log {log_id} (cluster, topic id, partition), and archived is {receipt.log_id}"
+            return (
+                f"it is log {log_id} (cluster, topic id, partition), and the archived log is {receipt.log_id}"
+            )
     last = max(receipts, key=lambda one: one.end, default=None)
     if last is not None and last.end > log_end:
-        return f"it ends at {log_end}, and archived are offsets up to {last.end}"
+        return f"it ends at {log_end}, and offsets up to {last.end} are archived"
     epochs = _epochs(log)
     for receipt in receipts:
         known = [LeaderEpoch(*words) for words in receipt.known.get("leader_epochs", ())]
@@ -307,14 +313,14 @@ def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Seq
         if first < receipt.end and _steps(known, first, receipt.end) != _steps(epochs, first, receipt.end):
             return (
                 f"its leaders' epochs of offsets [{first}, {receipt.end}) are "
-                f"{_epochs_text(epochs, first, receipt.end)}, and archived are "
+                f"{_epochs_text(epochs, first, receipt.end)}, and the archived ones are "
                 f"{_epochs_text(known, first, receipt.end)}"
             )
     return ""
 
 
 def _steps(epochs: Sequence[LeaderEpoch], first: int, end: int) -> list[tuple[int, int]]:
-    """Return epochs with the offset from which on each was in force in [first, end)."""
+    """Return the epochs of [first, end), each with the offset from which on it was in force."""
     return [(one.epoch, max(one.start_offset, first)) for one in epochs_in(epochs, first, end)]
 
 
@@ -324,10 +330,10 @@ def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
 
 
 def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the transactions that were open at an offset and were aborted behind it: producer, first and last
+    """Yield the transactions that were open at an offset and were aborted after it: producer, first and last
     offset.
 
-    Mostly none was open, as the snapshot at that offset says, and nothing is read.
+    Mostly the snapshot at that offset shows that no transaction was open. Then nothing is read.
     """
     if not (open_there := open_transactions(log, end)):
         return
@@ -347,15 +353,17 @@ def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]
 
 
 def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:
-    """Tell of logs of a node which of their segments may be archived by now, and why others may not."""
+    """Return the segments of a node's logs that may be archived now, and why other segments may not."""
     logs = {log.name.log: (directory, log) for directory, log in _as_its_broker_knows(node)}
     return archivable_of_logs(seen, logs, topics)
 
 
 def _as_its_broker_knows(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
-    """Yield logs with their directories: a stopped broker's own checkpoint bounds what is replicated.
+    """Yield logs with their directories. For a stopped broker, the high watermarks are those of its own
+    checkpoint.
 
-    What its cluster took since may differ from the end of this copy, as its next start cuts that off.
+    Its leaders' high watermarks don't apply to this copy: the end of the copy may differ from the leader's
+    log, and is cut off at the next start.
     """
     own: dict[Path, LogDirectory] = {}
     if node.live is not None:

@@ -1,4 +1,4 @@
-"""The logs that a node's consumer lag is measured against, with the segments that age deletes next."""
+"""The logs that a node's consumer lag is measured against, with the times until age allows each deletion."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def lag_context(
     going: frozenset[SegmentId],
     now_ms: int,
 ) -> LagContext:
-    """Put together what lag is measured against.
+    """Return the logs that lag is measured against.
 
-    :param read: names of the logs that somebody reads.
-    :param going: the segments in a plan.
+    :param read: names of the logs that a group reads.
+    :param going: the segments that a plan deletes.
     :raises FileNotFoundError: a file vanished.
     """
     found: dict[str, LogOfLag] = {}
@@ -40,7 +40,7 @@ def lag_context(
 
 
 def reading_context(seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str]) -> LagContext:
-    """Put together what offsets are looked up in, where nobody asks how long records stay."""
+    """Return the logs in which offsets are looked up, without the times until age allows deletions."""
     known = {
         one.name: replace(seen.known[one.name], seen=one) for one in snapshot.logs if one.name in seen.known
     }
@@ -52,7 +52,7 @@ def reading_context(seen: SeenNode, snapshot: StoreSnapshot, read: Collection[st
 def _times(
     one: SeenLog, settings: RetentionSettings | str, now_ms: int
 ) -> tuple[Mapping[int, int | None], int | None]:
-    """Return the ms until age may delete each segment, and the newest record's timestamp."""
+    """Return the ms until age allows each segment's deletion, and the newest record's timestamp."""
     newest_ms = None
     try:
         newest_ms = _newest_ms(one)
@@ -105,7 +105,11 @@ def _log(
 
 
 def _losses(one: SeenLog, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
-    """Return in how many ms age may take each segment; the active one is closed for it, when all expired."""
+    """Return the ms until age allows each segment's deletion.
+
+    The active segment is included if all older segments have a time: the broker closes it once all records
+    have expired.
+    """
     facts = log_facts(one, settings, now_ms, until_kept=False)
     moments = dict(deletes_at_ms(facts, settings, now_ms))
     by_age = settings.delete and not settings.compact and settings.kept_ms >= 0

@@ -1,4 +1,7 @@
-"""The reason why each segment of a log is deleted by its broker, or stays. Pure but for what indexes say."""
+"""The reason why each segment of a log is deleted by its broker, or stays.
+
+Pure, except that indexes are read.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +42,16 @@ from storage_engine.model.store import (
 
 DELETED_BY = {
     Rule.LOG_START: "lies below the log's start: its records count as deleted",
-    Rule.SIZE: "what stays has at least retention.bytes",
+    Rule.SIZE: "the segments that stay have at least retention.bytes",
     Rule.TIME: "its newest record is older than retention.ms",
 }
 
 
 def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now_ms: int) -> str:
-    """Say what closes a log's active segment (LogSegment#shouldRoll): before that, no record in it is
+    """Return what closes a log's active segment (LogSegment#shouldRoll). Before that, no record in it is
     deleted.
 
-    Time alone closes none: the broker looks at it when a record comes.
+    Time alone doesn't close a segment: the broker checks the time only when a record arrives.
     """
     if not log.segments:
         return ""
@@ -68,10 +71,10 @@ def remote_text(settings: RetentionSettings) -> str:
     """Explain that local retention deletes a segment that remote storage has."""
     if settings.local_without_delete:
         return (
-            "the broker deletes it once remote storage has it, which files don't tell; with an empty "
-            "cleanup.policy only Kafka 4.3 and newer do so"
+            "the broker deletes it once remote storage has it, but files don't tell whether it has; with "
+            "an empty cleanup.policy only Kafka 4.3 and newer do so"
         )
-    return "the broker deletes it once remote storage has it, which files don't tell"
+    return "the broker deletes it once remote storage has it, but files don't tell whether it has"
 
 
 def kept_because(
@@ -82,15 +85,16 @@ def kept_because(
     *,
     is_only_replica: bool,
 ) -> tuple[Reason, str]:
-    """Return why the first segment of a log that stays does so.
+    """Return why the first segment that stays in a log does so.
 
-    :param is_only_replica: no other node has one, so that a high watermark below the end is only old.
+    :param is_only_replica: no other node has a replica. Then a high watermark below the log's end is only
+        outdated.
     """
     at_start, by_size, by_age = found.halts
     if is_only_replica and Stop.HIGH_WATERMARK in {halt.stop for halt in found.halts}:
         return Reason.UNKNOWN, (
-            f"its high watermark isn't known: the last one that was written down, {facts.high_watermark}, is "
-            "older than the segment, and the broker, which has the only replica, sets it when it starts"
+            f"its high watermark isn't known: the last written value, {facts.high_watermark}, is older "
+            "than the segment. The broker has the only replica, and sets it when it starts"
         )
     # What keeps a segment by its time tells more than the size that it may have.
     halts = (at_start, by_age, by_size)
@@ -116,7 +120,7 @@ def _reason(found: RetentionPass, settings: RetentionSettings) -> Reason:
 def _sentence(
     halt: Halt, fact: SegmentFacts, facts: LogFacts, settings: RetentionSettings, found: RetentionPass
 ) -> str:
-    """Say why a rule stops at a segment; "" where that is nothing to tell."""
+    """Return a clause about why a rule stops at a segment; "": there is nothing to say."""
     if halt.stop is Stop.UNKNOWN:
         return "its high watermark isn't known: no checkpoint has one of this log"
     if halt.stop is Stop.HIGH_WATERMARK:
@@ -133,7 +137,10 @@ def _sentence(
     newest = time_text(fact.largest_timestamp_ms)
     goes = time_text(fact.largest_timestamp_ms + settings.kept_ms)
     if halt.stop is Stop.FUTURE:
-        return f"its newest record is of {newest}, in the future, and keeps all behind it until {goes}"
+        return (
+            f"its newest record is of {newest}, in the future, and keeps this and all newer segments until "
+            f"{goes}"
+        )
     return f"{name} {settings.kept_ms}: its newest record is of {newest}, so it stays until {goes}"
 
 
@@ -153,7 +160,7 @@ _ACTIVE = "the broker writes to it"
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """A log with all that its plan is made of."""
+    """A log with all facts from which its plan is made."""
 
     seen: LogSnapshot
     directory: LogDirectory
@@ -162,21 +169,21 @@ class SeenLog:
 
     @property
     def high_watermark(self) -> int | None:
-        """Return below which offset all replicas that count have the records; None: it isn't known."""
+        """Return the offset below which all replicas in sync have the records; None: not known."""
         found = self.directory.high_watermarks.get(self.seen.name)
         return None if found is None else min(found, self.end.offset)
 
     @property
     def start_offset(self) -> int:
-        """Return below which offset records count as deleted."""
+        """Return the offset below which records count as deleted."""
         first = self.seen.min_offset
         return max(self.directory.log_starts.get(self.seen.name, first), first)
 
 
 def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int) -> LogPlan:
-    """Decide on a log's segments as its broker would in a pass at this moment.
+    """Decide about a log's segments as its broker would in a pass at this moment.
 
-    :param settings: of its topic; text: why they aren't known.
+    :param settings: settings of its topic; text: why they aren't known.
     :raises OSError: a file can't be read.
     """
     if one.end.unread:
@@ -214,11 +221,13 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
 
 
 def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
-    """Return the facts of a log that the rules need.
+    """Return the facts about a log that the rules need.
 
-    A timestamp costs the reading of an index. None is read of what goes whatever its age.
+    To read a timestamp, an index must be opened. So no timestamp is read of segments that are deleted
+    whatever their age.
 
-    :param until_kept: nor behind the first segment that its age keeps, where a walk ends.
+    :param until_kept: also read no timestamp after the first segment that its age keeps, because the rule
+        stops there.
     :raises OSError: an index can't be read.
     """
     segments = one.log.segments
@@ -240,7 +249,10 @@ def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_k
 def _timed(
     segments: Sequence[SegmentFiles], active: SegmentFiles, kept_since_ms: int | None
 ) -> Iterator[SegmentFacts]:
-    """Yield segments with the time of their newest record, the last one that of the first kept; None: all."""
+    """Yield segments with the times of their newest records, up to the first segment that is kept.
+
+    :param kept_since_ms: records from this time on are kept; None: yield all segments.
+    """
     for files in segments:
         facts = segment_facts(files, active=files is active)
         yield facts
@@ -249,7 +261,7 @@ def _timed(
 
 
 def _compacted(one: SeenLog, settings: RetentionSettings, topics: TopicSettings, now_ms: int) -> str:
-    also = ", and deletes what has expired" if settings.delete else ""
+    also = ", and deletes expired segments" if settings.delete else ""
     cleaned_to = one.directory.cleaned_to.get(one.seen.name)
     said = (
         "it never has, by its checkpoint"
@@ -258,13 +270,14 @@ def _compacted(one: SeenLog, settings: RetentionSettings, topics: TopicSettings,
     )
     first_open, open_text = _open(one, "it cleans")
     return (
-        f"cleanup.policy has compact: only the broker's cleaner takes records away{also}; {said}"
-        f"{open_text}{_due_text(one, topics, first_open, now_ms)}"
+        f"cleanup.policy contains compact: only the broker's cleaner removes records{also}; "
+        f"{said}{open_text}{_due_text(one, topics, first_open, now_ms)}"
     )
 
 
 def _open(one: SeenLog, what: str) -> tuple[int | None, str]:
-    """Return the first offset of the oldest open transaction, and a text on it; "" where none is known."""
+    """Return the first offset of the oldest open transaction, if one is known, and a text about open
+    transactions."""
     try:
         found = oldest_open(one.log, one.end.offset)
     except CorruptFileError as error:
@@ -272,13 +285,13 @@ def _open(one: SeenLog, what: str) -> tuple[int | None, str]:
     if found is None:
         return None, ""
     return found.first_offset, (
-        f"; {what} up to offset {found.first_offset} alone, where the transaction of producer "
+        f"; {what} only up to offset {found.first_offset}, where the transaction of producer "
         f"{found.producer_id} is open, last written at {time_text(found.written_ms)}"
     )
 
 
 def _due_text(one: SeenLog, topics: TopicSettings, first_open: int | None, now_ms: int) -> str:
-    """Say since when the cleaner should have cleaned a log; "" where it needn't have."""
+    """Return since when the cleaner should have cleaned a log, as a clause; "": it isn't due."""
     cleaned_to = one.directory.cleaned_to.get(one.seen.name, one.seen.min_offset)
     try:
         settings = cleaner_settings(topics.node, topics.values(one.log.name.topic))
@@ -322,7 +335,7 @@ def _decided(
             more = f"{_ACTIVE}; it has expired, so the broker closes it and deletes it too"
             yield Decision(segment, Reason.ACTIVE, more if going else active)
         elif fact is None:
-            yield Decision(segment, Reason.UNKNOWN, "it was gone when the plan was made")
+            yield Decision(segment, Reason.UNKNOWN, "it no longer existed when the plan was made")
         elif rule is not None and settings.is_copied:
             yield Decision(segment, Reason.REMOTE_STORAGE, f"{rule.value}: {remote}")
         elif rule is not None:
@@ -338,12 +351,11 @@ def _decided(
 def cut_to_archivable(
     plan: LogPlan, archivable: Archivable, may: Set[SegmentId], *, has_remote: bool
 ) -> LogPlan:
-    """Return a log's plan for our deletions, without segments that may not be deleted.
+    """Return a log's plan for our deletions, without segments that may not be archived, and without all newer
+    segments.
 
-    That is all from the first segment on that may not be archived.
-
-    :param may: the segments of ``archivable`` by their ids, of all logs.
-    :param has_remote: its topic has remote storage, though nothing may be copied there now.
+    :param may: ids of the segments in ``archivable``, of all logs.
+    :param has_remote: its topic uses remote storage, though no segment may be copied to it now.
     """
     if not plan.to_delete:
         return plan
@@ -356,7 +368,7 @@ def cut_to_archivable(
 
 
 def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | None]) -> LogPlan:
-    """Return a log's plan in which nothing goes from the first segment on that something speaks against."""
+    """Return a log's plan that deletes nothing from the first segment on that has a fault."""
 
     def decided() -> Iterator[Decision]:
         stops = False
@@ -375,35 +387,38 @@ def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | 
 
 
 def _left_to_its_broker(plan: LogPlan) -> LogPlan:
-    """Return a log's plan in which we delete nothing, since its topic has remote storage.
+    """Return a log's plan without our deletions, because its topic uses remote storage.
 
-    Its start, once raised, has its broker delete what is there, too (UnifiedLog, RemoteLogManager).
+    If its log start were raised, its broker would also delete segments in the remote storage (UnifiedLog,
+    RemoteLogManager).
     """
-    why = "remote storage is on, though nothing is copied there now: only its broker may delete of it"
+    why = (
+        "remote storage is on, though no segment is copied to it now: only its broker may delete records "
+        "of this log"
+    )
     return plan.with_going(lambda one: replace(one, reason=Reason.REMOTE_STORAGE, detail=why))
 
 
 def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, str]:
-    """Return why a segment that has expired stays, as it may not be archived."""
+    """Return why an expired segment that may not be archived stays."""
     if why := archivable.refused.get(segment.log):
         return Reason.REFUSED, why
     why = archivable.kept_out.get(segment.log, "its broker doesn't say that it may be archived")
     if not segment.facts.size_bytes:
-        why = "it has no bytes to prove, as the cleaner has left it: its broker deletes it once it runs"
+        why = "the cleaner has left it empty, so it has no bytes to prove: its broker deletes it once it runs"
     return Reason.NOT_ARCHIVABLE, f"it may not be archived yet: {why}"
 
 
 def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -> tuple[str, ...]:
-    """Return notices about logs that are in no plan, or on which a plan depends."""
+    """Return notices about logs that are in no plan, and about facts on which a plan depends."""
     notices: list[str] = []
     if forced:
         notices.append(
             Text(
-                "a forced run ignores age where its broker does; Kafka never does, so only expired "
-                "segments are deleted: lower retention.ms or retention.bytes of large topics to free more. "
-                "Of a stopped node ",
+                "Kafka never ignores age, so a forced run deletes only expired segments: lower "
+                "retention.ms or retention.bytes of large topics to free more. On a stopped node, ",
                 Command("kafka make-room", "--force REASON"),
-                " takes segments that have not expired, too",
+                " also deletes segments that have not expired",
             )
         )
     internal = [log.name.log for _, log in node.logs if log.name.is_internal]
@@ -415,15 +430,16 @@ def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -
         notices.append(f"{missing_text(missing)}; {ADVICE}")
     if node.left_uncleanly and node.live is None:
         notices.append(
-            "no clean stop is marked: a broker that starts reads the logs' ends again, and may cut"
+            "no clean stop is marked: a broker that starts reads the logs' ends again, and may cut "
+            "records off"
         )
     return tuple(notices)
 
 
 def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanRequest) -> tuple[LogPlan, ...]:
-    """Return the plans by which we delete, cut to a person's request.
+    """Return the plans for our deletions, limited to a person's request.
 
-    :raises BadInputError: nobody can ask for that.
+    :raises BadInputError: the request isn't possible.
     """
     # The last directory's stands for that of dependents, which a node has none of.
     disks = snapshot.disks
@@ -431,10 +447,12 @@ def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanReq
 
 
 def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
-    """Return when the rules may delete each segment, by its base offset; None: never for its age.
+    """Return when the rules allow each segment's deletion, by its base offset; None: never because of its
+    age.
 
-    A segment goes no earlier than those before it. What reaches above the high watermark is left out: it is
-    not known when that rises. The active one is left out, too: it is not known when it is closed.
+    A segment is deleted no earlier than older segments. Segments above the high watermark are left out,
+    because nobody knows when it rises. The active segment is left out, because nobody knows when it is
+    closed.
     """
     going = {one.base_offset for one in retention_pass(facts, settings, now_ms).deletions}
     found: dict[int, int | None] = {}
@@ -453,9 +471,9 @@ def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """Data that a snapshot was made of.
+    """The facts from which a snapshot was made.
 
-    :param known: logs with all that was found of each, by name.
+    :param known: logs with all facts about each, by name.
     """
 
     logs: tuple[LogSnapshot, ...]
@@ -466,7 +484,7 @@ class SeenNode:
 def logs_of(
     seen: SeenNode, snapshot: StoreSnapshot, topics: TopicSettings
 ) -> Iterator[tuple[SeenLog, RetentionSettings | str]]:
-    """Yield a snapshot's logs with how long their topics' segments stay."""
+    """Yield a snapshot's logs, each with its topic's retention."""
     of_topics: dict[str, RetentionSettings | str] = {}
     for one in snapshot.logs:
         found = seen.known.get(one.name)

@@ -1,4 +1,4 @@
-"""A node as retention looks at it. Only a stopped one is changed: its oldest segments are deleted."""
+"""A node as retention sees it. Only a stopped node is changed: its oldest segments are deleted."""
 
 from __future__ import annotations
 
@@ -100,9 +100,10 @@ if TYPE_CHECKING:
 
 
 def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> LogSnapshot:
-    """Return a log as the contract has it: all segments but the last are sealed.
+    """Return a log in the contract's form: all segments but the last are sealed.
 
-    What is above the checkpointed high watermark counts as not yet safe; without an entry all does.
+    Records above the high watermark in the checkpoint count as not yet safe. If the checkpoint has no entry,
+    no record counts as safe.
     """
     name = log.name.log
     watermark = min(directory.high_watermarks.get(name, 0), end.offset)
@@ -131,10 +132,10 @@ class OpenNode:
     """A node's log directories, as a process has opened them.
 
     :param root: its ``server.properties``, or one of its log directories.
-    :param seen: the last snapshot's logs, and the data that they were made of.
+    :param seen: the last snapshot's logs, and the facts from which they were made.
     :param held: the directories, while they are locked.
-    :param cluster: with which there is a connection.
-    :param memory: of the node's hold; None: nothing is remembered.
+    :param cluster: the cluster, while there is a connection.
+    :param memory: memory of the node's hold; None: no hold is remembered.
     """
 
     root: Path
@@ -145,12 +146,12 @@ class OpenNode:
 
     @property
     def asked(self) -> Cluster | None:
-        """Return the running cluster that is asked beside the files; None: none is."""
+        """Return the running cluster that is asked in addition to the files; None: no cluster is asked."""
         return None
 
     @property
     def locked(self) -> LockedDirectories:
-        """Return the node's directories as this process has locked them.
+        """Return the node's directories, which this process must have locked.
 
         :raises StoreBusyError: this process hasn't locked the node.
         """
@@ -162,15 +163,18 @@ class OpenNode:
         return self.held
 
     def read(self, now_ms: int) -> Node:
-        """Look at the node."""
+        """Read the node's log directories."""
         return read_node(self.root)
 
     def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
-        """Look at the node's logs, at one again where a file of it vanished: its broker may delete."""
+        """Read the node's logs.
+
+        A log is read again if one of its files has vanished, because its broker may delete.
+        """
         return _seen((read or self.read)(now_ms))
 
     def last(self) -> Node:
-        """Return the node as it was seen last, or look at it."""
+        """Return the node as it was last read, or read it now."""
         return self.seen.node if self.seen else self.read(0)
 
     def seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
@@ -182,7 +186,7 @@ class OpenNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeTasks(BackgroundTasks):
-    """Background tasks of a node's broker."""
+    """The background tasks of a node's broker."""
 
     node: OpenNode
 
@@ -198,7 +202,7 @@ class NodeTasks(BackgroundTasks):
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs(IdentifiedLogs):
-    """A node's logs, by its files and by the cluster's metadata."""
+    """The identities of a node's logs, from its files and the cluster's metadata."""
 
     node: OpenNode
 
@@ -231,7 +235,7 @@ class NodeLogs(IdentifiedLogs):
 
 @dataclass(frozen=True, slots=True)
 class NodeReplicas(StoreReplicas):
-    """A node's logs compared with those of other nodes."""
+    """Comparison of a node's logs with replicas on other nodes."""
 
     node: OpenNode
 
@@ -252,7 +256,7 @@ class NodeReplicas(StoreReplicas):
 
 @dataclass(frozen=True, slots=True)
 class NodeConsumers(StoreConsumers):
-    """Consumers of a node's logs, by their files, and by the cluster where one is asked."""
+    """The consumers of a node's logs, from its files or, if a cluster is asked, from the cluster."""
 
     node: OpenNode
 
@@ -274,7 +278,7 @@ class NodeConsumers(StoreConsumers):
         return unread_by_log(consumers, context, new_min_offsets)
 
     def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
-        """Return the consumers, and the index in which positions in some logs are looked up."""
+        """Return the consumers, and the logs in which their positions are looked up."""
         from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
@@ -284,7 +288,7 @@ class NodeConsumers(StoreConsumers):
 
 @dataclass(frozen=True, slots=True)
 class NodeCourse(StoreCourse):
-    """Deletions to come, by the topics' settings."""
+    """The coming deletions, by the topics' settings."""
 
     node: OpenNode
 
@@ -310,7 +314,7 @@ class NodeCourse(StoreCourse):
 
 @dataclass(frozen=True, slots=True)
 class NodeProcess(StoreProcess):
-    """The process that locks the log directories, and files that a node's broker leaves after it has run."""
+    """The process that has locked the log directories, and the files that change when a broker runs."""
 
     data_paths: tuple[Path, ...]
 
@@ -327,7 +331,7 @@ class NodeProcess(StoreProcess):
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndexes(StoreDependents):
-    """Indexes of a stopped node, which a broker makes again."""
+    """The indexes of a stopped node, which its broker can make again."""
 
     node: OpenNode
 
@@ -350,7 +354,7 @@ NAME = "kafka"
 
 @dataclass(slots=True)
 class KafkaStore(BrokerStore):
-    """A node's log directories, by its ``server.properties`` or by one of them."""
+    """A node's log directories, named by its ``server.properties`` or by one of them."""
 
     node: OpenNode
 
@@ -377,9 +381,9 @@ class KafkaStore(BrokerStore):
         )
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Decide as the broker would; what indexes and the cluster's metadata say is read here.
+        """Decide as the broker would. Indexes and the cluster's metadata are read here.
 
-        Of a stopped node only what may be deleted without its broker goes.
+        On a stopped node, only segments are deleted that may be deleted without its broker.
         """
         seen = self.node.seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
@@ -429,20 +433,21 @@ class KafkaStore(BrokerStore):
         if not self.node.root.is_dir():
             return None
         why = (
-            f"{self.node.root}: expected a node's server.properties, found one of its log directories, which "
-            "is only looked at. Nothing was changed. Name the file as STORE."
+            f"{self.node.root}: expected a node's server.properties, found one of its log directories, "
+            "which can only be read. Nothing was changed. Name the file as STORE."
         )
         return StoreLimit(why, may_archive=False)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Leave out what is compacted, goes to remote storage, isn't replicated or in an open transaction."""
+        """Return the archivable segments: none of compacted logs, of logs with remote storage, that aren't
+        fully replicated, or with records of an open transaction."""
         node = self.node.node_of(snapshot, snapshot.taken_at_ms)
         return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
 
     def cut_to_archivable(
         self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
     ) -> tuple[LogPlan, ...]:
-        """Keep segments that may not be archived yet, and all behind them, in plans whose deletions are ours.
+        """Keep segments that may not be archived yet, and all newer segments, in plans for our own deletions.
 
         :param topics: None: they are read.
         """
@@ -462,8 +467,8 @@ class KafkaStore(BrokerStore):
     def lock(self) -> Iterator[LockedStore]:
         """Keep brokers away until the block ends.
 
-        :raises BadInputError: it is one log directory alone.
-        :raises StoreBusyError: a broker runs, or another run has the node.
+        :raises BadInputError: only a single log directory is named.
+        :raises StoreBusyError: a broker runs, or another run has locked the node.
         """
         # psutil, which looking at a node needs for nothing.
         from storage_engine.kafka.stopped.store_lock import lock
@@ -485,11 +490,11 @@ class KafkaStore(BrokerStore):
 def open_store(settings: StoreSettings) -> KafkaStore:
     """Open a node.
 
-    :raises BadInputError: there is none, or settings beside its own file were given.
+    :raises BadInputError: there is no node, or settings were given in addition to its own file.
     """
     if settings.broker_conf is not None or settings.overrides:
         raise BadInputError(
-            f"{settings.root}: expected a node's server.properties and nothing beside it, found "
+            f"{settings.root}: expected only a node's server.properties, found "
             f"{'another configuration file' if settings.broker_conf else 'settings'}. Nothing was changed. "
             "Name that file as STORE."
         )
@@ -501,12 +506,12 @@ def open_store(settings: StoreSettings) -> KafkaStore:
 def plan_of_log(
     one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int
 ) -> LogPlan:
-    """Decide on a log; what can't be read of it keeps it."""
+    """Decide about a log. If a file of it can't be read, all of it stays."""
     try:
         return plan_log(one, topics, settings, now_ms)
     except FileNotFoundError:
         # Beside its files a running broker deletes: the next look knows what is left.
-        return undecided(one.seen, Reason.UNKNOWN, "a segment vanished while it was looked at: ask again")
+        return undecided(one.seen, Reason.UNKNOWN, "a segment vanished while it was read: plan again")
     except OSError as error:
         return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
 
@@ -524,7 +529,7 @@ def _seen(node: Node) -> SeenNode:
 
 
 def _as_seen(node: Node, known: Mapping[str, SeenLog]) -> Node:
-    """Return a node with its logs as they were looked at, without those that are gone since."""
+    """Return a node with its logs as they were read, without logs that have vanished since."""
     directories = tuple(
         replace(
             one,

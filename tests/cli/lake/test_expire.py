@@ -189,7 +189,7 @@ def test_what_a_store_no_longer_has_expires_comes_back_and_goes_for_good(cli, cl
     again = cli("lake", "expire", "--lake", lake)
     assert "Nothing expires." in again.out
     undo = done.out.split("--undo ")[1].split()[0]
-    assert "Brought back" in cli("lake", "expire", "--lake", lake, "--undo", undo).out
+    assert "Restored the segments" in cli("lake", "expire", "--lake", lake, "--undo", undo).out
     assert reasons(cli, lake) == counts
     assert cli("verify", store, "--lake", lake, "--level", "bytes").exit_code == 0
     maintained = cli("maintain", "--lake", lake)
@@ -276,7 +276,7 @@ def test_topics_that_are_past_leave_their_segments_and_the_others_stay(
     assert "commitlog [0, 4194304) EXPIRED: in the lake in part only (partial) by policy" in restored.err
     assert min(path.name for path in (tmp_path / "restored" / "commitlog").iterdir()) >= f"{4 << 20:020d}"
     undo = done.out.split("--undo ")[1].split()[0]
-    assert "Brought back" in cli("lake", "expire", "--lake", lake, "--undo", undo).out
+    assert "Restored the segments" in cli("lake", "expire", "--lake", lake, "--undo", undo).out
     assert reasons(cli, lake, *most)["thinned"] == 4
     gone = cli("lake", "expire", "--lake", lake, *most)
     assert "4 segments let topics go" in gone.out

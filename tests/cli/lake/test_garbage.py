@@ -59,10 +59,10 @@ def test_what_may_go_is_listed_with_its_twin_taken_with_delete_and_put_back_with
     assert (shown["young_count"], shown["unknown"], shown["taken"]) == (1, [str(strange)], [])
     listed = cli("gc", "--lake", lake)
     assert listed.exit_code == 0
-    assert ": may be removed, since nothing is lost with them" in listed.out
+    assert ": may be removed, because no data is lost with them" in listed.out
     assert f"file://{committed[0]} holds the same" in listed.out
     assert "1 file, 13 bytes: kept as orphans" in listed.out
-    assert f"Note: {strange} is a link, or no file that" in listed.out
+    assert f"Note: {strange} is a link, or has no name that" in listed.out
     assert "Note: 1 more are younger than 24 hours." in listed.out
     assert f"Next: storage-engine gc --lake {lake} --delete" in listed.out
     assert f"Next: storage-engine lake rebuild --lake {lake}" in listed.out

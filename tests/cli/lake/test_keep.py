@@ -90,7 +90,7 @@ def test_a_hold_is_shown_until_it_is_lifted_and_recorded_once(cli, archived) -> 
         (("--keep", "3d"), "expected forever, a number of days"),
         (("--keep", "1 day", "--hold", "x"), "Expected one of --keep, --hold, --archive and --lift"),
         (("--topic", "x"), "Expected --keep TIME, --hold REASON or --archive no|yes beside patterns"),
-        (("--lift", "ff", "--topic", "x"), "Expected --lift ID alone"),
+        (("--lift", "ff", "--topic", "x"), "Expected only --lift ID"),
         (("--lift", "ff"), "expected the id of a hold (none is in force), found 'ff'"),
         (("--hold", " "), "expected a reason"),
         (("--topic", "", "--keep", "1 day"), "expected 1 to 255 characters"),

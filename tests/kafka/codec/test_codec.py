@@ -315,7 +315,7 @@ def test_rows_that_overlap_or_lack_something_prove_nothing() -> None:
         rows.schema.field("value"),
         pa.array([None, b"long"], pa.binary_view()),
     )
-    with pytest.raises(ProofError, match="what makes up its size"):
+    with pytest.raises(ProofError, match="fields whose lengths add up to its size"):
         CODEC.encode(other, out, 0)
 
 

@@ -82,7 +82,7 @@ def test_directories_are_those_of_the_file(tmp_path: Path) -> None:
             "log.dirs=/a\nmetadata.log.dir=${file:/x:y}",
             r"found \$\{file:/x:y\}. Nothing was changed. A broker",
         ),
-        ("log.dirs=/a,b", "found b. Nothing was changed. A broker takes a relative one from where"),
+        ("log.dirs=/a,b", "found b. Nothing was changed. A broker resolves a relative path from"),
     ],
 )
 def test_directories_that_the_file_leaves_open_are_told_with_what_to_do(

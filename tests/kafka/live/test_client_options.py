@@ -93,7 +93,7 @@ def test_ordinary_kerberos_and_certificate_settings_stay() -> None:
     [
         ("ssl.ca.loction", "Did you mean ssl.ca.location?"),
         ("SASL.mechanism", "Did you mean sasl.mechanism?"),
-        ("sasl.jaas.config", "It is Java's: give sasl.username and sasl.password."),
+        ("sasl.jaas.config", "This is a setting of the Java client: give sasl.username and sasl.password."),
     ],
 )
 def test_an_unknown_name_is_told_the_nearest(name: str, hint: str) -> None:

@@ -68,9 +68,9 @@ def test_what_is_all_known_and_so_may_go(found: Any) -> None:
         ({"in_sync": (2,)}, "isn't in sync with leader"),
         ({"leader_epoch": None}, "epoch is None"),
         ({"leader_epoch": 2}, "epoch is 2, and it was 3"),
-        ({"log_start": None}, "doesn't say where it begins"),
-        ({"high_watermark": None}, "doesn't say where it begins"),
-        ({"last_stable_offset": None}, "doesn't say where it begins"),
+        ({"log_start": None}, "doesn't tell its log start"),
+        ({"high_watermark": None}, "doesn't tell its log start"),
+        ({"last_stable_offset": None}, "doesn't tell its log start"),
         ({"last_stable_offset": 1}, "or the last stable offset 1"),
         ({"high_watermark": 1}, "lies above the high watermark 1"),
         ({"log_start": 1 << 40}, "begins at 1099511627776 already"),
@@ -110,8 +110,8 @@ def test_only_a_logs_first_segments_with_one_behind_them_go(found: Any) -> None:
     def why(log: PartitionLog) -> str:
         return why_not(replace(prefix, log=log), live, state, NODE, cluster_id)
 
-    assert "aren't the beginning" in why(replace(prefix.log, segments=segments[1:]))
-    assert "aren't the beginning" in why(replace(prefix.log, segments=segments[:2]))
+    assert "aren't the log's first ones" in why(replace(prefix.log, segments=segments[1:]))
+    assert "aren't the log's first ones" in why(replace(prefix.log, segments=segments[:2]))
     assert "no segment begins at offset" in why(replace(prefix.log, segments=(*segments[:2], *segments[3:])))
     first = prefix.segments[0]
     other = replace(first, facts=replace(first.facts, inode=first.facts.inode + 1))
@@ -129,7 +129,7 @@ def test_what_its_leader_has_before_its_first_segment_is_not_proven_by_it(found:
     def why(start: int) -> str:
         return why_not(began, replace(live, log_start=start), state, NODE, cluster_id)
 
-    assert "what its leader has before that isn't proven" in why(first.base_offset - 1)
+    assert "this node's files don't prove the leader's records before that" in why(first.base_offset - 1)
     assert why(first.base_offset) == ""
 
 
@@ -139,7 +139,7 @@ def test_what_a_cleaner_took_here_its_leader_may_have_still(found: Any) -> None:
     cleaned = replace(prefix, directory=replace(prefix.directory, cleaned_to={LOG: 1}))
     assert why_not(cleaned, live, state, NODE, cluster_id) == ""
     elsewhere = replace(live, leader=2)
-    assert "may have them still" in why_not(cleaned, elsewhere, state, NODE, cluster_id)
+    assert "may still have them" in why_not(cleaned, elsewhere, state, NODE, cluster_id)
     behind = replace(prefix, directory=replace(prefix.directory, cleaned_to={LOG: 0}))
     assert why_not(behind, elsewhere, state, NODE, cluster_id) == ""
 

@@ -95,8 +95,8 @@ def test_a_leader_that_came_meanwhile_shows_the_first_record_behind_the_cut(
 def test_a_leader_that_came_meanwhile_and_has_others_is_told_of(found: Any, answers: Answers) -> None:
     prefix, live, _, _ = found
     answers.epochs = [3, 4]
-    answers.other = {prefix.key: "another leader took other records"}
-    with pytest.raises(ReleasedTooMuchError, match=f"What it had below offset {prefix.boundary} is deleted"):
+    answers.other = {prefix.key: "another leader appended other records"}
+    with pytest.raises(ReleasedTooMuchError, match=f"Its records below offset {prefix.boundary} are deleted"):
         answers.run(Cut(prefix, live))
 
 

@@ -215,7 +215,7 @@ def test_what_a_node_does_not_have_of_the_topic_is_said_and_nobody_is_known(
     part = replace(whole, directories=(replace(directory, logs=fewer), *others))
     found = consumers_of(part, None)
     assert found.logs == ()
-    assert found.source.notices == (f"groups of 1 partition of {TOPIC} aren't known: of 2 this node has 1",)
+    assert found.source.notices == (f"groups of 1 partition of {TOPIC} aren't known: this node has 1 of 2",)
     assert found.committed["g-manual", "plain", 0] == 123
 
 

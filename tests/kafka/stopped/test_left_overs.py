@@ -135,7 +135,7 @@ def test_a_word_for_nothing_says_so(store: ManagedStore) -> None:
     )
     with lock_held(first(store) / ".lock"):
         (said,) = check_topic_words(store, "tasks", TRIAL)
-        assert said.startswith("Beside a running broker nothing is removed by a person's decision")
+        assert said.startswith("While the broker runs, no file is removed by a person's decision")
     assert check_topic_words(store, "tasks", {}) == ()
 
 
@@ -171,7 +171,7 @@ def test_a_word_for_deleted_topics_lets_no_segment_of_another_topic_go(store: Ma
             lambda gone: (gone.parent.parent / "meta/__cluster_metadata-0" / f"{0:020d}.log").rename(
                 gone.parent.parent / "meta/__cluster_metadata-0" / f"{7:020d}.log"
             ),
-            "expected segments from offset 0",
+            "expected segments that begin at or before offset 0",
         ),
     ],
 )

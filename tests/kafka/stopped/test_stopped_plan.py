@@ -71,7 +71,7 @@ def test_only_its_broker_deletes_of_a_log_with_remote_storage(made: MadeNode, co
     made.settings["t"] = REMOTE if copied else NOT_COPIED
     found, why = reasons(made, STOPPED)
     assert found == [Reason.REMOTE_STORAGE, Reason.REMOTE_STORAGE]
-    assert ("only its broker may delete of it" in why) == (not copied)
+    assert ("only its broker may delete records of this log" in why) == (not copied)
     assert reasons(made, log="u-0")[0] == [Reason.EXPIRED, Reason.EXPIRED]
     # What nothing is copied of is archived as any other, and goes by the whole retention.
     store = KafkaStore(OpenNode(made.properties))
@@ -88,7 +88,7 @@ def test_a_person_s_limit_counts_for_all_logs_together(made: MadeNode) -> None:
     plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request)
     assert len(plan.to_delete) == 1
     assert {one.reason for one in plan.decisions} == {Reason.EXPIRED, Reason.BATCH_FULL, Reason.ACTIVE}
-    assert "Kafka never does, so only expired segments are deleted" in plan.notices[0]
+    assert "a forced run deletes only expired segments" in plan.notices[0]
 
 
 def test_other_nodes_replicas_keep_a_log_and_no_other_one(made: MadeNode) -> None:

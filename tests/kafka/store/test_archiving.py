@@ -58,7 +58,9 @@ def test_all_sealed_segments_may_be_archived_but_those_of_compacted_topics(node:
     assert {one.id for one in found.segments} == sealed
     assert len(sealed) > 90
     assert set(found.kept_out) == {"compacted-0"}
-    assert found.kept_out["compacted-0"].startswith("cleanup.policy has compact, and the cleaner writes")
+    assert found.kept_out["compacted-0"].startswith(
+        "cleanup.policy contains compact, and the cleaner rewrites"
+    )
 
 
 def test_nothing_is_archived_above_the_high_watermark(copy: Path) -> None:
@@ -221,15 +223,15 @@ def test_a_log_is_another_one_by_its_topic_its_end_or_its_leaders_epochs(copy: P
     assert store.identities.contradiction("plain-0", []) == ""
     end = next(log.max_offset for log in snapshot.logs if log.name == "plain-0")
     other = replace(rows[0], log_id=f"{rows[0].log_id}1")
-    assert "and archived is" in store.identities.contradiction("plain-0", [other])
+    assert "and the archived log is" in store.identities.contradiction("plain-0", [other])
     longer = replace(rows[-1], end_offset=end + 1)
     assert store.identities.contradiction("plain-0", [*rows, longer]) == (
-        f"it ends at {end}, and archived are offsets up to {end + 1}"
+        f"it ends at {end}, and offsets up to {end + 1} are archived"
     )
     inside = rows[1].base_offset + 1
     checkpoint = copy / "logs" / "plain-0" / "leader-epoch-checkpoint"
     checkpoint.write_text(f"0\n2\n0 0\n1 {inside}\n")
-    assert f"1 from {inside} on, and archived are" in store.identities.contradiction("plain-0", rows)
+    assert f"1 from {inside} on, and the archived ones are" in store.identities.contradiction("plain-0", rows)
     # A new leader behind all that is archived contradicts nothing, nor does a log that begins later.
     for said in (f"0\n2\n0 0\n1 {rows[-1].end}\n", f"0\n1\n0 {inside}\n"):
         checkpoint.write_text(said)

@@ -22,7 +22,8 @@ from tests.kafka.made_node import MadeNode
 from tests.kafka.stopped_nodes import make_node
 
 SAID = (
-    "no directory of log.dirs has 1 log that the cluster's metadata count on here, b-0: a directory was taken"
+    "no directory of log.dirs has 1 log that this node should have by the cluster's metadata, b-0: "
+    "a directory was taken"
 )
 
 

@@ -42,9 +42,14 @@ def made(tmp_path: Path) -> MadeNode:
             "retention.bytes 1000 bytes isn't reached: the log has",
         ),
         ({"cleanup.policy": ""}, NOW_MS, Reason.UNLIMITED, "cleanup.policy has no delete"),
-        ({}, WRITTEN_MS - 1, Reason.FUTURE_TIMESTAMP, "in the future, and keeps all behind it until 2027"),
+        (
+            {},
+            WRITTEN_MS - 1,
+            Reason.FUTURE_TIMESTAMP,
+            "in the future, and keeps this and all newer segments until 2027",
+        ),
         ({"cleanup.policy": "compact"}, NOW_MS, Reason.COMPACTED, "it never has, by its checkpoint"),
-        ({"cleanup.policy": "compact,delete"}, NOW_MS, Reason.COMPACTED, "and deletes what has expired"),
+        ({"cleanup.policy": "compact,delete"}, NOW_MS, Reason.COMPACTED, "and deletes expired segments"),
         ({"retention.ms": "soon"}, NOW_MS, Reason.UNKNOWN, "retention.ms: expected a whole number, found"),
     ],
 )
@@ -94,7 +99,7 @@ def test_an_open_transaction_that_stops_the_broker_is_named_with_its_producer(
     body = struct.pack(">i", 1) + left_open
     (path / f"{4:020d}.snapshot").write_bytes(struct.pack(">hI", 1, crc32c_of(body)) + body)
     root = made.write()
-    said = "up to offset 2 alone, where the transaction of producer 4711 is open, last written at 2027-01-15"
+    said = "only up to offset 2, where the transaction of producer 4711 is open, last written at 2027-01-15"
     assert said in first(root)[1]
     (path / f"{4:020d}.log").write_bytes(marker(1, 4711, 4))
     assert "producer" not in first(root)[1]
@@ -118,7 +123,7 @@ def test_a_compacted_log_says_since_when_it_is_due(made: MadeNode) -> None:
 def test_a_forced_run_names_what_ignores_age(made: MadeNode) -> None:
     node = read_node(made.write())
     said, *_ = plan_notices(node, read_topic_settings(node), forced=True)
-    assert "Kafka never does" in said
+    assert "Kafka never ignores age" in said
     assert "storage-engine kafka make-room --force REASON" in said
 
 
@@ -155,7 +160,7 @@ def test_a_log_without_another_replica_waits_for_none(made: MadeNode, live: Live
     made.watermarks["t-0"] = 1
     reason, detail = first(made.write(), live)
     assert reason is Reason.UNKNOWN
-    assert "which has the only replica, sets it when it starts" in detail
+    assert "The broker has the only replica, and sets it when it starts" in detail
 
 
 @pytest.mark.parametrize("live", [asked(), LiveFacts(NOW_MS, CLUSTER, {})])

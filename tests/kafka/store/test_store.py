@@ -162,7 +162,7 @@ def test_what_the_broker_would_delete_is_planned_with_its_rule(node: Path) -> No
     assert "it has expired" in decisions[1].detail
     (early, _) = plan_of(root, "retms-0", WRITTEN_MS).decisions
     assert early.reason is Reason.FUTURE_TIMESTAMP
-    assert "in the future, and keeps all behind it" in early.detail
+    assert "in the future, and keeps this and all newer segments" in early.detail
     kept = plan_of(root, "retbytes-0").decisions
     assert [one.reason for one in kept][:2] == [Reason.SIZE_NOT_REACHED, Reason.BEHIND_KEPT]
     assert "retention.bytes 146.5 KiB: the log has" in kept[0].detail
@@ -170,7 +170,7 @@ def test_what_the_broker_would_delete_is_planned_with_its_rule(node: Path) -> No
     assert {(one.reason, one.detail) for one in compacted[:-1]} == {
         (
             Reason.COMPACTED,
-            "cleanup.policy has compact: only the broker's cleaner takes records away; it has cleaned "
+            "cleanup.policy contains compact: only the broker's cleaner removes records; it has cleaned "
             "the log up to offset 1380",
         )
     }
@@ -233,7 +233,7 @@ def test_nothing_is_changed_of_what_is_not_locked_or_can_not_be(tree: Path, tmp_
     )
     with pytest.raises(BadInputError, match="found one of Apache Kafka that is left to its running broker"):
         make_plan(beside, "run")
-    expected = "one of its log directories, which is only looked at"
+    expected = "one of its log directories, which can only be read"
     with pytest.raises(BadInputError, match=expected), opened(tree / "logs").lock():
         pass
     store = opened(tree / "server.properties")
@@ -364,7 +364,7 @@ def test_bad_nodes_are_one_error_that_names_the_file(copy: Path) -> None:
 
 def test_nothing_is_configured_beside_the_nodes_own_file(node: Path) -> None:
     settings = StoreSettings(str(node / "server.properties"), overrides={"log.retention.ms": "1"})
-    with pytest.raises(BadInputError, match="nothing beside it, found settings"):
+    with pytest.raises(BadInputError, match=r"only a node's server\.properties, found settings"):
         BROKER.open_store(settings, None)
 
 
@@ -378,7 +378,7 @@ def test_a_segment_that_goes_away_meanwhile_keeps_its_log_and_no_other(copy: Pat
     plan = store.plan(snapshot, NOW_MS, PlanRequest())
     (of_log,) = (one for one in plan.logs if one.log == "retms-0")
     assert {one.detail for one in of_log.decisions if one.segment in lost.sealed} == {
-        "a segment vanished while it was looked at: ask again"
+        "a segment vanished while it was read: plan again"
     }
     assert len(plan.logs) == len(snapshot.logs)
 

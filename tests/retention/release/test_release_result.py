@@ -11,13 +11,13 @@ def result(*kept: Kept) -> ReleaseResult:
 
 
 def test_what_stays_is_counted_by_its_reason_and_the_first_one_is_told_whole() -> None:
-    compacted = Kept("a-0", 0, Reason.COMPACTED, "cleanup.policy has compact")
+    compacted = Kept("a-0", 0, Reason.COMPACTED, "cleanup.policy contains compact")
     stays = (
         compacted,
         Kept("a-0", 10, Reason.COMPACTED, "likewise"),
         Kept("b-0", 0, Reason.REFUSED, "other"),
     )
     assert result(*stays).kept_text == (
-        "3 planned segments stay: 2 compacted, 1 refused; cleanup.policy has compact"
+        "3 planned segments stay: 2 compacted, 1 refused; cleanup.policy contains compact"
     )
     assert result().kept_text == ""
