@@ -1,10 +1,10 @@
 """Iceberg file access whose local files are on disk once they are closed.
 
 PyIceberg's own FileIO leaves written files to the page cache, so a power cut can take manifests that a
-committed catalog row points at. Here a local file is created without overwriting, and closing it fsyncs
-the file and the directory that names it; directories that had to be made are fsynced in their parents.
-An object store has acknowledged a file when its stream closes; then it is asked for it, since what refers to
-the file would be lost with it.
+committed catalog row points at. Here a local file is created without overwriting, and closing it fsyncs the
+file and the directory that names it; directories that had to be made are fsynced in their parents. An object
+store acknowledges a file when its stream is closed. The file is then read back, because everything that
+refers to it would be lost with it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def local_path(location: str) -> Path | None:
 def may_open(properties: Mapping[str, str], location: str) -> bool:
     """Return whether the configuration tells how to open files of such a location. Pure.
 
-    A location may come from data: what names a host by itself, or a kind of storage that nobody configured,
-    would be a connection to where the configuration knows nothing of.
+    A location may come from data. It could name a host of its own, or a kind of storage that nobody
+    configured: we would then connect to something that the configuration doesn't know.
     """
     scheme, netloc, _ = PyArrowFileIO.parse_location(location)
     warehouse = properties.get("warehouse", "")
@@ -172,7 +172,7 @@ class DurableFile(PyArrowFile):
 
 
 class ReadBackStream:
-    """A new object in an object store; when ``close`` returns, the store was asked for it and has it."""
+    """A new object in an object store. When ``close`` returns, the object was read back and is complete."""
 
     def __init__(self, file: PyArrowFile, *, overwrite: bool) -> None:
         self._file = file
@@ -241,7 +241,7 @@ class ReadBackFile(PyArrowFile):
 
 
 def new_data_file(file_io: FileIO, location: str) -> OutputStream:
-    """Create an object whose proof reads it back in any case, so that closing it need not."""
+    """Create a data file. On an object store, closing it doesn't read it back, because its proof does."""
     output = file_io.new_output(location)
     if isinstance(output, ReadBackFile):
         return PyArrowFile.create(output, overwrite=True)
@@ -272,8 +272,8 @@ class DurableFileIO(PyArrowFileIO):
         if not may_open(self.properties, location):
             scheme, netloc, _ = PyArrowFileIO.parse_location(location)
             raise LakeUnavailableError(
-                f"{location}: expected a file in storage that the lake's configuration names, found {scheme} "
-                f"at {netloc}: another program put it there, or the lake was moved. Nothing was opened or "
-                "changed. Let that program bring the table's files back below the lake's warehouse; or name "
-                "that storage in the lake's properties."
+                f"{location}: expected a file in storage that the lake's configuration names, found "
+                f"{scheme} at {netloc}: another program put it there, or the lake was moved. Nothing was "
+                "opened or changed. Move the table's files back below the lake's warehouse by that "
+                "program; or name that storage in the lake's properties."
             )

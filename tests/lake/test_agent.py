@@ -315,7 +315,10 @@ def test_a_task_reads_nothing_but_what_its_plan_names(lake: Lake, store: Path) -
                 files.read(str(store / lock), memoryview(bytearray(1)), lambda _: None)
         # Neither may it ask for another run, nor use another run's key.
         wrong = replace(access, token=run.key)
-        with pytest.raises(AgentError, match="expected the one that has our token"), run_of(wrong, [second]):
+        with (
+            pytest.raises(AgentError, match="expected the agent that has our token"),
+            run_of(wrong, [second]),
+        ):
             pass
         with run_of(access, [second]) as other, pytest.raises(AgentError, match="has our run"):
             files_from(replace(other, key=run.key))
@@ -569,12 +572,12 @@ def test_an_impostor_and_another_release_are_named(
     jobs = jobs_of(lake, store)
     with serving(store, token="f" * 32) as (_, access):
         impostor = replace(access, token=TOKEN)
-        with pytest.raises(AgentError, match="expected the one that has our token"), run_of(impostor, jobs):
+        with pytest.raises(AgentError, match="expected the agent that has our token"), run_of(impostor, jobs):
             pass
     with serving(store, "tls") as (_, access):
         other = certificate(store.parent)[0].read_text()
         for wrong in (replace(access, authorities=other), replace(access, authorities="")):
-            with pytest.raises(AgentError, match="one whose certificate we trust"), run_of(wrong, jobs):
+            with pytest.raises(AgentError, match="an agent whose certificate we trust"), run_of(wrong, jobs):
                 pass
     with serving(store, "mutual") as (_, access):
         bare = replace(access, certificate_file="")
@@ -604,7 +607,7 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
         read_access("db", token, None, None)
     with pytest.raises(BadInputError, match="found neither"):
         read_access("db:7443", None, None, None)
-    with pytest.raises(BadInputError, match="nothing else tells who answers"):
+    with pytest.raises(BadInputError, match="only a token shows which process answers"):
         read_access(f"{PLAIN}db:7443", None, None, token)
     with pytest.raises(BadInputError, match="expected certificates as PEM"):
         read_access("db:7443", None, token, token)
@@ -631,7 +634,7 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
     asks_for_one = Agent({}, AgentListening("127.0.0.1", 0, pem, key, own), lease_seconds=1)
     threading.Thread(target=asks_for_one.serve, daemon=True).start()
     with (
-        pytest.raises(AgentError, match=r"certificate expired .* It doesn't take our certificate"),
+        pytest.raises(AgentError, match=r"certificate expired .* The agent refuses our certificate"),
         run_of(AgentAccess(f"127.0.0.1:{asks_for_one.port}", "", renewed, str(own)), jobs_of(lake, store)),
     ):
         pass
