@@ -157,7 +157,7 @@ def archive_of(
     expiries: Mapping[str, str] = NO_EXPIRIES,
     first_proven: Mapping[SegmentIdentity, int] = MappingProxyType({}),
 ) -> Archive:
-    """Return the partitions that receipts belong to. This does no I/O.
+    """Return the partitions that receipts belong to. Pure.
 
     :param rows: the receipts that count, of every log's newest lineage. Expired ranges aren't served.
     :param expiries: for each act's SHA-256, under which policy and since when something expired.

@@ -615,7 +615,7 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
         AgentListening("127.0.0.1", 0): "anybody could ask",
         AgentListening("0.0.0.0", 0, token=TOKEN): "expected TLS where other hosts connect",
         AgentListening("127.0.0.1", 0, client_authorities=token): "expected TLS",
-        AgentListening("127.0.0.1", 0, certificate=token, token=TOKEN): "expected certificates as PEM",
+        AgentListening("127.0.0.1", 0, certificate=token, token=TOKEN): "expected a PEM file of certificates",
     }
     for listening, why in refused.items():
         with pytest.raises(BadInputError, match=why):

@@ -2,8 +2,8 @@
 
 Archiving asks for this permission, and the gate asks again before anything is deleted.
 
-A rule permits the deletion only if it is in force in every lake of the store, and if the store's journal
-recorded it under the same SHA-256 at least 24 hours ago. No lake may have had a hold on the topic within
+A rule permits the deletion only if it is in force in every lake of the store. The store's journal must also
+have recorded it under the same SHA-256 at least 24 hours ago. No lake may have had a hold on the topic within
 these 24 hours. The broker's own topics are always archived.
 """
 

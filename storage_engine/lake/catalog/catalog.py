@@ -100,7 +100,7 @@ class Lake:
 
     @property
     def broker(self) -> str:
-        """Name of the broker whose segments the lake has.
+        """Return the name of the broker whose segments the lake has.
 
         :raises LakeUnavailableError: when the catalog or the table can't be read.
         """
@@ -108,7 +108,7 @@ class Lake:
 
     @property
     def rows_table(self) -> str:
-        """Name of the table of rows, by the properties of ``segments``.
+        """Return the name of the table of rows, by the properties of ``segments``.
 
         Once these name a kind of broker, they aren't read again.
 

@@ -123,7 +123,10 @@ class LakeConfig:
 
     @property
     def file_io_properties(self) -> dict[str, str]:
-        """Properties for reading and writing files. The configuration's properties override our defaults."""
+        """Return the properties for reading and writing files.
+
+        The configuration's properties override our defaults.
+        """
         defaults = {"py-io-impl": DURABLE_FILE_IO, **S3_DEFAULTS}
         if "s3.endpoint" in self.properties and "client.region" not in self.properties:
             # Without a region AWS is asked for it, which knows nothing of another store's buckets.
@@ -132,7 +135,7 @@ class LakeConfig:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Values that must not be shown in a log, a report or any file that others can read."""
+        """Return values that must not be shown in a log, a report or any file that others can read."""
         return property_secrets(self.properties)
 
     def without_secrets(self, text: str) -> str:
@@ -145,7 +148,7 @@ class LakeConfig:
 
     @property
     def location(self) -> str:
-        """The warehouse or catalog address, for messages; never holds credentials."""
+        """Return the warehouse's or catalog's address for messages. It never has credentials."""
         warehouse = self.properties.get("warehouse", "")
         return without_secrets(warehouse, url_secrets(warehouse)) or f"catalog {self.name}"
 

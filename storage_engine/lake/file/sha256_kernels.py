@@ -201,8 +201,8 @@ def _openssl_functions() -> list[int]:
 def _constants() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
     """Compute the eight words of the first state and the 64 round constants by their definition.
 
-    They are the first 32 bits of the fractional parts of the square roots of the first 8 primes, and of the
-    cube roots of the first 64 (FIPS 180-4, 5.3.3 and 4.2.2).
+    Each is the first 32 bits of the fractional part of a root. The words are from the square roots of the
+    first 8 primes. The round constants are from the cube roots of the first 64 (FIPS 180-4, 5.3.3 and 4.2.2).
     """
     primes = [n for n in range(2, 312) if all(n % divisor for divisor in range(2, n))]
     squares = [_root(prime << 64, 2) & _ALL for prime in primes[:8]]

@@ -403,7 +403,7 @@ def _source_memory(size_bytes: int) -> memoryview:
 
 @contextmanager
 def source_errors(path: str) -> Iterator[None]:
-    """Turn the block's errors about a segment's file into ours.
+    """Replace the block's errors about a segment's file with our own exceptions.
 
     :raises FileGoneError: the file vanished.
     :raises StoreNotFoundError: the file can't be seen from this host.

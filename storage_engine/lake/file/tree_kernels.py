@@ -42,8 +42,8 @@ _NODE_AT = _SALTS_AT + LANES * BLOCK_BYTES
 _HASH_AT = _NODE_AT + 2 * BLOCK_BYTES
 _LANES_AT = _HASH_AT + DIGEST_BYTES
 TREE_SCRATCH_BYTES = _LANES_AT + LANES * LANE_BYTES
-"""Memory for a hash, then for a leaf's first bytes, for messages of salts and of a node with their padding,
-for another hash, and for lanes that hash leaves and nodes side by side."""
+"""Size of the scratch memory. In order, it has room for a hash, a leaf's first bytes, messages of salts and
+of a node with their padding, another hash, and the lanes. The lanes hash leaves and nodes side by side."""
 
 
 @kernel

@@ -28,7 +28,7 @@ _NAMED_BY = {
 """For each kind, the kind of file that names it. No file names a staged file."""
 
 _SMALL_TABLES = {SEGMENTS: GarbageKind.RECEIPTS, DELETIONS: GarbageKind.DELETIONS}
-"""Kind of a data file by its table. In any other table, a data file has rows of segments."""
+"""For these two tables, the kind of their data files. Data files of any other table have rows of segments."""
 
 _BOTTOM_UP = (
     GarbageKind.STAGED,

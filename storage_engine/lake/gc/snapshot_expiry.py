@@ -104,7 +104,7 @@ class LakeMaintenance:
 
     @property
     def expired(self) -> int:
-        """Number of snapshots that expired in all tables."""
+        """Return how many snapshots expired in all tables."""
         return sum(table.expired for table in self.tables)
 
 

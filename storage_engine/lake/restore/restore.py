@@ -513,8 +513,9 @@ def _check_receipts(chosen: Sequence[Receipt]) -> None:
     for receipt in chosen:
         if fault := row_fault(receipt):
             raise RestoreError(
-                f"receipt of {receipt_name(receipt)}: expected a trustworthy receipt, found that it isn't: "
-                f"{fault}. Nothing was written. Run verify, and restore from a second lake if there is one."
+                f"receipt of {receipt_name(receipt)}: expected a trustworthy receipt, found one that can't "
+                f"be trusted: {fault}. Nothing was written. Run verify, and restore from a second lake if "
+                "there is one."
             )
 
 

@@ -60,7 +60,7 @@ _values = attrgetter(*_HASHED)
 
 _WHAT_NOW = (
     "Nothing was changed. Find out who writes to the lake; receipts of this store prove nothing now. Roll "
-    "the table segments back to a snapshot before it, or bring it back from a backup."
+    "the table segments back to a snapshot from before this change, or bring it back from a backup."
 )
 
 
