@@ -4,8 +4,8 @@ The leader of a group assigns the partitions. The coordinator only passes the as
 a generation. See GroupCoordinator and KIP-62, KIP-345 for members with an id of their own, and KIP-394 for
 known member ids.
 
-Positions that consumer groups committed to this server can be given back to the cluster. The cluster's own
-positions are kept in the file before that. After a kill, a position is committed again only if the cluster
+Positions that consumer groups committed to this server can be given back to the cluster. Before that, the
+cluster's own positions are kept in the file. After a kill, a position is committed again only if the cluster
 still has the kept one. So a group that has continued at the cluster since is never set back.
 """
 

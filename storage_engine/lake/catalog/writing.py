@@ -707,8 +707,8 @@ def end(file_io: FileIO, location: str, intent: Intent) -> None:
 def sweep_attempts(file_io: FileIO, tables: Iterable[str], intent: Intent, named: Iterable[str]) -> None:
     """Remove files of attempts that failed.
 
-    Call this before anybody else can commit. Then the catalog still names the files of the attempt that
-    succeeded. If it names no attempt's files, nothing is removed.
+    Call this before anybody else can commit. Until somebody does, the catalog names the files of the attempt
+    that succeeded. If it names no attempt's files, nothing is removed.
 
     :param tables: locations of the tables.
     :param named: names of the metadata files that the catalog has now.

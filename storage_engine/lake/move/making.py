@@ -1,4 +1,4 @@
-"""Making a lake: only at the request of a person, and never at the place of another lake.
+"""Make a lake, only at the request of a person, and never at the place of another lake.
 
 Two catalogs may be pointed at one warehouse at the same moment. Each writes its own claim below the tables'
 locations, lists all claims, and continues only if there is no claim of another catalog.
