@@ -409,10 +409,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         waiting.clear()
 
     def bring_in_shared(location: str, of_file: Sequence[Orphan]) -> None:
-        """Add a shared file.
-
-        If the lake has some of its segments already, add each of the others by itself.
-        """
+        """Add a shared file. If the lake has some of its segments, add each of the others by itself."""
         proven: list[ProvenSegment] = []
         for orphan in of_file:
             try:
