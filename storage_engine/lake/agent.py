@@ -1,8 +1,9 @@
 """The agent beside a broker: it serves the files of segments to hosts that don't see the store.
 
-It serves exactly what a driver's plan names, once each file of it was found among the segments of the agent's
-own stores, and to who has the key of that plan alone. A file is known by its inode, so that another one under
-its name isn't served. No question changes anything: a file is opened to be read, or to be flushed.
+It serves only the files that a driver's plan names, after it has found each of them among the segments of its
+own stores. Only a caller that has the key of that plan may read them. A file is identified by its inode, so
+that a different file under the same name isn't served. No request changes anything: files are only read and
+flushed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ from storage_engine.same_bytes.trusted_times import settle
 
 _PAUSE_SECONDS: Final = 0.1
 _UNPACED_BYTES: Final = 8 * BLOCK_BYTES
-"""Sent at a time where nothing limits the speed; a run's lease is renewed as often."""
+"""Bytes that are sent at a time if no limit of speed applies. A run's lease is renewed after each such part.
+"""
 _BUFFERS: Final = threading.local()
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -70,10 +72,11 @@ SegmentFiles = Callable[[], Iterable[FileFacts]]
 class AgentListening:
     """The address of an agent, and the users who may ask for a run.
 
-    :param certificate: of TLS, with ``key``; None: without TLS.
-    :param client_authorities: who signs the certificates of drivers; None: a driver needs none.
-    :param token: that drivers have; "": they need none.
-    :param plain: without TLS, others than this host may connect.
+    :param certificate: file of the TLS certificate, which belongs to ``key``; None: without TLS.
+    :param client_authorities: file of the authorities that sign drivers' certificates; None: a driver needs
+        no certificate.
+    :param token: token that a driver must have; "": a driver needs none.
+    :param plain: hosts other than this one may connect without TLS.
     """
 
     host: str
@@ -85,14 +88,14 @@ class AgentListening:
     plain: bool = False
 
     def files(self) -> tuple[object, ...]:
-        """Return the state of the certificates' files, by which a change of one shows."""
+        """Return the state of the certificates' files. It differs once one of the files has changed."""
         named = (self.certificate, self.key, self.client_authorities)
         return tuple((found.st_ino, found.st_mtime_ns) for found in map(_stat, filter(None, named)) if found)
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context that connections are encrypted with.
+        """Return the TLS context for connections; None: they aren't encrypted.
 
-        :raises BadInputError: others could read along, anybody could ask, or the files can't be used.
+        :raises BadInputError: others could read the traffic, anybody could ask, or the files can't be used.
         """
         if not self.token and self.client_authorities is None:
             raise BadInputError(
@@ -102,9 +105,9 @@ class AgentListening:
         if self.certificate is None:
             if self.client_authorities is not None or not (self.plain or is_loopback(self.host)):
                 raise BadInputError(
-                    "agent: expected TLS where other hosts connect or drivers have certificates, found none "
-                    f"for {self.host}. Nothing was started. Give --tls-cert; or --plain with a token, where "
-                    "a sidecar on this host speaks TLS for it."
+                    "agent: expected TLS where other hosts connect or drivers have certificates, found "
+                    f"none for {self.host}. Nothing was started. Give --tls-cert. If a sidecar on this host "
+                    "speaks TLS for the agent, give --plain and a token instead."
                 )
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -116,15 +119,15 @@ class AgentListening:
                 context.verify_mode = ssl.CERT_OPTIONAL
         except OSError as error:
             raise BadInputError(
-                f"{self.certificate}: expected certificates as PEM and a key, found that they can't be used: "
-                f"{reason_text(error)}. Nothing was started."
+                f"{self.certificate}: expected a PEM file of certificates and its key, found files that "
+                f"can't be used: {reason_text(error)}. Nothing was started."
             ) from error
         return context
 
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A file that a run may read; a device and an inode are no other file's."""
+    """A file that a run may read. Device and inode identify it."""
 
     root: str
     device: int
@@ -134,9 +137,13 @@ class _Served:
 
 @dataclass(slots=True)
 class _Run:
-    """:param files: that it may read, by their paths; None: it went after it was chosen.
-    :param until: when it is forgotten, if nobody asks; of a clock that never goes back.
-    :param settled: facts of files that were flushed for it: as long as they stay so, none is flushed again.
+    """A driver's run, whose tasks may read files.
+
+    :param files: files that the run may read, by path; None: the file was deleted after the plan had chosen
+        it.
+    :param until: monotonic time at which the run is forgotten if no request comes.
+    :param settled: facts of files after they were flushed for this run. A file whose facts are still the same
+        isn't flushed again.
     """
 
     key: str = field(repr=False)
@@ -149,12 +156,12 @@ class _Run:
 class Agent:
     """Serves segments of stores.
 
-    :param stores: by the real path of each root, the function that lists the files of its segments.
-    :param lease_seconds: a run is forgotten after so long without a question.
-    :param connections: at one time; one more is closed at once.
-    :param bytes_per_second: how fast all runs may read together, beside each plan's own limit; None: any
-        speed.
-    :param log: is given a line for each thing that an operator should know.
+    :param stores: for the real path of each store's root, a function that lists the files of its segments.
+    :param lease_seconds: time without a request after which a run is forgotten.
+    :param connections: largest number of connections at one time; a further one is closed at once.
+    :param bytes_per_second: limit for all runs together, in addition to each plan's own limit; None: no
+        limit.
+    :param log: called with a line for each event that an operator should know.
     """
 
     def __init__(
@@ -182,8 +189,9 @@ class Agent:
             self._socket = socket.create_server((listening.host, listening.port), family=family, backlog=128)
         except OSError as error:
             raise BadInputError(
-                f"agent: expected to listen at {listening.host}:{listening.port}, found that it can't be: "
-                f"{error.strerror or error}. Nothing was started. Name another address by --listen."
+                f"agent: expected to listen at {listening.host}:{listening.port}, found that this address "
+                f"can't be used: {error.strerror or error}. Nothing was started. Name another address by "
+                "--listen."
             ) from error
 
     @property
@@ -241,15 +249,19 @@ class Agent:
             self._free.release()
 
     def _tls_now(self) -> ssl.SSLContext | None:
-        """Return the TLS context of a new connection: from the files as they are now, or else as they
-        were.
+        """Return the TLS context for a new connection.
+
+        If the certificates' files have changed, it is made from the new ones. If these can't be used, the
+        earlier context stays.
         """
         with self._lock:
             if (files := self._listening.files()) != self._tls_files:
                 self._tls_files = files
                 try:
                     self._tls = self._listening.tls()
-                    self._log("the files of certificates have changed: new connections have what they say")
+                    self._log(
+                        "the certificates' files have changed: new connections use the new certificates"
+                    )
                 except BadInputError as error:
                     self._log(f"{error} The earlier certificates stay in use.")
             return self._tls
@@ -281,14 +293,16 @@ class Agent:
         found = (greeting["protocol"], greeting["release"])
         if found != (PROTOCOL, __version__):
             raise _refusal(
-                f"to be asked by release {__version__}, found {found[1]}", "Install one release on both"
+                f"to be asked by release {__version__}, found {found[1]}",
+                "Install one release on both",
             )
         who, others = str(greeting["who"]), str(greeting["nonce"])
         if who == DRIVER:
             secret = self._listening.token
             if self._listening.client_authorities is not None and not _certificate(wire.socket):
                 raise _refusal(
-                    "a driver with a certificate that it trusts, found none", "Name its file for the driver"
+                    "a driver with a certificate that it trusts, found none",
+                    "Name its file for the driver",
                 )
         else:
             secret = self._run(who).key
@@ -297,13 +311,15 @@ class Agent:
         shown = str(wire.receive(MOST_GREETING_BYTES)["shown"])
         if not hmac.compare_digest(shown, shows(secret.encode(), "asker", others, nonce)):
             raise _refusal(
-                "who has its token, found one that can't show it", "Give the driver the same token"
+                "a caller that knows the agent's token or the run's key, found one that doesn't",
+                "Give the driver the same token",
             )
         return who, secret
 
     def _run(self, name: str, key: str | None = None) -> _Run:
-        """
-        :raises AgentError: it isn't known, or not any more.
+        """Return a run by its name, and renew its lease.
+
+        :raises AgentError: the run isn't known, or no longer.
         """
         with self._lock:
             now = time.monotonic()
@@ -313,9 +329,8 @@ class Agent:
                 run.until = now + self._lease_seconds
                 return run
         raise _refusal(
-            f"a run that it knows, found {printable(name)[:80]}: it was restarted since, or was not asked "
-            "for "
-            f"{self._lease_seconds:g} s (--lease)",
+            f"a run that it knows, found {printable(name)[:80]}: the agent was restarted since, or no "
+            f"request came for {self._lease_seconds:g} s (--lease)",
             "Run it again",
         )
 
@@ -358,16 +373,18 @@ class Agent:
     def _served(
         self, root: str, wanted: Iterable[tuple[str, int, int]]
     ) -> Iterator[tuple[str, _Served | None]]:
-        """Yield the files of a plan that are of segments of our own store; None: its broker deleted it.
+        """Yield the files of a plan, each found among the segments of a store of this agent.
 
-        :raises BadInputError: another file lies there, or we have no such store.
+        None: the broker has deleted the file.
+
+        :raises BadInputError: another file is at that path, or this agent serves no such store.
         """
         listed = self._stores.get(root)
         if listed is None:
             raise BadInputError(
                 f"agent on host {socket.gethostname()}: expected a store that it serves "
-                f"({', '.join(sorted(self._stores))}), found {root}. {NOTHING} Name the store when the agent "
-                "is started, or another agent."
+                f"({', '.join(sorted(self._stores))}), found {root}. {NOTHING} Start the agent with this "
+                "store, or name another agent."
             )
         real = cache(os.path.realpath)
 
@@ -385,8 +402,8 @@ class Agent:
             if found is None or found.inode != inode or found.size_bytes < size_bytes:
                 raise BadInputError(
                     f"{path}: expected a segment of the agent's store {root} with {size_bytes} bytes of "
-                    f"inode {inode}, found {found or 'none'}. {NOTHING} Run it again, which lists the files "
-                    "as they are by then."
+                    f"inode {inode}, found {found or 'none'}. {NOTHING} Run it again: the files are then "
+                    "listed again."
                 )
             yield path, _Served(root, found.device, inode, size_bytes)
 
@@ -445,12 +462,14 @@ def _refusal(expected: str, then: str) -> AgentError:
 
 
 def _stream(wire: Wire, path: str, file: int, start: int, end: int, most_bytes: int) -> Iterator[int]:
-    """Send a range in blocks, each with its CRC behind it; yields the size of some before they are read.
+    """Send a range of a file in blocks, each followed by its CRC.
 
-    :param most_bytes: of those; a whole number of blocks.
-    :raises ValueError: the file can't be read, or has become shorter: the connection ends, as nothing else
-        than a block can be said by now.
-    :raises ConnectionError: who asked is gone.
+    Yields the number of bytes of the next blocks before these are read.
+
+    :param most_bytes: largest number to yield; a whole number of blocks.
+    :raises ValueError: the file can't be read, or has become shorter. The connection then ends, because only
+        blocks can be sent at this point.
+    :raises ConnectionError: the caller is gone.
     """
     buffer = getattr(_BUFFERS, "block", None)
     if buffer is None:
@@ -480,10 +499,12 @@ def _stream(wire: Wire, path: str, file: int, start: int, end: int, most_bytes: 
 
 
 def _send_whole_blocks(connection: socket.socket, buffer: memoryview, file: int, start: int, end: int) -> int:
-    """Send whole blocks of a range for as long as all goes well: Python between them takes a seventh of the
-    agent's time, as each pushes it out of the processor's caches.
+    """Send whole blocks of a range in compiled code, until one fails.
 
-    :return: how many bytes were sent, CRCs included.
+    Python code between the blocks would take a seventh of the agent's time, because each block pushes that
+    code out of the processor's caches.
+
+    :return: number of bytes that were sent, CRCs included.
     """
     pread, send, crc32c = _system_calls()
     if not crc32c:
@@ -518,7 +539,10 @@ def _send_blocks(
 
 @cache
 def _system_calls() -> tuple[int, int, int]:
-    """Return the addresses of pread and send of the C library, and of a CRC-32C; of that 0: there is none."""
+    """Return the addresses of the C library's pread and send, and of a function for CRC-32C.
+
+    0 as the last one: there is no such function.
+    """
     library = ctypes.CDLL(None)
     pread, send = (ctypes.cast(it, ctypes.c_void_p).value or 0 for it in (library.pread, library.send))
     return pread, send, crc32c_engine().function

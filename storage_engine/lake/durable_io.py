@@ -1,10 +1,10 @@
 """Iceberg file access whose local files are on disk once they are closed.
 
 PyIceberg's own FileIO leaves written files to the page cache, so a power cut can take manifests that a
-committed catalog row points at. Here a local file is created without overwriting, and closing it fsyncs
-the file and the directory that names it; directories that had to be made are fsynced in their parents.
-An object store has acknowledged a file when its stream closes; then it is asked for it, since what refers to
-the file would be lost with it.
+committed catalog row points at. Here a local file is created without overwriting, and closing it fsyncs the
+file and the directory that names it; directories that had to be made are fsynced in their parents. An object
+store acknowledges a file when its stream is closed. The file is then read back, because everything that
+refers to it would be lost with it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def recorded_outputs() -> Iterator[list[str]]:
 
 
 def local_path(location: str) -> Path | None:
-    """The path behind a location on this machine's file systems; None for any other scheme."""
+    """Return the path that a location names on this machine's file systems. None: it has another scheme."""
     # Of a plain location that's all there is to parse, which takes ten times as long.
     is_plain = location.startswith("file:///") and location.isprintable()
     if is_plain and "?" not in location and "#" not in location:
@@ -71,10 +71,10 @@ def local_path(location: str) -> Path | None:
 
 
 def may_open(properties: Mapping[str, str], location: str) -> bool:
-    """Return whether the configuration tells how to open files of such a location. Pure.
+    """Return whether the configuration says how to open files of such a location. Pure.
 
-    A location may come from data: what names a host by itself, or a kind of storage that nobody configured,
-    would be a connection to where the configuration knows nothing of.
+    A location may come from data. It could name an unknown host, or a kind of storage that nobody configured.
+    Then we would connect to something that the configuration doesn't know.
     """
     scheme, netloc, _ = PyArrowFileIO.parse_location(location)
     warehouse = properties.get("warehouse", "")
@@ -94,7 +94,10 @@ def may_open(properties: Mapping[str, str], location: str) -> bool:
 
 
 def read_buffer(file_io: FileIO, location: str) -> pa.Buffer:
-    """A whole data file: mapped where it is local (data files never change), else read into memory."""
+    """Return a whole data file. A local file is mapped, because data files never change.
+
+    Any other is read into memory.
+    """
     path = local_path(location)
     if path is None:
         with file_io.new_input(location).open() as stream:
@@ -105,7 +108,7 @@ def read_buffer(file_io: FileIO, location: str) -> pa.Buffer:
 
 @contextmanager
 def open_data_file(file_io: FileIO, location: str) -> Iterator[pa.NativeFile]:
-    """Open a data file for reading at any position; one from an object store is fetched whole, once."""
+    """Open a data file for reading at any position. A file in an object store is fetched whole, once."""
     path = local_path(location)
     if path is not None:
         # Not mapped: pages of a map count as the task's memory until the file is closed.
@@ -117,7 +120,7 @@ def open_data_file(file_io: FileIO, location: str) -> Iterator[pa.NativeFile]:
 
 
 def sha256_of_file(file: pa.NativeFile) -> str:
-    """SHA-256 of a whole open file, in hex; the position is moved."""
+    """Return the SHA-256 of a whole open file, in hex. The file's position is moved."""
     digest = hashlib.sha256()
     file.seek(0)
     while block := file.read_buffer(_BLOCK_BYTES):
@@ -126,7 +129,7 @@ def sha256_of_file(file: pa.NativeFile) -> str:
 
 
 class DurableOutputStream(io.BufferedWriter):
-    """A new local file; when ``close`` returns, its bytes and its name are on disk."""
+    """A new local file. When ``close`` returns, its bytes and its name are on disk."""
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         make_dirs(path.parent)
@@ -172,7 +175,7 @@ class DurableFile(PyArrowFile):
 
 
 class ReadBackStream:
-    """A new object in an object store; when ``close`` returns, the store was asked for it and has it."""
+    """A new object in an object store. When ``close`` returns, the object was read back and is complete."""
 
     def __init__(self, file: PyArrowFile, *, overwrite: bool) -> None:
         self._file = file
@@ -241,7 +244,7 @@ class ReadBackFile(PyArrowFile):
 
 
 def new_data_file(file_io: FileIO, location: str) -> OutputStream:
-    """Create an object whose proof reads it back in any case, so that closing it need not."""
+    """Create a data file. On an object store, closing it doesn't read it back, because its proof does."""
     output = file_io.new_output(location)
     if isinstance(output, ReadBackFile):
         return PyArrowFile.create(output, overwrite=True)
@@ -272,8 +275,8 @@ class DurableFileIO(PyArrowFileIO):
         if not may_open(self.properties, location):
             scheme, netloc, _ = PyArrowFileIO.parse_location(location)
             raise LakeUnavailableError(
-                f"{location}: expected a file in storage that the lake's configuration names, found {scheme} "
-                f"at {netloc}: another program put it there, or the lake was moved. Nothing was opened or "
-                "changed. Let that program bring the table's files back below the lake's warehouse; or name "
-                "that storage in the lake's properties."
+                f"{location}: expected a file in storage that the lake's configuration names, found "
+                f"{scheme} at {netloc}: another program put it there, or the lake was moved. Nothing was "
+                "opened or changed. Move the table's files back below the lake's warehouse by that "
+                "program; or name that storage in the lake's properties."
             )

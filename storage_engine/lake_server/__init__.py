@@ -1,1 +1,1 @@
-"""A server that gives archived records to consumers of Kafka, at the offsets that they know."""
+"""Serve archived records to Kafka consumers, at the offsets that they know."""

@@ -1,4 +1,7 @@
-"""Archived batches and transactions for many consumers: decoded once, kept while there is room."""
+"""Read archived batches and transactions for many consumers.
+
+Batches are decoded once, and kept while there is room.
+"""
 
 from __future__ import annotations
 
@@ -31,37 +34,38 @@ from storage_engine.lake_server.segment_batches import Batches, DamagedRangeErro
 from storage_engine.model.proof.receipt import Receipt
 
 Pieces = Callable[[Receipt], Iterator[Piece]]
-"""Gives the pieces of a segment, in order."""
+"""Yields the pieces of a segment, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """Transactions of a partition that readers of committed records depend on.
+    """A partition's transactions, as far as readers of committed records need them.
 
-    :param aborted: by their last offset.
-    :param sections: the offsets without a hole, each by its end and its last stable offset: below that every
-        transaction has ended.
+    :param aborted: the aborted transactions, sorted by their last offset.
+    :param sections: one pair for each run of offsets without a hole: its end, and its last stable offset.
+        Every transaction below the last stable offset has ended.
     """
 
     aborted: tuple[AbortedTransaction, ...]
     sections: tuple[tuple[int, int], ...]
 
     def stable_at(self, offset: int) -> int:
-        """Return the last stable offset of what a reader at an offset gets without a hole."""
+        """Return the last stable offset of the section that has an offset, or else of the last section."""
         last = self.sections[-1][1] if self.sections else offset
         return next((stable for end, stable in self.sections if offset < end), last)
 
     def within(self, first: int, end: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that have records of the offsets [first, end)."""
+        """Return the aborted transactions that may have records at the offsets [first, end)."""
         return [one for one in self.aborted if one.last_offset >= first and one.first_offset < end]
 
 
 def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transactions:
-    """Return the states of a partition's transactions.
+    """Read the states of a partition's transactions.
 
-    The indexes are the broker's own (TransactionIndex). What is open at a hole, and behind the last segment,
-    tell the segment before, its snapshot and its batches (ProducerStateManager); without a snapshot those of
-    the segments before it.
+    Aborted transactions come from the broker's own indexes (TransactionIndex). Transactions may be open at a
+    hole or after the last segment. The last segment before that tells them, by its snapshot and its batches
+    (ProducerStateManager). If it has no snapshot, the segments from the last one with a snapshot on tell
+    them.
 
     :raises CorruptFileError: an index or a snapshot can't be read.
     :raises LakeUnavailableError: the lake can't be read.
@@ -80,7 +84,7 @@ def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transacti
 
 
 def _sections(ranges: Sequence[ArchivedRange]) -> list[list[ArchivedRange]]:
-    """Cut ranges at each hole and each refused range: transactions that ended there aren't known."""
+    """Cut ranges at each hole and each refused range. Transactions that ended in there aren't known."""
     sections: list[list[ArchivedRange]] = []
     for one in ranges:
         last = sections[-1][-1] if sections else None
@@ -114,24 +118,25 @@ def _stable(section: Sequence[ArchivedRange], pieces: Pieces) -> int:
 T = TypeVar("T")
 
 _THREADS = 1
-"""Of a lake on local disks: one decodes faster than consumers read. It has a row group in memory, as bytes
-and as columns. Consumers are sent what lies in files, so this bounds the memory of all of them.
-"""
+"""Number of decoding threads for a lake on local disks. One thread decodes faster than consumers read. A
+thread holds one row group in memory, as bytes and as columns. Consumers get their bytes from files. So the
+number of threads bounds the memory for all consumers."""
 _THREADS_FAR = 4
-"""Of a lake in an object store, where most of the time is spent waiting."""
+"""Number of decoding threads for a lake in an object store. They spend most of their time waiting."""
 _MOST_SEGMENTS = 256
-"""Each has a file open."""
+"""Most segments that are kept decoded. Each has an open file."""
 _AHEAD = 2
-"""Pieces that are decoded before a consumer asks for them: one takes longer than it takes to send one."""
+"""Number of pieces that are decoded before a consumer asks for them. Decoding a piece takes longer than
+sending it."""
 
 
 class LakeReader:
-    """Gives batches of a lake. Used in one event loop; what takes time runs in other threads.
+    """Reads batches of a lake. It is used in one event loop. Slow work runs in other threads.
 
-    :param cluster: id of a cluster; None: the lake has one.
-    :param cache_bytes: of decoded batches that are kept for the next consumer.
-    :param skip_holes: go on behind offsets that no receipt has.
-    :raises BadInputError: the lake is another broker's, or has no such cluster.
+    :param cluster: the id of the cluster to read. None: the lake has only one.
+    :param cache_bytes: how many bytes of decoded batches are kept for the next consumer.
+    :param skip_holes: whether readers continue after offsets that no receipt has.
+    :raises BadInputError: the lake belongs to another kind of broker, or doesn't have the cluster.
     :raises LakeUnavailableError: the lake can't be read.
     """
 
@@ -155,7 +160,7 @@ class LakeReader:
         self.changed = asyncio.Event()
 
     async def warm_up(self) -> None:
-        """Decode something, so that the first consumer doesn't wait for compiled code to be loaded."""
+        """Decode something. Then the first consumer doesn't wait until compiled code is loaded."""
         first = next((one for topic in self.archive.topics.values() for one in topic.values()), None)
         if first is not None:
             with suppress(StorageEngineError):
@@ -164,7 +169,7 @@ class LakeReader:
     async def renew(self) -> None:
         """Read the receipts again if the lake has been committed to since.
 
-        :raises LakeUnavailableError: the lake can't be read; the earlier state stays.
+        :raises LakeUnavailableError: the lake can't be read. The earlier state stays.
         """
 
         def look() -> tuple[tuple[int | None, int | None], Table, Archive, frozenset[str]] | None:
@@ -190,17 +195,17 @@ class LakeReader:
             self.changed = asyncio.Event()
 
     def _current(self, table: Table) -> tuple[int | None, int | None]:
-        """Return the present snapshots of the two tables: rows are moved without a new receipt, too."""
+        """Return the current snapshots of the two tables. Rows can be moved without a new receipt."""
         return self._lake.segments().metadata.current_snapshot_id, table.metadata.current_snapshot_id
 
     async def batches(self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int) -> Batches:
-        """Return whole batches from an offset on, at least one.
+        """Return whole batches from an offset on. There is at least one, unless none begins below ``end``.
 
-        :param offset: that the partition has.
-        :param end: only batches that begin below it.
-        :return: nothing: no batch begins below ``end``.
-        :raises StorageEngineError: no receipt has it.
-        :raises DamagedRangeError: the archived bytes there are no batch.
+        :param offset: an offset that the partition has.
+        :param end: only batches that begin below this offset are returned.
+        :return: the batches. Empty: no batch begins below ``end``.
+        :raises StorageEngineError: no receipt has the offset.
+        :raises DamagedRangeError: the archived bytes at the offset are no batch.
         :raises ProofError: the data file can't be turned back into its segment.
         :raises LakeUnavailableError: the lake can't be read.
         """
@@ -219,7 +224,7 @@ class LakeReader:
                 self._read_on(partition, found, segment, number)
                 batches = piece.batches(offset, end, max_bytes)
                 if batches is not None and not batches and end >= found.end:
-                    raise DamagedRangeError("a batch begins behind its segment's end")
+                    raise DamagedRangeError("a batch begins after the end of its segment")
                 if batches is not None:
                     return batches
             # A cleaner took the last records of this segment.
@@ -227,7 +232,10 @@ class LakeReader:
         return b""
 
     async def offset_at(self, partition: ArchivedPartition, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return the first record that has this timestamp or a later one, and its own; None: none has."""
+        """Return the offset and timestamp of the first record with this timestamp or a later one.
+
+        None: there is no such record.
+        """
 
         def look() -> tuple[int, int] | None:
             for one in partition.ranges:
@@ -242,7 +250,7 @@ class LakeReader:
         return await asyncio.get_running_loop().run_in_executor(self._finder, look)
 
     async def last_batch(self, partition: ArchivedPartition) -> bytes:
-        """Return the last archived batch that is served; nothing: there is none."""
+        """Return the last archived batch that is served. Empty: there is none."""
 
         def look() -> bytes:
             for one in reversed(partition.ranges):
@@ -256,7 +264,7 @@ class LakeReader:
         return await asyncio.get_running_loop().run_in_executor(self._finder, look)
 
     async def transactions(self, partition: ArchivedPartition) -> Transactions:
-        """Return the states of a partition's transactions."""
+        """Return a partition's transactions. They are read once for each state of the lake."""
         key = (partition.topic, partition.number)
         if key not in self._transactions:
             self._transactions[key] = asyncio.get_running_loop().run_in_executor(
@@ -269,7 +277,7 @@ class LakeReader:
             raise
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         for threads in (self._walker, self._finder, self._pool):
             threads.shutdown(wait=False, cancel_futures=True)
 
@@ -278,12 +286,12 @@ class LakeReader:
         hole = next(((max(a, offset), b) for a, b in partition.holes() if offset < b <= found.first), None)
         if hole is not None and not self.skip_holes:
             raise StorageEngineError(
-                f"{where} [{hole[0]}, {hole[1]}): no receipt has them, so that consumers stop before "
-                "them. Run verify, which says what became of them; --holes skip continues behind them."
+                f"{where} [{hole[0]}, {hole[1]}): no receipt has these offsets, so consumers stop before "
+                "them. Run verify: it says what became of them. --holes skip continues after them."
             )
         if found.refused:
             raise StorageEngineError(
-                f"{where} [{found.first}, {found.end}): nothing is served, since {found.refused}."
+                f"{where} [{found.first}, {found.end}): nothing of these offsets is served: {found.refused}."
             )
 
     async def _piece(self, segment: SegmentInLake, number: int) -> Piece:
@@ -298,7 +306,7 @@ class LakeReader:
     def _read_on(
         self, partition: ArchivedPartition, found: ArchivedRange, segment: SegmentInLake, number: int
     ) -> None:
-        """Have decoded what most consumers ask for next. Nobody waits for what nobody has asked for yet."""
+        """Start decoding the pieces that most consumers ask for next. No request waits for them."""
         for following in range(number + 1, number + 1 + _AHEAD):
             if self._waiting > self._threads:
                 return
@@ -316,7 +324,10 @@ class LakeReader:
                 self._opening[receipt.row_hash].add_done_callback(partial(self._opened, receipt.row_hash))
 
     def _opened(self, row_hash: str, opened: asyncio.Future[SegmentInLake]) -> None:
-        """Have the first piece of a segment decoded; nobody hears why one failed that nobody asked for."""
+        """Start decoding the first piece of an opened segment.
+
+        If the segment failed to open, nothing is said: no consumer asked for it.
+        """
         del self._opening[row_hash]
         if not opened.cancelled() and opened.exception() is None and self._waiting <= self._threads:
             self._begin(opened.result(), 0)

@@ -1,7 +1,8 @@
-"""Records of Kafka's topics in a lake: ranges of each partition, by the receipts of all its stores.
+"""Find the records of Kafka topics in a lake: the ranges of each partition, by the receipts of all its
+stores.
 
-A partition is a cluster's id, a topic's id and a number, whatever its directory was called. Replicas may have
-archived the same offsets: each is served once.
+A partition is identified by a cluster's id, a topic's id and a number, and not by the name of its directory.
+Replicas may have archived the same offsets. Each offset is served once.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, SegmentIden
 from storage_engine.model.store import grouped
 
 _ID_SHOWN = 8
-"""Letters of an older topic's id behind its name."""
+"""How many characters of its id an older topic of the same name shows after its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRange:
-    """Offsets [first, end) of a partition that one receipt's segment is read for.
+    """Offsets [first, end) of a partition that are read from one receipt's segment.
 
-    :param refused: why nothing is served of it; "": it is served.
+    :param refused: why nothing of the range is served. "": it is served.
     """
 
     receipt: Receipt
@@ -47,13 +48,13 @@ class ArchivedRange:
 
 @dataclass(frozen=True)
 class ArchivedPartition:
-    """A lake's ranges of a partition.
+    """The ranges that a lake has of a partition.
 
-    :param topic: its topic's name for consumers.
-    :param ranges: by offset, none over another.
-    :param start: the first offset that is served: the log's begin when it was archived, or later.
-    :param expired: offsets that a keep rule took, as (first, end, rule): readers go on behind them.
-    :param topic_id: as Kafka writes it.
+    :param topic: the topic's name that consumers see.
+    :param ranges: sorted by offset. They don't overlap.
+    :param start: the first offset that is served. It is where the log began when it was archived, or later.
+    :param expired: the offsets that a keep rule removed, as (first, end, rule). Readers continue after them.
+    :param topic_id: the topic's id, as Kafka writes it.
     """
 
     topic: str
@@ -65,7 +66,7 @@ class ArchivedPartition:
 
     @property
     def end(self) -> int:
-        """Return the offset behind the last that is archived."""
+        """Return the offset after the last archived one."""
         return self.ranges[-1].end if self.ranges else self.start
 
     @cached_property
@@ -73,18 +74,18 @@ class ArchivedPartition:
         return [one.end for one in self.ranges]
 
     def range_at(self, offset: int) -> ArchivedRange:
-        """Return the range that has an offset, or the first one behind it.
+        """Return the range that has an offset, or else the first range after it.
 
-        :param offset: below ``end``.
+        :param offset: an offset below ``end``.
         """
         return self.ranges[bisect_right(self._ends, offset)]
 
     def ranges_from(self, offset: int) -> tuple[ArchivedRange, ...]:
-        """Return the range that has an offset, or the first one behind it, and all that follow."""
+        """Return the range that has an offset, or else the first range after it, and all that follow."""
         return self.ranges[bisect_right(self._ends, offset) :]
 
     def holes(self) -> list[tuple[int, int]]:
-        """Return the offsets between two ranges that no receipt has, as (first, end)."""
+        """Return the offsets between ranges that no receipt has, as (first, end)."""
         holes = []
         for left, right in zip(self.ranges[:-1], self.ranges[1:], strict=True):
             first = left.end
@@ -98,10 +99,11 @@ class ArchivedPartition:
 
 @dataclass(frozen=True)
 class Archive:
-    """The partitions of one cluster that a lake has.
+    """The partitions that a lake has of one cluster.
 
-    :param topics: partitions by number, by topic.
-    :param unnamed: logs whose receipts say no topic's id, which can't be told from others of their name.
+    :param topics: for each topic's name, its partitions by number.
+    :param unnamed: the logs whose receipts don't tell the topic's id. They can't be told from other logs of
+        the same name.
     """
 
     cluster: str
@@ -109,7 +111,10 @@ class Archive:
     unnamed: tuple[str, ...]
 
     def gaps(self) -> Iterator[str]:
-        """Yield a line for each run of offsets that readers don't get: what expired, and holes."""
+        """Yield a line for each run of offsets that readers don't get.
+
+        These are expired offsets and holes.
+        """
         for partitions in self.topics.values():
             for partition in partitions.values():
                 where = f"{partition.topic}-{partition.number}"
@@ -120,16 +125,17 @@ class Archive:
 
 
 def read_archive(lake: Lake, cluster: str | None) -> Archive:
-    """Return the logs of one Kafka cluster in a lake.
+    """Read which logs of one Kafka cluster a lake has.
 
-    :param cluster: its id; None: the lake has one.
-    :raises BadInputError: the lake is another broker's, or the cluster isn't the one or isn't there.
+    :param cluster: the cluster's id. None: the lake has only one cluster.
+    :raises BadInputError: the lake belongs to another kind of broker, it doesn't have the cluster, or it has
+        several and ``cluster`` is None.
     :raises LakeUnavailableError: the lake can't be read.
     """
     if lake.broker != "kafka" and not has_no_broker(lake):
         raise BadInputError(
-            f"lake {lake.location}: expected one of Kafka, found one of {lake.broker}, whose consumers speak "
-            "another protocol. Nothing was started. Export its messages, or restore its segments."
+            f"lake {lake.location}: expected a lake of Kafka, found a lake of {lake.broker}. Its consumers "
+            "speak another protocol. Nothing was started. Export its messages, or restore its segments."
         )
     stores = {store.store_id: store for store in list_stores(lake)}
     histories = [receipt_history(lake, store_id) for store_id in stores]
@@ -151,13 +157,15 @@ def archive_of(
     expiries: Mapping[str, str] = NO_EXPIRIES,
     first_proven: Mapping[SegmentIdentity, int] = MappingProxyType({}),
 ) -> Archive:
-    """Return the partitions that receipts are of. Pure.
+    """Return the partitions that receipts belong to. Pure.
 
-    :param rows: those that count, of every log's newest lineage; expired ranges are not served.
-    :param expiries: by which policy and since when something expired, by the act's SHA-256.
-    :param first_proven: when each segment was proven for the first time; by default by its receipt. The topic
-        of which one was so last has its name, whatever was proven again or compacted since.
-    :raises BadInputError: the cluster isn't the one, or isn't there; or nothing is.
+    :param rows: the receipts that count, of every log's newest lineage. Expired ranges aren't served.
+    :param expiries: for each act's SHA-256, under which policy and since when something expired.
+    :param first_proven: when each segment was proven for the first time. If it lacks a segment, the time in
+        the segment's receipt counts. Several topics may have had the same name. The name goes to the topic
+        whose segment was first proven last. Later proofs and compactions don't change that.
+    :raises BadInputError: the receipts don't have the cluster, they have several and ``cluster`` is None, or
+        none of them has a topic's id.
     """
     logs: dict[str, list[Receipt]] = defaultdict(list)
     unnamed = set()
@@ -195,7 +203,7 @@ def _cluster(clusters: set[str], asked: str | None, location: str) -> str:
     if asked in clusters:
         return str(asked)
     listed = ", ".join(sorted(clusters))
-    expected = "an archived cluster" if asked else "one cluster, or --cluster that says which"
+    expected = "an archived cluster" if asked else "one cluster, or --cluster to choose one"
     near = meant(asked, clusters) if asked else ""
     raise BadInputError(
         f"lake {location}: expected {expected}, found {asked or f'those of {listed}'}.{near} Nothing was "
@@ -206,9 +214,10 @@ def _cluster(clusters: set[str], asked: str | None, location: str) -> str:
 def _partition(
     topic: str, rows: Sequence[Receipt], expiries: Mapping[str, str], topic_id: str
 ) -> ArchivedPartition:
-    """Lay a partition's receipts one behind the other, whichever store they are of.
+    """Arrange a partition's receipts of all stores in one row, by offset.
 
-    One that can't be trusted counts only for offsets that no other has. Of what expired it says nothing.
+    A receipt that can't be trusted counts only for offsets that no other receipt has. It isn't believed about
+    expired offsets.
     """
     faults = {id(row): row_fault(row) for row in rows}
     ordered = sorted(whole(rows), key=lambda row: (bool(faults[id(row)]), row.base_offset, -row.end))
@@ -228,7 +237,7 @@ def _partition(
     for row in ordered:
         refused = f"its receipt can't be trusted: {fault}" if (fault := faults[id(row)]) else ""
         if not fault and len(contents[row.base_offset, row.end]) > 1:
-            refused = "two stores have archived other bytes of the same offsets"
+            refused = "two stores have archived different bytes for the same offsets"
         for left in list(subtract_intervals(row.base_offset, row.end, cover)):
             insort(cover, left)
             ranges.append(ArchivedRange(row, *left, refused))
@@ -248,14 +257,14 @@ def _partition(
 
 
 def _directory(row: Receipt) -> PartitionDirectory:
-    """Return the directory's name for a receipt's log.
+    """Return the partition directory that a receipt's log names.
 
-    :raises ReceiptError: it is the name of no log.
+    :raises ReceiptError: the name isn't a partition directory's.
     """
     found = partition_directory(row.log)
     if found is None:
         raise ReceiptError(
-            f"receipt of {row.log}/{row.base_offset:020d}: expected the log of a partition, found another "
-            "name. Nothing was started. Run verify: the receipts were tampered with."
+            f"receipt of {row.log}/{row.base_offset:020d}: expected the name of a partition's log, found "
+            "another name. Nothing was started. The receipts were tampered with. Run verify."
         )
     return found

@@ -1,11 +1,12 @@
-"""The classic group protocol: members, generations, assignments, answers, and committed positions.
+"""Answer the classic group protocol: members, generations, assignments and committed positions.
 
-The leader of a group assigns the partitions; the coordinator only tells all of a generation from each other
-(GroupCoordinator and KIP-62, KIP-345 for members with an id of their own, KIP-394 for known member ids).
+The leader of a group assigns the partitions. The coordinator only passes the assignments on to the members of
+a generation. See GroupCoordinator and KIP-62, KIP-345 for members with an id of their own, and KIP-394 for
+known member ids.
 
-Positions that consumer groups have committed to this server, and giving them back to the cluster. What the
-cluster has is kept before a commit. After a kill a position is committed again only where the cluster still
-has that: a group that has gone on there since is never set back.
+Positions that consumer groups committed to this server can be given back to the cluster. Before that, the
+cluster's own positions are kept in the file. After a kill, a position is committed again only if the cluster
+still has the kept one. So a group that has continued at the cluster since is never set back.
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ from storage_engine.lake_server.protocol import Frame, Request, part, parts_by_t
 from storage_engine.lake_server.upstream import PartitionKey, Upstream, UpstreamError
 
 Position = tuple[int, str | None]
-"""The offset to read next, and what the client has written beside it."""
+"""The offset to read next, and the client's note on it."""
 Positions = dict[str, dict[str, dict[int, Position]]]
-"""By group, topic and partition."""
+"""Positions by group, topic and partition."""
 
 
 class CommittedPositions:
-    """The file, which one server has at a time.
+    """The file of committed positions. Only one server can hold it at a time.
 
-    ``groups`` are the positions, ``given_back`` those at the cluster of groups that are being given back.
+    ``groups`` are the positions that groups committed here. ``given_back`` are the cluster's positions of
+    groups that are being given back.
 
-    :param path: of the file; it is made with the first commit.
-    :raises BadInputError: another server has it, it has something else, or its directory isn't there.
+    :param path: the file's path. The first commit creates the file.
+    :raises BadInputError: another server holds the file, the file isn't one of positions, or its directory is
+        missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,8 +63,8 @@ class CommittedPositions:
         except OSError:
             os.close(self._lock)
             raise BadInputError(
-                f"{path}: expected a file that no other server has, found one that has it locked. Nothing "
-                "was started. Name another file by --positions."
+                f"{path}: expected a file that no other server has, found that another one has locked it. "
+                "Nothing was started. Name another file by --positions."
             ) from None
         try:
             self.groups, self.given_back = self._read()
@@ -70,13 +73,13 @@ class CommittedPositions:
             raise
 
     def of(self, group: str, topic: str, partition: int) -> Position | None:
-        """Return a group's committed position; None: it has none."""
+        """Return a group's committed position in a partition. None: it has none."""
         return self.groups.get(group, {}).get(topic, {}).get(partition)
 
     def commit(self, group: str, found: dict[tuple[str, int], Position]) -> None:
-        """Keep positions; they are on disk when this returns.
+        """Keep a group's positions. They are on disk when this returns.
 
-        :raises OSError: they can't be written; earlier commits stay.
+        :raises OSError: the positions can't be written. Earlier commits stay.
         """
         of_group = {topic: dict(numbers) for topic, numbers in self.groups.get(group, {}).items()}
         for (topic, partition), position in found.items():
@@ -85,16 +88,16 @@ class CommittedPositions:
         self._write({**self.groups, group: of_group}, _without(self.given_back, {group}))
 
     def drop(self, groups: Collection[str]) -> None:
-        """Forget the positions of groups; the file is without them when this returns.
+        """Forget the positions of groups. They are gone from the file when this returns.
 
-        :raises OSError: it can't be written; all positions stay.
+        :raises OSError: the file can't be written. All positions stay.
         """
         self._write(_without(self.groups, groups), _without(self.given_back, groups))
 
     def begin_giving_back(self, group: str, of_cluster: dict[str, dict[int, Position]]) -> None:
-        """Keep a group's positions at the cluster, before its own positions are committed there.
+        """Keep the cluster's positions of a group, before the group's positions here are committed there.
 
-        :raises OSError: it can't be written.
+        :raises OSError: the file can't be written.
         """
         self._write(self.groups, {**self.given_back, group: of_cluster})
 
@@ -104,7 +107,7 @@ class CommittedPositions:
         self.groups, self.given_back = groups, given_back
 
     def close(self) -> None:
-        """Let another server have the file."""
+        """Release the file for another server."""
         os.close(self._lock)
 
     def _read(self) -> tuple[Positions, Positions]:
@@ -119,7 +122,7 @@ class CommittedPositions:
             return _positions(said["groups"]), _positions(said.get("given_back", {}))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise BadInputError(
-                f"{self._path}: expected the positions of groups, of version 1, found something else: "
+                f"{self._path}: expected the positions of groups in version 1, found something else: "
                 f"{error}. Nothing was started or changed. Name another file by --positions."
             ) from error
 
@@ -141,11 +144,11 @@ def _without(positions: Positions, groups: Collection[str]) -> Positions:
 async def give_back(
     archive: Archive, upstream: Upstream, positions: CommittedPositions, tell: Callable[[str], None]
 ) -> bool:
-    """Commit positions of groups without members to the cluster, and forget them here.
+    """Commit the positions of groups without members to the cluster, and forget them here.
 
-    :param tell: is given a line for each group.
+    :param tell: called with the lines that say what became of each group.
     :return: whether every group was given back.
-    :raises BadInputError: it is another cluster than the lake's.
+    :raises BadInputError: the cluster isn't the lake's.
     :raises UpstreamError: the cluster doesn't answer.
     :raises OSError: the file of positions can't be written.
     """
@@ -156,7 +159,7 @@ async def give_back(
             whole = await _give_back(group, archive, upstream, positions, tell) and whole
         except UpstreamError as error:
             whole = False
-            tell(f"group {group}: stays here: {error}. Stop its members, and give it back again.")
+            tell(f"group {group}: stays here: {error}. Stop its members. Then give it back again.")
     return whole
 
 
@@ -174,7 +177,10 @@ async def _give_back(
     }
     foreign = sorted({name for name, number in own if not _is_same(archive, upstream, (name, number))})
     if foreign:
-        tell(f"group {group}: stays here: the cluster lacks {', '.join(foreign)}, or has others of that name")
+        tell(
+            f"group {group}: stays here: the cluster lacks {', '.join(foreign)}, or has other topics of "
+            "that name"
+        )
         return False
     numbers = {name: sorted(of_topic) for name, of_topic in positions.groups[group].items()}
     now = await upstream.positions(group, numbers)
@@ -194,7 +200,7 @@ async def _give_back(
     positions.drop([group])
     for place, position in sorted(own.items()):
         at = position[0] if place in left else now[place][0] if place in now else None
-        since = "" if place in left else ", committed there since it was begun to be given back"
+        since = "" if place in left else ", which it committed at the cluster since its giving back began"
         tell(f"group {group}: goes on in {place[0]}-{place[1]} at offset {at}{since}")
     return True
 
@@ -208,15 +214,15 @@ def _is_same(archive: Archive, upstream: Upstream, place: PartitionKey) -> bool:
 
 EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
 _FIRST_WAIT_SECONDS = 0.5
-"""How long the first member of an empty group waits for others (group.initial.rebalance.delay.ms)."""
+"""How many seconds the first member of an empty group waits for others (group.initial.rebalance.delay.ms)."""
 _LOOK_SECONDS = 0.25
 _ID_LETTERS = 200
 _SESSION_SECONDS = (1.0, 1800.0)
-"""The shortest and the longest (group.max.session.timeout.ms)."""
+"""Shortest and longest session timeout that a member may ask for (group.max.session.timeout.ms)."""
 
 
 class Joined(NamedTuple):
-    """Answer to a member when its group has a new generation."""
+    """The answer to a member that joins, once its group has a new generation, or an error."""
 
     error: ErrorCode
     member_id: str
@@ -227,7 +233,7 @@ class Joined(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """Answer to a member with its partitions."""
+    """The answer that tells a member its partitions, or an error."""
 
     error: ErrorCode
     assignment: bytes = b""
@@ -237,8 +243,8 @@ class Synced(NamedTuple):
 class Member:
     """A member of a group.
 
-    :param protocols: its metadata, by name.
-    :param seen: when it was last heard of, on the monotonic clock, in seconds.
+    :param protocols: the member's metadata, by the protocol's name.
+    :param seen: when the member was last heard from, on the monotonic clock, in seconds.
     """
 
     id: str
@@ -258,8 +264,8 @@ class Member:
 class ConsumerGroup:
     """A group with its members.
 
-    :param known_ids: of members that have been told to come again with them, and until when they may.
-    :param until: when a rebalance goes on without who is missing.
+    :param known_ids: ids that new members have to join with, and until when each may be used.
+    :param until: when a rebalance continues without the members that are missing.
     """
 
     name: str
@@ -274,13 +280,16 @@ class ConsumerGroup:
 
 
 class GroupCoordinator:
-    """The groups of a server. Used in one event loop alone."""
+    """The groups of a server. It is used in one event loop only."""
 
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
 
     async def watch(self) -> None:
-        """Let those go who aren't heard of any more, and rebalances end, for as long as the server runs."""
+        """Remove members that aren't heard from any more, and end rebalances that are due.
+
+        Run until cancelled.
+        """
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             now = monotonic()
@@ -299,9 +308,9 @@ class GroupCoordinator:
                     del self.groups[group.name]
 
     async def join(self, request: Any, client_id: str, host: str, *, ask_for_id: bool) -> Joined:
-        """Take a member into a group, and return once the group has a new generation.
+        """Take a member into a group, and wait until the group has a new generation.
 
-        :param ask_for_id: whether a new member has to come again with the id that it gets.
+        :param ask_for_id: whether a new member gets an id first, and has to join again with it.
         """
         if not request.group_id:
             return Joined(ErrorCode.invalid_group_id, request.member_id)
@@ -346,7 +355,7 @@ class GroupCoordinator:
         return await waiting
 
     async def sync(self, request: Any) -> Synced:
-        """Return a member's partitions, once the leader has assigned them."""
+        """Wait until the leader has assigned the partitions, and return the member's."""
         group, member, error = self._member(request)
         if group is None or member is None:
             return Synced(error)
@@ -365,14 +374,14 @@ class GroupCoordinator:
         return await waiting
 
     def heartbeat(self, request: Any) -> ErrorCode:
-        """Return whether a member may stay, or has to join again."""
+        """Return an error code that says whether a member may stay or has to join again."""
         group, _, error = self._member(request)
         if group is not None and group.state == PREPARING:
             return ErrorCode.rebalance_in_progress
         return error
 
     def leave(self, request: Any) -> ErrorCode:
-        """Let a member go."""
+        """Remove a member from its group."""
         group = self.groups.get(request.group_id)
         member = group.members.get(request.member_id) if group else None
         if group is None or member is None:
@@ -381,7 +390,10 @@ class GroupCoordinator:
         return ErrorCode.none
 
     def may_commit(self, request: Any) -> ErrorCode:
-        """Return whether positions may be committed: by a member of this generation, or to an empty group."""
+        """Return an error code that says whether positions may be committed.
+
+        Members of the current generation may, and clients of a group without members.
+        """
         group = self.groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
         if generation < 0 and not request.member_id and (group is None or not group.members):
@@ -472,7 +484,7 @@ class GroupCoordinator:
 
 
 def _with_instance(group: ConsumerGroup, instance_id: str | None) -> Member | None:
-    """Return the member that has an id of its own; None: no member, or no id."""
+    """Return the member with this instance id. None: there is no such member, or no id was given."""
     same = (one for one in group.members.values() if one.instance_id == instance_id)
     return None if instance_id is None else next(same, None)
 
@@ -500,16 +512,17 @@ FORWARDED: Final = frozenset(
 _SYNC = timedelta(minutes=5)
 """How long members may wait for the partitions that their leader assigns (max.poll.interval.ms)."""
 _RETENTION_SECONDS = 7 * 24 * 3600.0
-"""Time without a use after which a group's positions are dropped (offsets.retention.minutes)."""
+"""Seconds after which the positions of an unused group are dropped (offsets.retention.minutes)."""
 
 
 class GroupAnswers:
-    """Answers requests of groups.
+    """Answers requests of consumer groups.
 
-    :param cluster: the id that clients are told.
-    :param upstream: where groups that never committed here have their positions; None: nowhere.
-    :param address: host and port that clients are told to connect to.
-    :param are_groups_upstream: groups are at the cluster, with their real coordinators.
+    :param cluster: the cluster's id that clients are told.
+    :param upstream: the cluster with the positions of groups that never committed here. None: there is no
+        such cluster.
+    :param address: the host and port that clients are told to connect to.
+    :param are_groups_upstream: whether groups stay at the cluster, with their real coordinators.
     """
 
     def __init__(
@@ -531,11 +544,13 @@ class GroupAnswers:
         self._used: dict[str, float] = {}
 
     async def drop_unused(self, now: float) -> list[str]:
-        """Drop positions of groups without members, that were last used, or found at the start, long ago.
+        """Drop the positions of groups that had no members for ``_RETENTION_SECONDS``.
 
-        :param now: on the monotonic clock, in seconds.
-        :return: the groups.
-        :raises OSError: the file can't be written; its content stays.
+        Each time counts from the last use, or from this server's start.
+
+        :param now: the time on the monotonic clock, in seconds.
+        :return: the groups whose positions were dropped.
+        :raises OSError: the file can't be written. Its content stays.
         """
         async with self._commits:
             self._used |= {name: now for name, group in self.groups.groups.items() if group.members}
@@ -552,9 +567,10 @@ class GroupAnswers:
         return response(request, error_code=error, error_message=None, node_id=NODE_ID, host=host, port=port)
 
     async def _forwarded(self, request: Request, upstream: Upstream) -> Frame | None:
-        """Return the answer of a group's real coordinator; None: it can't be asked.
+        """Return the answer of a group's real coordinator. None: it can't be asked.
 
-        Clients aren't told its address: some ask any broker that they know where to fetch.
+        Clients aren't told the coordinator's address. Some clients ask any broker that they know where to
+        fetch, and so would bypass this server.
         """
         body = request.body
         if request.name in ("offset_commit", "offset_fetch"):
@@ -606,7 +622,9 @@ class GroupAnswers:
         return response(request, error_code=self.groups.heartbeat(request.body))
 
     async def _consumer_group_heartbeat(self, request: Request) -> Frame:
-        why = "expected group.protocol=classic, found group.protocol=consumer, which serve-lake doesn't have"
+        why = (
+            "expected group.protocol=classic, found group.protocol=consumer, which serve-lake doesn't support"
+        )
         self._logs.log_once(f"client {request.host}: group {request.body.group_id}: {why}")
         return response(
             request,
@@ -725,9 +743,9 @@ class GroupAnswers:
     async def _of_cluster(
         self, group: str, asked: Mapping[str, Sequence[int]] | None, known: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], Position]:
-        """Return the positions at the cluster of partitions for which a group never committed here.
+        """Return a group's positions at the cluster, for partitions in which it never committed here.
 
-        :param asked: None: whatever it has.
+        :param asked: partitions by topic. None: all in which the group has a position.
         :raises UpstreamError: the cluster doesn't answer.
         """
         missing = asked

@@ -1,7 +1,8 @@
-"""One log of each partition: what the lake has of it, and behind that what the cluster has.
+"""Present one log of each partition: first what the lake has, then what the cluster has after that.
 
-Without a cluster it is what the lake has. Nothing is passed over that neither expired nor is allowed to be
-missing, and nothing of a cluster that has other records at archived offsets is served behind them.
+Without a cluster, the log is what the lake has. Readers skip only offsets that expired, or that are allowed
+to be missing. If the cluster has other records at archived offsets, none of its records are served after
+them.
 """
 
 from __future__ import annotations
@@ -43,18 +44,21 @@ class LogSource(Enum):
     LAKE = "lake"
     CLUSTER = "cluster"
     OUTSIDE = "outside"
-    """Nobody: the offset is before the first, or behind the end."""
+    """No source: the offset is before the first one, or after the end."""
     BEHIND = "behind"
-    """Nobody: the cluster's log ends before the archived one, and would give its offsets to other records."""
+    """No source: the cluster's log ends before the archived log. It would give the archived offsets to other
+    records."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeamStep:
-    """Source that answers a reader at an offset.
+    """The source that answers a reader at an offset.
 
-    :param offset: from which it is read; higher than the asked one where nothing has that.
-    :param end: of the lake's offsets without a hole from there on; of other sources the same as ``offset``.
-    :param missing: offsets that are skipped and never expired, as (first, end): nobody has them.
+    :param offset: the offset to read from. It is higher than the asked one if no source has that.
+    :param end: where the lake's offsets from there on end or have a hole. For other sources it equals
+        ``offset``.
+    :param missing: skipped offsets that never expired, as (first, end). Neither the lake nor the cluster has
+        them.
     """
 
     source: LogSource
@@ -64,9 +68,9 @@ class SeamStep:
 
 
 def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int] | None) -> SeamStep:
-    """Return the source that answers a reader at an offset.
+    """Find the source that answers a reader at an offset.
 
-    :param cluster: the first offset and the end of the cluster's log; None: it has not been asked, and may
+    :param cluster: the first offset and the end of the cluster's log. None: the cluster wasn't asked, and may
         have whatever the lake lacks.
     """
     at = max(offset, partition.start)
@@ -99,7 +103,10 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
 
 
 def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
-    """Return the end of the contiguous offsets that the lake serves from an archived one on, else the end."""
+    """Return where the offsets end that the lake serves without a hole from an archived offset on.
+
+    If it doesn't serve that offset, return the partition's end.
+    """
     end = offset
     for one in partition.ranges_from(offset):
         if one.first > end or one.refused:
@@ -110,12 +117,14 @@ def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
 
 UNDEFINED: Final = -1
 _AGAIN: Final = ErrorCode.not_leader_or_follower
-"""Time after which each client asks again."""
+"""The error after which every client asks again."""
 _MOST_REST_SECONDS = 0.5
 _MOST_OF_CLUSTER = 2 << 20
-"""Bytes of one answer that the cluster gives: they are in memory until the client has taken them."""
+"""Most bytes of one answer that come from the cluster. They stay in memory until the client has taken them.
+"""
 _MOST_LOGGED = 100_000
-"""Lines that aren't logged again; clients can have any number logged."""
+"""How many logged lines are remembered, so that they aren't logged again. Clients can cause any number of
+lines."""
 _PASSING = (ErrorCode.none, ErrorCode.offset_out_of_range)
 _CONTENT = ["offset", "timestamp", "key", "value", "headers"]
 
@@ -124,9 +133,10 @@ Topics = Mapping[str, Mapping[int, ArchivedPartition]]
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecords:
-    """Records of a partition for a reader.
+    """A partition's records for a reader.
 
-    :param aborted: producer ids and first offsets of aborted transactions; None: they weren't asked for.
+    :param aborted: the producer id and the first offset of each aborted transaction. None: they weren't asked
+        for.
     """
 
     error: ErrorCode = ErrorCode.none
@@ -138,9 +148,9 @@ class PartitionRecords:
 
 
 class Logs:
-    """The logs of a lake and, where there is one, of the cluster behind it. Used in one event loop.
+    """The logs of a lake, and of the cluster behind it if there is one. It is used in one event loop.
 
-    :param log: is given a line for each thing that an operator should know, once.
+    :param log: called once with each line that an operator should know.
     """
 
     def __init__(self, reader: LakeReader, upstream: Upstream | None, log: Callable[[str], None]) -> None:
@@ -155,7 +165,7 @@ class Logs:
 
     @property
     def topics(self) -> Topics:
-        """Return partitions by topic and number, those that are at the cluster alone among them."""
+        """Return partitions by topic and number, including those that only the cluster has."""
         archive = self._reader.archive
         if self._upstream is None:
             return archive.topics
@@ -172,16 +182,18 @@ class Logs:
         return self._joined[2]
 
     def is_same(self, place: PartitionKey) -> bool:
-        """Return whether the cluster has a partition, of the same topic that the lake has under this name."""
+        """Return whether the cluster has this partition, and its topic is the one that the lake has under
+        this name.
+        """
         partition = self.topics.get(place[0], {}).get(place[1])
         return partition is not None and self._is_at_cluster(partition) and not self._is_other(partition)
 
     def is_other(self, name: str) -> bool:
-        """Return whether the cluster has another topic of this name than the lake."""
+        """Return whether the cluster's topic of this name is another topic than the lake's."""
         return any(self._is_other(one) for one in self.topics.get(name, {}).values())
 
     def log_once(self, line: str) -> None:
-        """Log a line, unless it has been lately."""
+        """Log a line, unless it was logged recently."""
         # A line may be as long as what a client sent.
         digest = hashlib.sha256(line.encode()).digest()
         if digest not in self._logged:
@@ -191,21 +203,21 @@ class Logs:
             self._log(line)
 
     def log_gaps(self) -> None:
-        """Log offsets that the lake lacks between others, each once."""
+        """Log each gap in the lake's offsets once: expired offsets and holes."""
         for line in self._reader.archive.gaps():
             self.log_once(line)
 
     async def renew(self) -> None:
-        """Read the lake's newest commit.
+        """Read the lake's newest commit, and log its gaps.
 
-        :raises LakeUnavailableError: the lake can't be read; the earlier state stays.
+        :raises LakeUnavailableError: the lake can't be read. The earlier state stays.
         """
         async with self._renewal:
             await self._reader.renew()
         self.log_gaps()
 
     async def fetch(self, wanted: Sequence[PartitionFetch], limits: FetchLimits) -> list[PartitionRecords]:
-        """Return batches of partitions, in the order in which they are asked for."""
+        """Return the batches of partitions, in the order in which they are asked for."""
         found, across = await self._of_lake(wanted, limits)
         has_some = any(one.records or one.error is not ErrorCode.none for one in found.values())
         if across:
@@ -226,7 +238,10 @@ class Logs:
     async def offset_of(
         self, place: PartitionKey, timestamp_ms: int, level: int
     ) -> tuple[ErrorCode, int, int]:
-        """Return an offset and its time, by a time or by EARLIEST or LATEST; -1: there is none."""
+        """Return an error code, an offset and its time.
+
+        They are found by a time, or by EARLIEST or LATEST. -1: there is none.
+        """
         partition = self._partition(place)
         try:
             of_lake = await self._archived_offset_of(partition, timestamp_ms, level)
@@ -264,7 +279,7 @@ class Logs:
     async def _of_lake(
         self, wanted: Sequence[PartitionFetch], limits: FetchLimits
     ) -> tuple[dict[PartitionKey, PartitionRecords], list[tuple[ArchivedPartition, PartitionFetch]]]:
-        """Return the lake's records, and the offsets to ask the cluster for."""
+        """Return the records that the lake has, and the offsets to ask the cluster for."""
         left, has_records = limits.max_bytes, False
         found: dict[PartitionKey, PartitionRecords] = {}
         across: list[tuple[ArchivedPartition, PartitionFetch]] = []
@@ -323,7 +338,10 @@ class Logs:
     async def _of_cluster(
         self, across: Sequence[tuple[ArchivedPartition, PartitionFetch]], limits: FetchLimits
     ) -> dict[PartitionKey, PartitionRecords]:
-        """Return the cluster's records; where it lacks an offset, the records of the lake's newest commit."""
+        """Return the cluster's records.
+
+        If the cluster lacks an offset, read the lake's newest commit and look there.
+        """
         assert self._upstream is not None
         found: dict[PartitionKey, PartitionRecords] = {}
         asked: list[tuple[ArchivedPartition, PartitionFetch, ClusterTopic | None]] = []
@@ -356,8 +374,9 @@ class Logs:
     def _passed_on(
         self, partition: ArchivedPartition, answer: Any, compared: ClusterTopic | None
     ) -> PartitionRecords:
-        """Return the cluster's records, unless they may come from another topic or leader than the compared
-        one.
+        """Return the cluster's records.
+
+        If the topic or its leaders changed since they were compared, return an error instead.
         """
         is_compared = self._topic(partition) == compared
         if answer is None or answer.error_code is not ErrorCode.none or not is_compared:
@@ -400,8 +419,8 @@ class Logs:
                     f"offsets [{missing[0]}, {missing[1]}) are neither in the lake nor at the cluster: LOST"
                 )
                 if not self._reader.skip_holes:
-                    return self._refused(partition, f"{lost}. --holes skip continues behind them")
-                self.log_once(f"{partition.topic}-{partition.number}: {lost}, and skipped")
+                    return self._refused(partition, f"{lost}. --holes skip continues after them")
+                self.log_once(f"{partition.topic}-{partition.number}: {lost}. They are skipped")
             if step.source is LogSource.CLUSTER and fault:
                 return self._refused(partition, fault)
             if step.source is LogSource.CLUSTER:
@@ -419,10 +438,11 @@ class Logs:
         )
 
     async def _transactions(self, partition: ArchivedPartition, offset: int) -> Transactions:
-        """Return the states of transactions; those open at the lake's end are completed from the cluster.
+        """Return a partition's transactions.
 
-        Whatever began below the cluster's last stable offset has ended, and what was aborted of that is named
-        with the first batch behind the seam.
+        The cluster tells what became of those that are open at the lake's end. Every transaction that began
+        below the cluster's last stable offset has ended. The cluster's answer with the first batch after the
+        seam names the aborted ones.
         """
         archived = await self._reader.transactions(partition)
         end = next((end for end, _ in archived.sections if offset < end), offset)
@@ -461,7 +481,7 @@ class Logs:
         return told
 
     async def _difference(self, partition: ArchivedPartition) -> str:
-        """Return why the cluster's log isn't the archived one's; "": it may be.
+        """Return why the cluster's log doesn't continue the archived log. "": it may.
 
         The last archived batch is compared with the cluster's, once for each end and each leader.
 
@@ -497,19 +517,22 @@ class Logs:
                 and (at := _first_other(archived, answer.records)) >= 0
             ):
                 fault = (
-                    f"the cluster has another record at offset {at} than the lake. Nothing of the cluster is "
-                    "served behind archived offsets: its log was cut and written again"
+                    f"the cluster has another record at offset {at} than the lake. The cluster's log was "
+                    "cut and written again. Nothing of it is served after the archived offsets"
                 )
         self._compared[key] = partition.end, epoch, fault
         return fault
 
     def _check_topic(self, partition: ArchivedPartition) -> None:
-        """Raise StorageEngineError where the cluster has another topic of this name."""
+        """Check that the cluster has no other topic of this name.
+
+        :raises StorageEngineError: it has one.
+        """
         if self._is_other(partition):
             assert self._upstream is not None
             raise StorageEngineError(
                 f"the cluster has another topic of this name: expected the id {partition.topic_id}, found "
-                f"{self._upstream.view.topics[partition.topic].id_text}. Of the cluster nothing is served"
+                f"{self._upstream.view.topics[partition.topic].id_text}. Nothing is served from the cluster"
             )
 
     def _topic(self, partition: ArchivedPartition) -> ClusterTopic | None:
@@ -542,15 +565,16 @@ class Logs:
 
 def _behind(partition: ArchivedPartition, end: int) -> str:
     return (
-        f"the cluster's log ends at offset {end}, before the archived {partition.end}. Until it has as much, "
-        "nothing of the cluster is served behind archived offsets"
+        f"the cluster's log ends at offset {end}, before the archived {partition.end}. Nothing of the "
+        "cluster is served after the archived offsets until its log is as long"
     )
 
 
 def _first_other(archived: bytes, of_cluster: bytes) -> int:
-    """Return the first offset at which two batches have other records; -1: none.
+    """Return the first offset at which two batches have different records. -1: there is none.
 
-    A cleaner that ran since may have written a batch again without some of its records.
+    Only offsets that both have are compared. A cleaner that ran since may have written a batch again without
+    some of its records.
     """
     ours, theirs = _records(archived), _records(of_cluster)
     return min((at for at in ours.keys() & theirs.keys() if ours[at] != theirs[at]), default=-1)

@@ -1,6 +1,6 @@
-"""Requests and responses of Kafka's protocol, by kio's types of them.
+"""Read requests and write responses of Kafka's protocol, with kio's types.
 
-A response names all that any version of it has, and each version takes the fields that it knows.
+A response gets the fields of all its versions. Each version takes the fields that it knows.
 """
 
 from __future__ import annotations
@@ -50,13 +50,12 @@ APIS = MappingProxyType(
         68: ("consumer_group_heartbeat", 0, 1),
     }
 )
-"""By key: the name in kio, the lowest and the highest version that is answered.
+"""For each key: the name in kio, and the lowest and highest version that is answered.
 
-Fetch 12 has tagged fields, of which kio knows all that its clients send. Later versions of other requests
-have some, too, where kio takes none that it doesn't know. They tell nothing that a reader of archived records
-needs. Fetch 13 asks by a topic's id. Nothing that changes a topic is named. Of the groups of KIP-848 each
-request is refused, which ends a client with ``group.protocol=consumer`` by an error of its own.
-"""
+Fetch 12 has tagged fields. kio knows all those that clients send. Later versions of other requests have
+tagged fields, too, and kio rejects fields that it doesn't know. Readers of archived records don't need these
+versions. Fetch 13 asks by a topic's id. No request that changes a topic is named. Each request of KIP-848
+groups is refused. So a client with ``group.protocol=consumer`` ends with a clear error."""
 
 _BEFORE_LOGIN = (API_VERSIONS, 17, 36)
 _NONE = timedelta(0)
@@ -66,16 +65,16 @@ _LONGEST_COPY_BYTES = 4096
 
 
 class ProtocolError(StorageEngineError):
-    """A request that can't be answered; its connection is closed."""
+    """A request can't be answered. Its connection is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of a client.
+    """A client's request.
 
-    :param version: -1: of ApiVersions, in one that isn't answered.
-    :param body: as kio has it.
-    :param data: the request as it came, without its length.
+    :param version: the request's version. -1: an ApiVersions request in a version that isn't answered.
+    :param body: the request as kio parsed it.
+    :param data: the request's bytes, without its length.
     """
 
     name: str
@@ -89,23 +88,23 @@ class Request:
 
 
 def load_types() -> None:
-    """Load the types that most clients ask for first: loading takes longer than the first answer."""
+    """Load the types of the first requests of most clients. Loading takes longer than the first answer."""
     for name, _, highest in APIS.values():
         entity_reader(body_class(name, highest, "request", None))
         entity_writer(body_class(name, highest, "response", None))
 
 
 def read_request(data: bytes, host: str, login: Login) -> Request:
-    """Parse a request without its length.
+    """Parse a request that comes without its length.
 
-    :raises ProtocolError: it is none, or none that is answered.
+    :raises ProtocolError: the bytes are no request, or the request isn't answered.
     """
     if len(data) < _PREFIX.size:
         raise ProtocolError(f"expected a request of Kafka's protocol, found {len(data)} bytes")
     key, version, correlation_id = _PREFIX.unpack_from(data)
     name, lowest, highest = APIS.get(key, ("", 0, -1))
     if not login.is_done and key not in _BEFORE_LOGIN:
-        raise ProtocolError("expected a client that has logged in, found one that has not")
+        raise ProtocolError("expected a client that has logged in, found one that hasn't")
     if not lowest <= version <= highest:
         if key == API_VERSIONS:
             # Whoever asks in a version of later takes version 0 as the answer (KIP-511).
@@ -129,7 +128,10 @@ def read_request(data: bytes, host: str, login: Login) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A response with its length, as kio writes it: bytes, and where others lie, in order."""
+    """A response with its length, as kio writes it.
+
+    Its parts are bytes, and places of bytes in files, in order.
+    """
 
     parts: list[bytearray | Batches] = field(default_factory=lambda: [bytearray(_LENGTH.size)])
 
@@ -137,7 +139,7 @@ class Frame:
         return sum(map(len, self.parts))
 
     def write(self, data: Batches) -> None:
-        """Add to it. What is long isn't copied."""
+        """Append bytes. Long ones aren't copied."""
         if isinstance(data, KeptBytes) or len(data) > _LONGEST_COPY_BYTES:
             self.parts.extend((data, bytearray()))
         else:
@@ -145,7 +147,7 @@ class Frame:
 
 
 def response(request: Request, **values: Any) -> Frame:
-    """Return a response, ready to be sent."""
+    """Make a response that is ready to be sent."""
     version = max(request.version, 0)
     schema = body_class(request.name, version, "response", None)
     fields = {"throttle_time": _NONE, "session_lifetime": _NONE, "error_code": ErrorCode.none, **values}
@@ -158,9 +160,9 @@ def response(request: Request, **values: Any) -> Frame:
 
 
 def part(request: Request, kind: str, **values: Any) -> Any:
-    """Return a part of the response to a request.
+    """Make a part of the response to a request.
 
-    :param kind: its name in kio.
+    :param kind: the part's name in kio.
     """
     return _made(body_class(request.name, max(request.version, 0), "response", kind), values)
 
@@ -168,10 +170,10 @@ def part(request: Request, kind: str, **values: Any) -> Any:
 def parts_by_topic(
     request: Request, kind: str, topics: Iterable[Any], make: Callable[[str, Any], Any]
 ) -> tuple[Any, ...]:
-    """Return a part of a response for each topic of a request.
+    """Make a part of a response for each topic of a request.
 
-    :param kind: the name of such a part in kio.
-    :param make: returns the part for a request on one of the topic's partitions.
+    :param kind: the part's name in kio.
+    :param make: makes the part for one requested partition.
     """
     found = []
     for topic in topics:

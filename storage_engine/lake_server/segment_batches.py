@@ -1,9 +1,10 @@
-"""Whole batches out of an archived segment, without reading the rest of it.
+"""Read whole batches out of an archived segment, without reading the rest of it.
 
-A data file's windows are put together one by one, each once, and what is served of one has been found to be
-batches with the right CRC. They are kept at their positions in a file without a name, so that readers hold no
-memory. An uncompressed batch may begin in one window and end in the next, so a piece goes from the first
-batch that begins in a window to the first one that begins in a later window.
+The windows of a data file are decoded one by one, each once. Only batches whose CRC was found right are
+served. Decoded bytes are kept at their positions in a file without a name, so readers hold no memory.
+
+An uncompressed batch may begin in one window and end in the next. So a piece begins with the first batch that
+begins in a window. It ends where the first batch of a later window begins.
 """
 
 from __future__ import annotations
@@ -51,15 +52,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_OFFSET = (1 << 63) - 1
 _ZSTD = CODEC_NAMES.index("zstd")
 _BEGINNINGS = pa.array(["batch", "legacy", "undecodable"])
-"""Kinds of rows that a record's isn't: at each of them something begins."""
+"""Kinds of rows at which a batch, a legacy message or undecodable bytes begin. Rows of records have another
+kind."""
 
 
 class DamagedRangeError(StorageEngineError):
-    """Archived bytes that are no batch with the right CRC, so nothing is served of them."""
+    """Archived bytes are no batch with the right CRC. Nothing of them is served."""
 
 
 class ScratchFile:
-    """Decoded bytes of a segment at their positions, in a file without a name: unused ones take no room."""
+    """Keeps decoded bytes of a segment at their positions, in a file without a name.
+
+    Positions that weren't written take no room.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,9 +78,9 @@ class ScratchFile:
             return self._size_bytes
 
     def write(self, position: int, data: memoryview) -> None:
-        """Keep bytes. Several threads may, of other positions.
+        """Keep bytes at a position. Several threads may do so at once, at different positions.
 
-        :raises StorageEngineError: there is no place for them.
+        :raises StorageEngineError: there is no room for them.
         """
         try:
             descriptor, written = self._open(), 0
@@ -90,13 +95,13 @@ class ScratchFile:
             self._size_bytes += len(data)
 
     def kept(self, first: int, end: int) -> KeptBytes:
-        """Return where bytes are kept."""
+        """Return the place of kept bytes, without reading them."""
         return KeptBytes(self, first, end - first)
 
     def read_into(self, data: memoryview, first: int) -> None:
-        """Fill memory with bytes that were kept.
+        """Fill memory with kept bytes.
 
-        :raises DamagedRangeError: they weren't.
+        :raises DamagedRangeError: the bytes weren't kept.
         """
         read = 0
         while read < len(data):
@@ -108,7 +113,7 @@ class ScratchFile:
             read += count
 
     def forget(self) -> None:
-        """Count nothing as kept: all of it is written again."""
+        """Count nothing as kept, because all bytes are written again."""
         with self._lock:
             self._size_bytes = 0
 
@@ -124,7 +129,10 @@ class ScratchFile:
 
 @dataclass(frozen=True, slots=True)
 class KeptBytes:
-    """Bytes in a scratch file: who waits for a slow reader holds no more of them than where they are."""
+    """The place of bytes in a scratch file.
+
+    An answer that waits for a slow reader holds only this, and not the bytes.
+    """
 
     file: ScratchFile
     first: int
@@ -137,9 +145,11 @@ class KeptBytes:
         return b"".join(self.parts(max(1, self.size_bytes)))
 
     def parts(self, most_bytes: int) -> Iterator[bytearray]:
-        """Read them, no more than so many at once.
+        """Read the bytes in parts.
 
-        :raises DamagedRangeError: they weren't kept.
+        :param most_bytes: the most bytes of a part.
+
+        :raises DamagedRangeError: the bytes weren't kept.
         """
         for at in range(0, self.size_bytes, most_bytes):
             part = bytearray(min(most_bytes, self.size_bytes - at))
@@ -148,11 +158,11 @@ class KeptBytes:
 
 
 Batches = bytes | KeptBytes
-"""As they lie in a file, or in memory."""
+"""Whole batches, in memory or in a file."""
 
 
 def has_zstd(batches: Batches) -> bool:
-    """Return whether one of the batches is compressed by zstd."""
+    """Return whether one of the batches is compressed with zstd."""
     at, head = 0, bytearray(header.LAST_OFFSET_DELTA_AT)
     while at + len(head) <= len(batches):
         if isinstance(batches, KeptBytes):
@@ -167,11 +177,11 @@ def has_zstd(batches: Batches) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Batches that lie one behind the other, with what is no batch between them.
+    """Consecutive batches of a segment. Bytes that are no batch may lie between them.
 
-    :param read: gives bytes from one position to another; the last one is ``size_bytes``.
-    :param positions: of each batch; ``ends`` behind it.
-    :param last_offsets: of each batch's last record.
+    :param read: returns the bytes from one position to another. Positions end at ``size_bytes``.
+    :param positions: where each batch begins. ``ends`` says where it ends.
+    :param last_offsets: the offset of each batch's last record.
     """
 
     read: Callable[[int, int], Batches]
@@ -190,10 +200,13 @@ class Piece:
         name: str,
         offsets: tuple[int, int] = (0, _LAST_OFFSET),
     ) -> Piece:
-        """Find the batches in bytes, whose CRC is compared. It isn't over first offsets, but these rise.
+        """Find the batches in bytes. Their CRCs are compared.
 
-        :param data: all that ``read`` gives.
-        :param offsets: the lowest and the highest that batches may begin with.
+        A CRC doesn't cover the batch's first offset. So the first offsets must rise, and lie within
+        ``offsets``. The batches from a wrong one on are left out, and the one before it.
+
+        :param data: all bytes that ``read`` can return.
+        :param offsets: the lowest and the highest offset that batches may begin with.
         """
         array = np.frombuffer(data, np.uint8)
         chunks = list(iterate_batches(array, max(1, len(array)), CrcCheck.ALL))
@@ -213,11 +226,12 @@ class Piece:
         return cls(read, len(data), positions[sound], ends[sound], bases[sound], lasts[sound], name)
 
     def batches(self, offset: int, end: int, max_bytes: int) -> Batches | None:
-        """Return whole batches, at least one, from that on which has an offset, or the next one there is.
+        """Return whole batches, beginning with the one that has an offset, or else with the next one.
 
-        :param end: only batches that begin below it; nothing, where the next one doesn't.
-        :param max_bytes: more are returned where the first batch is longer (KIP-74).
-        :return: None: no batch of this piece has it or lies behind it.
+        :param end: only batches that begin below this offset are returned.
+        :param max_bytes: the most bytes to return. The first batch is returned even if it is longer (KIP-74).
+        :return: the batches. Empty: the first one doesn't begin below ``end``. None: no batch of this piece
+            has the offset or lies after it.
         :raises DamagedRangeError: bytes that are no batch lie where the offset may have been.
         """
         first = int(np.searchsorted(self.last_offsets, offset))
@@ -237,9 +251,9 @@ class Piece:
         return self.read(int(self.positions[first]), int(self.ends[last]))
 
     def last_batch(self, end: int) -> bytes:
-        """Return the last batch that begins below an offset; nothing: none does.
+        """Return the last batch that begins below an offset. Empty: there is none.
 
-        :raises DamagedRangeError: bytes that are no batch lie behind it.
+        :raises DamagedRangeError: bytes that are no batch lie after the piece's last batch.
         """
         last = int(np.searchsorted(self.base_offsets, end)) - 1
         if last == len(self.positions) - 1:
@@ -247,8 +261,9 @@ class Piece:
         return bytes(self.read(int(self.positions[last]), int(self.ends[last]))) if last >= 0 else b""
 
     def _check_end(self) -> None:
-        """
-        :raises DamagedRangeError: what is no batch lies behind the last one.
+        """Check that the piece ends with its last batch.
+
+        :raises DamagedRangeError: bytes that are no batch lie after it.
         """
         end = int(self.ends[-1]) if len(self.ends) else 0
         if end != self.size_bytes:
@@ -257,15 +272,15 @@ class Piece:
     def _damaged(self, position: int) -> DamagedRangeError:
         return DamagedRangeError(
             f"{self.name}: expected batches with the right CRC and rising offsets, found none at byte "
-            f"{position} of the piece. Nothing is served of that. Run verify, which tells whether the lake "
-            "is at fault"
+            f"{position} of the piece. Nothing of that is served. Run verify: it tells whether the lake is "
+            "at fault"
         )
 
 
 class SegmentInLake:
-    """A segment in the lake, of which pieces are read in any order, by several threads.
+    """Reads pieces of a segment in the lake, in any order. Several threads may use it.
 
-    :param table: that of rows, as loaded.
+    :param table: the loaded table of rows.
     """
 
     def __init__(self, table: Table, receipt: Receipt) -> None:
@@ -289,16 +304,18 @@ class SegmentInLake:
 
     @property
     def count(self) -> int:
-        """Return how many pieces there are; some may have no batch."""
+        """Return how many pieces there are. Some may have no batch."""
         return len(self._windows) if self._metadata is not None else 1
 
     @property
     def decoded_bytes(self) -> int:
-        """Return how many bytes of it are kept."""
+        """Return how many decoded bytes of the segment are kept."""
         return self._scratch.size_bytes
 
     def lies_in(self, table: Table, untouched: Set[str]) -> bool:
-        """Return whether it lies unchanged in a newer table, and is read from that if so.
+        """Return whether the segment lies unchanged in a newer table.
+
+        The segment is read from the newer table from then on, if its data file is at the same place.
 
         :param untouched: the table's data files that are as they were written.
         """
@@ -308,7 +325,10 @@ class SegmentInLake:
         return self._location in untouched
 
     def ready_number_of(self, offset: int) -> int | None:
-        """Return the piece that has an offset, of those that were read; None: none of them has."""
+        """Return the number of the piece that has an offset, among those that were read.
+
+        None: none of them has it.
+        """
         for number, piece in self.pieces.items():
             if piece.done() and not piece.cancelled() and piece.exception() is None:
                 offsets = piece.result()
@@ -317,7 +337,7 @@ class SegmentInLake:
         return None
 
     def number_of(self, offset: int) -> int:
-        """Return the first piece that may have an offset."""
+        """Return the number of the first piece that may have an offset."""
         if self._metadata is None or not len(self._last_offsets):
             return 0
         number = min(int(np.searchsorted(self._last_offsets, offset)), len(self._windows) - 1)
@@ -332,7 +352,7 @@ class SegmentInLake:
         :raises ProofError: the data file can't be turned back into its segment.
         :raises DamagedRangeError: another engine has changed its rows.
         :raises LakeUnavailableError: the lake can't be read.
-        :raises StorageEngineError: there is no place for it.
+        :raises StorageEngineError: there is no room for its bytes.
         """
         name = self._location
         if self._metadata is None:
@@ -351,7 +371,8 @@ class SegmentInLake:
         )
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
-        """Return the first record from ``start`` on that has this timestamp or a later one, and its own.
+        """Return the offset and timestamp of the first record from ``start`` on with this timestamp or a
+        later one. None: there is no such record.
 
         :raises ProofError: a data file is no Parquet file.
         :raises LakeUnavailableError: the lake can't be read.
@@ -375,7 +396,7 @@ class SegmentInLake:
         return offset, (time - _EPOCH) // timedelta(milliseconds=1)
 
     def _first_offsets(self, number: int) -> tuple[int, int]:
-        """Return the lowest and the highest offset with which a batch of a piece may begin."""
+        """Return the lowest and the highest offset that a batch of a piece may begin with."""
         least, most = self.receipt.base_offset, _LAST_OFFSET
         if self._metadata is not None:
             most = int(self._last_offsets[number])
@@ -384,7 +405,7 @@ class SegmentInLake:
         return least, most
 
     def _span(self, number: int) -> tuple[int, int]:
-        """Have the windows of a piece decoded, and return where it begins and ends in the file."""
+        """Decode the windows of a piece. Return where the piece begins and ends in the scratch file."""
         origin = self._windows[0].start_position
         if (begin := self._beginning(number)) is None:
             return 0, 0
@@ -413,7 +434,10 @@ class SegmentInLake:
             self._decoded.add(number)
 
     def _decode_rows(self) -> None:
-        """Keep all of a segment that another engine has written again, with the bytes that were archived."""
+        """Decode a whole segment that another engine has rewritten.
+
+        Its bytes must still be those that were archived.
+        """
         with self._lock:
             if 0 in self._decoded:
                 return
@@ -424,17 +448,17 @@ class SegmentInLake:
                 self._scratch.write(position - origin_of(self.receipt), part)
             if digest.hexdigest() != self.receipt.sha256:
                 raise DamagedRangeError(
-                    f"{self._table.location()}: expected rows of {self.receipt.log}/"
-                    f"{self.receipt.base_offset:020d} with the SHA-256 {self.receipt.sha256}, found "
-                    f"{digest.hexdigest()}. Another engine changed them, and nothing is served of them. "
-                    "Run verify"
+                    f"{self._table.location()}: expected rows of "
+                    f"{self.receipt.log}/{self.receipt.base_offset:020d} with the SHA-256 "
+                    f"{self.receipt.sha256}, found {digest.hexdigest()}. Another engine changed them. "
+                    "Nothing of them is served. Run verify"
                 )
             self._decoded.add(0)
 
     def _beginning(self, number: int) -> int | None:
-        """Return the position at which the first batch begins in a window; None: none does.
+        """Return the position where the first batch of a window begins. None: no batch begins there.
 
-        Of the first window no row says it: it is decoded whatever they say, and nothing is passed over.
+        For the first window the rows aren't asked. It is decoded from its start, so nothing is skipped.
         """
         if not number:
             return self._windows[0].start_position
@@ -455,7 +479,7 @@ class SegmentInLake:
         return self._beginnings[number]
 
     def _begins_late(self, number: int, offset: int) -> bool:
-        """Return whether the batch with an offset of a window begins before the window."""
+        """Return whether the batch that has an offset begins before this window."""
         window = self._windows[number]
         begin = self._beginning(number)
         if begin is None:
@@ -467,9 +491,9 @@ class SegmentInLake:
         return int.from_bytes(bytes(self._scratch.kept(at, at + 8)), "big", signed=True) > offset
 
     def _highest(self, found: Sequence[pq.Statistics | None]) -> Longs:
-        """Return the highest value of a column in each window and those before it.
+        """Return for each window the highest value of a column in it and in the windows before.
 
-        :param found: its statistics by row group; None where they say nothing: it may be any there.
+        :param found: the column's statistics by row group. None: nothing is known, and the value may be any.
         """
         highest: list[int] = []
         for window in self._windows:

@@ -1,4 +1,4 @@
-"""The server: connections, answers for topics and records, the lake's renewals, and an end."""
+"""Run the server: take connections, answer requests for topics and records, and renew the lake."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ from storage_engine.lake_server.users import MECHANISMS, Login, LoginError, User
 
 _TOPIC_RESOURCE = 2
 _MOST_BYTES = 55 << 20
-"""Bytes of one answer, however many are asked for; as a broker's fetch.max.bytes."""
+"""Most bytes of one answer, however many are asked for, like a broker's fetch.max.bytes."""
 _LONGEST_WAIT_SECONDS = 30.0
 _FETCH_OF_ZSTD = 10
-"""Clients that fetch by earlier versions know no zstd (KIP-110)."""
+"""The first version of Fetch whose clients know zstd (KIP-110)."""
 
 
 class Answers(GroupAnswers):
-    """Answers requests of clients.
+    """Answers the requests of clients.
 
-    :param address: host and port that clients are told to connect to.
+    :param address: the host and port that clients are told to connect to.
     """
 
     async def answer(self, request: Request) -> Frame | None:
-        """Return the response to a request.
+        """Answer a request.
 
-        :return: None: the client asked for none, and its connection has to be closed.
+        :return: the response. None: the client asked for none, and its connection must be closed.
         """
         if self._are_groups_upstream and self._upstream is not None and request.name in FORWARDED:
             return await self._forwarded(request, self._upstream)
@@ -276,23 +276,22 @@ _RENEWAL_SECONDS = 10.0
 _DROP_SECONDS = 600.0
 _MOST_CONNECTIONS = 1000
 _REQUEST_SECONDS = 30.0
-"""Time limit for a request, from its first byte on, and for a client's login."""
+"""Time limit for receiving a request, from its first byte on, and for a client's login."""
 _IDLE_SECONDS = 600.0
-"""Time without a request, or with an answer that isn't taken, after which a connection is closed
-(connections.max.idle.ms).
-"""
+"""Seconds after which a connection is closed if the client sends no request, or doesn't take its answer
+(connections.max.idle.ms)."""
 _LENGTH = struct.Struct(">i")
 _PART_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a server listens.
+    """Where a server listens, and who may connect.
 
-    :param advertised: what clients are told to connect to, where that is another host and port.
-    :param certificate: of TLS, with ``key``; None: without TLS.
-    :param insecure: without TLS, others than this host may connect.
-    :param users: who may read what; None: everybody who connects reads everything.
+    :param advertised: the host and port that clients are told to connect to, if they are others.
+    :param certificate: the TLS certificate's file, which ``key`` belongs to. None: without TLS.
+    :param insecure: whether other hosts may connect without TLS.
+    :param users: who may read which topics. None: whoever connects may read everything.
     """
 
     host: str
@@ -304,16 +303,17 @@ class Listening:
     users: Mapping[str, User] | None = None
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context that connections are encrypted with.
+        """Make the TLS context for connections. None: they aren't encrypted.
 
-        :raises BadInputError: the files are no certificate and key, or others could read along.
+        :raises BadInputError: the files are no certificate and key, or other hosts could connect without TLS
+            although ``insecure`` is False.
         """
         if self.certificate is None:
             if not self.insecure and not is_loopback(self.host):
                 raise BadInputError(
                     f"serve-lake: expected TLS where other hosts connect, found none for {self.host}. "
-                    "Nothing was started. Give --tls-cert, or --insecure where whoever reaches this address "
-                    "may read along."
+                    "Nothing was started. Give --tls-cert. Or give --insecure, if everyone who reaches "
+                    "this address may read along."
                 )
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -321,8 +321,8 @@ class Listening:
             context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as error:
             raise BadInputError(
-                f"{self.certificate}: expected a certificate with its key, found that they can't be used: "
-                f"{error}. Nothing was started."
+                f"{self.certificate}: expected a usable certificate with its key, found that they can't be "
+                f"used: {error}. Nothing was started."
             ) from error
         return context
 
@@ -337,14 +337,14 @@ async def serve(
     upstream: Upstream | None = None,
     are_groups_upstream: bool = False,
 ) -> None:
-    """Serve until cancelled.
+    """Serve clients until cancelled.
 
-    :param log: is given a line for each thing that an operator should know.
-    :param started: is given the port once clients may connect.
-    :param upstream: the cluster behind the lake; None: the lake alone is served.
-    :param are_groups_upstream: groups commit at the cluster.
-    :raises BadInputError: the address can't be listened at, or is open to others without TLS; or the cluster
-        isn't the lake's.
+    :param log: called with each line that an operator should know.
+    :param started: called with the port once clients may connect.
+    :param upstream: the cluster behind the lake. None: only the lake is served.
+    :param are_groups_upstream: whether groups commit at the cluster.
+    :raises BadInputError: the server can't listen at the address, other hosts could connect without TLS, or
+        the cluster isn't the lake's.
     :raises UpstreamError: the cluster doesn't answer.
     """
     tls = listening.tls()
@@ -362,7 +362,7 @@ async def serve(
         )
     except OSError as error:
         raise BadInputError(
-            f"serve-lake: expected to listen at {listening.host}:{listening.port}, found that it is not "
+            f"serve-lake: expected to listen at {listening.host}:{listening.port}, found that it isn't "
             f"possible: {error.strerror or error}. Nothing was started. Name another address by --kafka."
         ) from error
     port = server.sockets[0].getsockname()[1]
@@ -398,7 +398,7 @@ async def _renew(logs: Logs, log: Callable[[str], None]) -> None:
             await logs.renew()
         except (StorageEngineError, OSError) as error:
             if not failed:
-                log(f"what was committed to the lake since isn't served: {error}")
+                log(f"new commits of the lake can't be read, and aren't served: {error}")
             failed = True
         else:
             failed = False
@@ -410,16 +410,16 @@ async def _drop_unused(answers: Answers, log: Callable[[str], None]) -> None:
         try:
             dropped = await answers.drop_unused(monotonic())
         except OSError as error:
-            log(f"positions of groups without clients can't be dropped: {error}")
+            log(f"the positions of unused groups can't be dropped: {error}")
         else:
             for group in dropped:
-                log(f"group {group}: its positions were dropped, since no client used them for seven days")
+                log(f"group {group}: its positions were dropped, because no client used them for seven days")
 
 
 class Connections:
-    """The connections of a server's clients, no more than it has room for.
+    """Takes the connections of clients, up to the number that the server has room for.
 
-    :param users: who may read what; None: everybody who connects reads everything.
+    :param users: who may read which topics. None: whoever connects may read everything.
     """
 
     def __init__(
@@ -438,12 +438,13 @@ class Connections:
         self._count, self._is_full = 0, False
 
     async def take(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
-        """Answer a client's requests in their order, until it goes; refuse it where there is no room."""
+        """Answer a client's requests in their order until it goes. Refuse the client if there is no room."""
         host = str((outgoing.get_extra_info("peername") or ("",))[0])
         if self._count >= self._most:
             if not self._is_full:
                 self._log(
-                    f"client {host}: refused, as {self._most} connections are open; others are until one ends"
+                    f"client {host}: refused, because {self._most} connections are open. More are "
+                    "refused until one ends"
                 )
             self._is_full = True
             outgoing.close()
@@ -490,9 +491,12 @@ class Connections:
 
 
 async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> None:
-    """Send bytes, those in a file a part at a time: for a slow client no more than one is in memory.
+    """Send bytes to a client.
 
-    :raises ProtocolError: the client takes nothing. Files that it waits for would have no end.
+    Bytes in a file are sent in parts, so a slow client costs the memory of one part only.
+
+    :raises ProtocolError: the client takes nothing for too long. Otherwise the files that it waits for would
+        stay forever.
     """
     for piece in data.parts(_PART_BYTES) if isinstance(data, KeptBytes) else (data,):
         outgoing.write(piece)
@@ -508,7 +512,7 @@ async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> No
 
 
 async def _read_rest(incoming: asyncio.StreamReader, begun: bytes, login: Login) -> bytes:
-    """Return a request without its length, of which the first byte was read."""
+    """Read the rest of a request after its first byte, and return the request without its length."""
     (length,) = _LENGTH.unpack(begun + await incoming.readexactly(_LENGTH.size - 1))
     longest = _LONGEST_REQUEST_BYTES if login.is_done else _LONGEST_LOGIN_BYTES
     if not 0 < length <= longest:

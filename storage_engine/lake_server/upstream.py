@@ -1,6 +1,7 @@
-"""The cluster behind a lake, asked in Kafka's protocol by kio's types. Batches are passed on as they come.
+"""Ask the cluster behind a lake, in Kafka's protocol and with kio's types.
 
-Nothing is changed there, but for positions of groups that are given back.
+Batches are passed on as they come. Nothing in the cluster is changed, except positions of groups that are
+given back or that commit there.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ _VERSIONS = MappingProxyType(
     {"fetch": 13, "metadata": 12, "list_offsets": 5, "find_coordinator": 2, "offset_fetch": 5}
     | {"offset_commit": 7, "sasl_handshake": 1, "sasl_authenticate": 1}
 )
-"""Versions that brokers answer from 3.1 on. Fetch asks by a topic's id, so that no other topic of its name
-answers."""
+"""The version that is used of each request. Brokers from 3.1 on answer them. Fetch asks by a topic's id, so
+that no other topic of its name answers."""
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 _RENEWAL_SECONDS = 5.0
 _LENGTH = struct.Struct(">i")
 _MOST_IDLE = 64
-"""Connections to one broker that are kept for the next question."""
+"""Most connections to one broker that are kept for the next request."""
 _LONGEST_ANSWER_BYTES = 256 << 20
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -55,20 +56,21 @@ _NO_POSITION = -1
 _LOGIN = ("sasl.mechanism", "sasl.username", "sasl.password")
 _MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 _PART_OF_LIFETIME = 0.8
-"""Age after which a connection isn't used again: a request on it takes some time, too."""
+"""The share of a login's lifetime after which its connection isn't used again. The rest is for a request that
+is still running."""
 _NOTHING_MORE = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
 
 
 class UpstreamError(StorageEngineError):
-    """The cluster doesn't answer, or not yet."""
+    """The cluster doesn't answer, or doesn't answer yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTopic:
     """A topic of the cluster.
 
-    :param leaders: node ids by partition; -1: none has been elected.
-    :param epochs: of the leaders, by partition. A log is cut by none but a new leader.
+    :param leaders: the leader's node id by partition. -1: none has been elected.
+    :param epochs: the leader's epoch by partition. Only a new leader can cut a log.
     """
 
     id: Any
@@ -77,13 +79,13 @@ class ClusterTopic:
 
     @property
     def id_text(self) -> str:
-        """Return its id as Kafka writes it."""
+        """Return the topic's id as Kafka writes it."""
         return text_of(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster's metadata; internal topics are left out."""
+    """The cluster's metadata, without internal topics."""
 
     brokers: Mapping[int, Address] = field(default_factory=dict)
     topics: Mapping[str, ClusterTopic] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
-    """Offsets of a partition to fetch."""
+    """What to fetch of one partition."""
 
     place: PartitionKey
     offset: int
@@ -102,8 +104,8 @@ class PartitionFetch:
 class FetchLimits:
     """Limits of one fetch.
 
-    :param level: of isolation.
-    :param seconds: how long it may wait for ``min_bytes``.
+    :param level: the isolation level.
+    :param seconds: how long the fetch may wait for ``min_bytes``.
     """
 
     level: int
@@ -113,23 +115,24 @@ class FetchLimits:
 
 
 def trusting(authorities: Path) -> ssl.SSLContext:
-    """Return the TLS context of connections to brokers.
+    """Make the TLS context for connections to brokers.
 
-    :param authorities: certificates of who signed theirs, as PEM.
-    :raises BadInputError: the file has none.
+    :param authorities: a PEM file with the certificates of the authorities that signed the brokers'
+        certificates.
+    :raises BadInputError: the file has no usable certificates.
     """
     try:
         return ssl.create_default_context(cafile=authorities)
     except (OSError, ssl.SSLError) as error:
         raise BadInputError(
-            f"{authorities}: expected certificates as PEM, found that they can't be used: {error}. "
+            f"{authorities}: expected usable certificates as PEM, found that they can't be used: {error}. "
             "Nothing was started."
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamLogin:
-    """The credentials by which this server logs in to brokers."""
+    """The credentials with which this server logs in to brokers."""
 
     mechanism: str
     user: str
@@ -137,33 +140,34 @@ class UpstreamLogin:
 
 
 def read_login(path: Path) -> UpstreamLogin:
-    """Read a file of client settings.
+    """Read the login from a file of client settings.
 
-    :raises BadInputError: others than its owner may read it, or it isn't a mechanism, a user and a password.
+    :raises BadInputError: not only its owner may read the file, or it doesn't have a mechanism, a user and a
+        password.
     """
     try:
         check_private(path)
         said = dict(parse_properties(path.read_bytes(), str(path)))
     except (OSError, CorruptFileError) as error:
         raise BadInputError(
-            f"{path}: expected client settings, found none that can be read: {error}. Nothing was started."
+            f"{path}: expected client settings, found no file that can be read: {error}. Nothing was started."
         ) from error
     mechanism = said.get(_LOGIN[0], "")
     if set(said) != set(_LOGIN) or mechanism not in _MECHANISMS:
         raise BadInputError(
-            f"{path}: expected {', '.join(_LOGIN)}, the first one of {', '.join(_MECHANISMS)}; found "
-            f"{', '.join(sorted(said)) or 'nothing'}. Nothing was started."
+            f"{path}: expected {', '.join(_LOGIN)}, where the first is one of {', '.join(_MECHANISMS)}; "
+            f"found {', '.join(sorted(said)) or 'nothing'}. Nothing was started."
         )
     return UpstreamLogin(*(said[name] for name in _LOGIN))
 
 
 class Upstream:
-    """A cluster. Used in one event loop.
+    """Asks a cluster. It is used in one event loop.
 
-    :param bootstrap: brokers that are asked for the others.
-    :param cluster: the id that it has to have.
-    :param tls: the TLS context of connections to it; None: they aren't encrypted.
-    :param login: that its brokers demand; None: they demand none.
+    :param bootstrap: the addresses of brokers that are asked for the other brokers.
+    :param cluster: the id that the cluster must have.
+    :param tls: the TLS context for connections to it. None: they aren't encrypted.
+    :param login: the login that its brokers demand. None: they demand none.
     """
 
     def __init__(
@@ -180,9 +184,9 @@ class Upstream:
         self._fault = ""
 
     async def connect(self) -> None:
-        """Read the metadata for the first time.
+        """Read the cluster's metadata for the first time.
 
-        :raises BadInputError: it is another cluster.
+        :raises BadInputError: the cluster has another id.
         :raises UpstreamError: none of the brokers answers.
         """
         try:
@@ -190,11 +194,11 @@ class Upstream:
         except UpstreamError as error:
             raise UpstreamError(
                 f"serve-lake --upstream: expected a broker that answers, found none: {error}. Nothing was "
-                "started or changed. Start the cluster, or name other brokers of it."
+                "started or changed. Start the cluster, or name other brokers of the cluster."
             ) from error
 
     async def watch(self, log: Callable[[str], None]) -> None:
-        """Renew the metadata for as long as the server runs."""
+        """Renew the cluster's metadata again and again. Run until cancelled."""
         was_away = False
         while True:
             with suppress(TimeoutError):
@@ -204,18 +208,19 @@ class Upstream:
                 await self._renew()
             except StorageEngineError as error:
                 if not was_away:
-                    log(f"the cluster is away, and the lake alone is served: {error}")
+                    log(f"the cluster doesn't answer, and only the lake is served: {error}")
                 was_away = True
                 await asyncio.sleep(1)
             else:
                 if was_away:
-                    log("the cluster is back")
+                    log("the cluster answers again")
                 was_away = False
 
     async def fetch(self, wanted: Sequence[PartitionFetch], limits: FetchLimits) -> dict[PartitionKey, Any]:
-        """Fetch batches of partitions, as kio has them. One without a leader, or not answered, is left out.
+        """Fetch batches of partitions, and return the answers as kio parsed them.
 
-        The first leader that has something ends the wait.
+        A partition without a leader, or without an answer, is left out. The wait ends with the first leader
+        that has something.
         """
         of_leader: dict[Address, list[PartitionFetch]] = defaultdict(list)
         for one in wanted:
@@ -249,9 +254,11 @@ class Upstream:
         return answers
 
     async def offset_of(self, place: PartitionKey, timestamp_ms: int, level: int = 0) -> tuple[int, int]:
-        """Return an offset and its time, as ListOffsets does, by a time or by EARLIEST or LATEST; -1: none.
+        """Return an offset and its time, as ListOffsets does.
 
-        :raises UpstreamError: the leader doesn't answer, or there is none.
+        They are found by a time, or by EARLIEST or LATEST. -1: there is none.
+
+        :raises UpstreamError: the leader doesn't answer, or there is no leader.
         """
         name, number = place
         asked = _kind("list_offsets", "ListOffsetsPartition")(partition_index=number, timestamp=timestamp_ms)
@@ -267,11 +274,11 @@ class Upstream:
         return found.offset, found.timestamp
 
     async def forward(self, group: str, data: bytes, seconds: float) -> bytes:
-        """Have a group's coordinator answer a request as it stands, and return the answer with its length.
+        """Send a request unchanged to a group's coordinator, and return the answer with its length.
 
         :param data: the request without its length.
         :param seconds: how long the coordinator may wait for other members.
-        :raises UpstreamError: it doesn't answer.
+        :raises UpstreamError: the coordinator doesn't answer.
         """
         async with self._asking(await self._coordinator(group), seconds) as connection:
             return await connection.forward(data)
@@ -279,7 +286,7 @@ class Upstream:
     async def _coordinator(self, group: str) -> Address:
         """Return the address of a group's coordinator.
 
-        :raises UpstreamError: there is none yet.
+        :raises UpstreamError: there is no coordinator yet.
         """
         found = await self._ask_any("find_coordinator", key=group, key_type=0)
         self._check(found.error_code, f"the coordinator of group {group}")
@@ -290,7 +297,7 @@ class Upstream:
     ) -> dict[PartitionKey, tuple[int, str | None]]:
         """Return a group's committed positions at the cluster.
 
-        :param partitions: by topic; None: whatever it has.
+        :param partitions: partitions by topic. None: all in which the group has a position.
         :raises UpstreamError: the coordinator doesn't answer.
         """
         kind = _kind("offset_fetch", "OffsetFetchRequestTopic")
@@ -313,7 +320,8 @@ class Upstream:
     async def commit(self, group: str, positions: Mapping[PartitionKey, tuple[int, str | None]]) -> None:
         """Commit positions of a group that has no members.
 
-        :raises UpstreamError: the coordinator doesn't answer, or refuses one, as where the group has members.
+        :raises UpstreamError: the coordinator doesn't answer, or it refuses a position, for example because
+            the group has members.
         """
         part = _kind("offset_commit", "OffsetCommitRequestPartition")
         topics: dict[str, list[Any]] = defaultdict(list)
@@ -335,7 +343,7 @@ class Upstream:
                 self._check(one.error_code, f"a commit of group {group} for {answered.name}")
 
     def close(self) -> None:
-        """End the connections that nobody uses."""
+        """Close the connections that aren't in use."""
         for connections in self._idle.values():
             for one in connections:
                 one.close()
@@ -398,7 +406,7 @@ class Upstream:
         if found.cluster_id != self._cluster:
             self._fault = (
                 f"serve-lake --upstream: expected the lake's cluster {self._cluster}, found "
-                f"{found.cluster_id}. Nothing is served of it. Name brokers of the lake's cluster."
+                f"{found.cluster_id}. Nothing of it is served. Name brokers of the lake's cluster."
             )
             raise BadInputError(self._fault)
         self.view = ClusterView(
@@ -426,7 +434,7 @@ class Upstream:
     async def _ask(self, address: Address, name: str, *, seconds: float = 0.0, **values: Any) -> Any:
         """Ask a broker, and wait for its answer.
 
-        :param seconds: how long it may wait before it answers.
+        :param seconds: how long the broker may wait before it answers.
         """
         if self._fault and name != "metadata":
             raise UpstreamError(self._fault)
@@ -464,9 +472,10 @@ class Upstream:
 
 
 class _Connection:
-    """A connection to a broker, with one question at a time.
+    """A connection to a broker, with one request at a time.
 
-    :ivar valid_until: after this, by the monotonic clock, the broker wants another login (KIP-368).
+    :ivar valid_until: the time on the monotonic clock after which the connection isn't used again, because
+    the broker will want a new login (KIP-368).
     """
 
     def __init__(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
@@ -490,9 +499,9 @@ class _Connection:
     async def _log_in(self, login: UpstreamLogin) -> None:
         """Log in to a broker.
 
-        :raises UpstreamError: the broker doesn't take it, or doesn't know the password itself.
+        :raises UpstreamError: the broker refuses the login, or can't show that it knows the password.
         """
-        whose = f"the login of {login.user} by {login.mechanism}: expected that a broker takes it, found"
+        whose = f"the login of {login.user} by {login.mechanism}: expected that a broker accepts it, found"
         answer = await self.ask("sasl_handshake", {"mechanism": login.mechanism})
         if answer.error_code is not ErrorCode.none:
             raise UpstreamError(f"{whose} {answer.error_code.name}")
@@ -521,7 +530,7 @@ class _Connection:
         self._outgoing.close()
 
     async def ask(self, name: str, values: Mapping[str, Any]) -> Any:
-        """Ask, and return the answer as kio has it."""
+        """Send a request, and return the answer as kio parsed it."""
         self._asked += 1
         schema = body_class(name, _VERSIONS[name], "request", None)
         head, out = schema.__header_schema__, io.BytesIO()
@@ -548,7 +557,7 @@ class _Connection:
         return body
 
     async def forward(self, data: bytes) -> bytes:
-        """Forward another client's request, and return the answer with its length."""
+        """Send another client's request, and return the answer with its length."""
         answer = await self._answer(data)
         if answer[:4] != data[4:8]:
             raise EOFError("the answer to another question")

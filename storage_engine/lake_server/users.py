@@ -1,7 +1,6 @@
-"""Users who may read: a file with no passwords in it, and the exchange by which a client proves that it has
-one.
+"""Keep the users who may read in a file without passwords, and check the logins of clients.
 
-PLAIN and SCRAM (RFC 5802) are what Kafka's clients have; both are told by the same salted keys.
+Kafka's clients have PLAIN and SCRAM (RFC 5802). Both are checked against the same salted keys.
 """
 
 from __future__ import annotations
@@ -32,12 +31,15 @@ _UNKNOWN_SALT = b"\0" * 16
 
 
 class LoginError(StorageEngineError):
-    """A client has not shown that it is who it says."""
+    """A client hasn't proven that it is the user that it names."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user; ``topics`` are the names that it may read, where ``*`` stands for any letters."""
+    """A user who may read topics.
+
+    ``topics`` are the names of the topics that the user may read. ``*`` stands for any characters.
+    """
 
     name: str
     topics: tuple[str, ...]
@@ -53,15 +55,15 @@ class User:
 def read_users(path: Path) -> Mapping[str, User]:
     """Read a file of users.
 
-    :raises BadInputError: it isn't there, is none, or others than its owner may read it.
+    :raises BadInputError: the file is missing, it isn't a file of users, or not only its owner may read it.
     """
     try:
         check_private(path)
         text = path.read_bytes()
     except OSError as error:
         raise BadInputError(
-            f"{path}: expected a file of users, found none that can be read: {error.strerror}. Nothing "
-            "was started. Make it: ",
+            f"{path}: expected a file of users, found none that can be read: {error.strerror}. Nothing was "
+            "started. Make it: ",
             Command("serve-lake", "--users FILE --set-user NAME"),
         ) from error
     try:
@@ -70,26 +72,26 @@ def read_users(path: Path) -> Mapping[str, User]:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadInputError(
             f"{path}: expected users with their keys and topics, found something else: {error}. Nothing was "
-            "started. Set them again by --set-user."
+            "started. Set them again with --set-user."
         ) from error
 
 
 def check_private(path: Path) -> None:
-    """Make sure that its owner alone can read a file.
+    """Check that only its owner may read a file.
 
-    :raises BadInputError: others than its owner may read a file.
-    :raises OSError: it can't be looked at.
+    :raises BadInputError: not only its owner may read the file.
+    :raises OSError: the file's mode can't be read.
     """
     mode = path.stat().st_mode
     if mode & _OTHERS_MAY:
         raise BadInputError(
-            f"{path}: expected a file that its owner alone can read, found mode {mode & 0o777:03o}. Nothing "
+            f"{path}: expected a file that only its owner can read, found mode {mode & 0o777:03o}. Nothing "
             f"was started. Run chmod 600 {path}, and set its passwords again."
         )
 
 
 def set_user(path: Path, name: str, password: str, topics: Sequence[str]) -> None:
-    """Add a user to a file, or give one another password and other topics."""
+    """Add a user to a file, or give a user a new password and new topics."""
     users = dict(read_users(path)) if path.exists() else {}
     users[name] = User(name, tuple(topics), *ScramMechanism(SCRAM).make_auth_info(password))
     said = {
@@ -106,9 +108,9 @@ def set_user(path: Path, name: str, password: str, topics: Sequence[str]) -> Non
 
 
 class Login:
-    """The steps by which one client logs in.
+    """Takes one client through its login.
 
-    :param users: of the server; None: everybody may read everything.
+    :param users: the server's users. None: everybody may read everything.
     """
 
     def __init__(self, users: Mapping[str, User] | None) -> None:
@@ -129,14 +131,14 @@ class Login:
         return {name: topic for name, topic in topics.items() if self.user.may_read(name)}
 
     def begin(self, mechanism: str) -> bool:
-        """Return whether a client may continue with a mechanism."""
+        """Begin a login, and return whether the client may continue with this mechanism."""
         self._mechanism, self._scram, self.user = mechanism, None, None
         return self._users is not None and mechanism in MECHANISMS
 
     def go_on(self, said: bytes) -> bytes:
-        """Take a client's message, and return the answer to it.
+        """Take the client's next message, and return the answer to it.
 
-        :raises LoginError: it isn't who it says.
+        :raises LoginError: the client isn't the user that it names.
         """
         try:
             return self._plain(said) if self._mechanism == PLAIN else self._scram_step(said)

@@ -34,7 +34,7 @@ def test_a_lake_among_a_stores_own_files_is_refused_and_not_made(cli, store) -> 
         assert "Nothing was changed." in refused.err
     below = cli("init-lake", "--lake", store / "lake")
     assert below.exit_code == 2
-    assert f"{store}: whatever destroys that destroys both" in below.err
+    assert f"{store}: whatever destroys that store or lake destroys both" in below.err
     assert sorted(store.rglob("*")) == before
 
 

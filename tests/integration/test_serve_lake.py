@@ -507,11 +507,11 @@ def test_a_file_of_users_that_others_can_read_is_refused(lake: Lake, base: Path,
     set_user(users, "reader", "secret", ["*"])
     users.chmod(0o644)
     for options, expected in (
-        (["--users", str(users)], "its owner alone"),
+        (["--users", str(users)], "only its owner"),
         (["--kafka", "0.0.0.0:0"], "expected TLS"),
         (["--cluster", "another"], "expected an archived cluster"),
         (["--upstream-ca", str(users)], "expected --upstream BROKERS"),
-        (["--upstream", "127.0.0.1:1", "--upstream-ca", str(users)], "expected certificates as PEM"),
+        (["--upstream", "127.0.0.1:1", "--upstream-ca", str(users)], "expected usable certificates as PEM"),
         (
             ["--upstream", "127.0.0.1:1", "--kafka", "127.0.0.1:0"],
             "expected a broker that answers, found none",

@@ -298,8 +298,8 @@ def test_a_cluster_that_demands_a_login_is_read_on_into(lake: Lake, tmp_path: Pa
             )
 
         for password, mode, said in (
-            (secret, 0o600, "expected that a broker takes it, found"),
-            (PLAIN_PASSWORD, 0o640, "that its owner alone can read"),
+            (secret, 0o600, "expected that a broker accepts it, found"),
+            (PLAIN_PASSWORD, 0o640, "that only its owner can read"),
         ):
             write(password)
             login.chmod(mode)
@@ -393,8 +393,8 @@ def test_what_is_open_at_the_seam_waits_while_the_cluster_is_away_and_the_lake_i
         every.close()
         committed.close()
         assert process.stdout is not None
-        said = list(itertools.takewhile(lambda line: line != "the cluster is back\n", process.stdout))
-        assert any(line.startswith("the cluster is away, and the lake alone is served") for line in said)
+        said = list(itertools.takewhile(lambda line: line != "the cluster answers again\n", process.stdout))
+        assert any(line.startswith("the cluster doesn't answer, and only the lake") for line in said)
 
 
 @pytest.mark.again

@@ -315,7 +315,10 @@ def test_a_task_reads_nothing_but_what_its_plan_names(lake: Lake, store: Path) -
                 files.read(str(store / lock), memoryview(bytearray(1)), lambda _: None)
         # Neither may it ask for another run, nor use another run's key.
         wrong = replace(access, token=run.key)
-        with pytest.raises(AgentError, match="expected the one that has our token"), run_of(wrong, [second]):
+        with (
+            pytest.raises(AgentError, match="expected the agent that has our token"),
+            run_of(wrong, [second]),
+        ):
             pass
         with run_of(access, [second]) as other, pytest.raises(AgentError, match="has our run"):
             files_from(replace(other, key=run.key))
@@ -421,7 +424,7 @@ def test_a_plan_that_is_too_long_is_said_to_be_while_it_is_sent(
 
 def test_a_lease_that_ran_out_and_a_restart_are_named(lake: Lake, store: Path) -> None:
     job = jobs_of(lake, store)[0]
-    unknown = "expected a run that it knows.*restarted since, or was not asked for"
+    unknown = "expected a run that it knows.*restarted since, or no request came for"
     with serving(store, lease_seconds=0.2) as (_, access), run_of(access, [job]) as run:
         files = files_from(run)
         assert files.facts(job.path) == job.facts
@@ -569,12 +572,12 @@ def test_an_impostor_and_another_release_are_named(
     jobs = jobs_of(lake, store)
     with serving(store, token="f" * 32) as (_, access):
         impostor = replace(access, token=TOKEN)
-        with pytest.raises(AgentError, match="expected the one that has our token"), run_of(impostor, jobs):
+        with pytest.raises(AgentError, match="expected the agent that has our token"), run_of(impostor, jobs):
             pass
     with serving(store, "tls") as (_, access):
         other = certificate(store.parent)[0].read_text()
         for wrong in (replace(access, authorities=other), replace(access, authorities="")):
-            with pytest.raises(AgentError, match="one whose certificate we trust"), run_of(wrong, jobs):
+            with pytest.raises(AgentError, match="an agent whose certificate we trust"), run_of(wrong, jobs):
                 pass
     with serving(store, "mutual") as (_, access):
         bare = replace(access, certificate_file="")
@@ -604,7 +607,7 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
         read_access("db", token, None, None)
     with pytest.raises(BadInputError, match="found neither"):
         read_access("db:7443", None, None, None)
-    with pytest.raises(BadInputError, match="nothing else tells who answers"):
+    with pytest.raises(BadInputError, match="only a token shows which process answers"):
         read_access(f"{PLAIN}db:7443", None, None, token)
     with pytest.raises(BadInputError, match="expected certificates as PEM"):
         read_access("db:7443", None, token, token)
@@ -612,7 +615,7 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
         AgentListening("127.0.0.1", 0): "anybody could ask",
         AgentListening("0.0.0.0", 0, token=TOKEN): "expected TLS where other hosts connect",
         AgentListening("127.0.0.1", 0, client_authorities=token): "expected TLS",
-        AgentListening("127.0.0.1", 0, certificate=token, token=TOKEN): "expected certificates as PEM",
+        AgentListening("127.0.0.1", 0, certificate=token, token=TOKEN): "expected a PEM file of certificates",
     }
     for listening, why in refused.items():
         with pytest.raises(BadInputError, match=why):
@@ -631,7 +634,7 @@ def test_bad_input_is_named_before_anything_starts(store: Path, lake: Lake, tmp_
     asks_for_one = Agent({}, AgentListening("127.0.0.1", 0, pem, key, own), lease_seconds=1)
     threading.Thread(target=asks_for_one.serve, daemon=True).start()
     with (
-        pytest.raises(AgentError, match=r"certificate expired .* It doesn't take our certificate"),
+        pytest.raises(AgentError, match=r"certificate expired .* The agent refuses our certificate"),
         run_of(AgentAccess(f"127.0.0.1:{asks_for_one.port}", "", renewed, str(own)), jobs_of(lake, store)),
     ):
         pass

@@ -167,7 +167,7 @@ def test_a_rebuild_takes_ends_and_companions_from_receipts_of_other_states_only(
     done = rebuild(lake.config, {})
     assert done.brought == ()
     assert len(done.refused) == 2
-    assert all("tells where its segment ends" in why for why in done.refused)
+    assert all("with the end of its segment" in why for why in done.refused)
     assert all(Path(str(local_path(data_file_of(lake.messages(), row)))).exists() for row in rows)
 
 

@@ -171,7 +171,7 @@ def test_another_brokers_lake_is_refused(tmp_path: Path) -> None:
     make_lake(LakeConfig.local(tmp_path / "lake"), "rocketmq")
     done = run_command("serve-lake", "--lake", tmp_path / "lake", "--kafka", "127.0.0.1:0")
     assert done.exit_code == 2
-    assert "expected one of Kafka, found one of rocketmq" in done.err
+    assert "expected a lake of Kafka, found a lake of rocketmq" in done.err
 
 
 def test_an_empty_lake_is_nobodys_and_has_nothing_to_serve(tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ def test_a_client_of_the_groups_of_kip_848_is_told_to_use_classic_ones(
     assert "ConsumerGroupHeartbeat fatal error: Broker: API version not supported" in error.str()
     assert line == (
         "client 127.0.0.1: group new: expected group.protocol=classic, found group.protocol=consumer, which "
-        "serve-lake doesn't have"
+        "serve-lake doesn't support"
     )
 
 
@@ -637,7 +637,7 @@ def test_what_comes_too_late_or_is_too_much_ends_its_connection_alone(
     said = b"\0\0\0\7"
     assert found == [said, said, b"", b"", said, said]
     assert [line.partition(": ")[2] for line in lines] == [
-        "refused, as 2 connections are open; others are until one ends",
+        "refused, because 2 connections are open. More are refused until one ends",
         "expected a whole request within 0.2 s, found a part of one. Its connection was closed.",
     ]
 

@@ -1,12 +1,12 @@
 """A lake's acts: files below the location of ``segments``, each named by the SHA-256 of its bytes.
 
-An act counts from the moment its file is durable. The mark of ``segments`` names the newest, so that a
-lake which lost it is found. A mark that names an older one is no contradiction: the writer of the
-newest was killed, or somebody committed beside it. No act is ever changed or removed. On this machine's
-file systems a lock lets one writer in; on object stores each writer claims its turn, and goes on where
-no other claim is.
+An act counts from the moment its file is durable. The mark of ``segments`` names the newest act, so that a
+lake which has lost that act is noticed. The mark may name an older act: the writer of the newest act was
+killed, or another process committed at the same time. No act is ever changed or removed. On this machine's
+file systems a lock admits one writer at a time. On object stores each writer writes a claim, and continues
+only if no other claim exists.
 
-Until a hold is lifted nothing of the stores that it covers is removed for good.
+While a hold is in force, nothing of the stores that it covers is removed for good.
 """
 
 from __future__ import annotations
@@ -66,12 +66,13 @@ _ADVICE = (
     "from a copy of the lake; if a newer release wrote it, use that one."
 )
 _CLAIM_SECONDS = 600
-"""A claim that is older is that of a writer who was killed. No writer takes half as long."""
+"""An older claim belongs to a writer that was killed: no writer takes half of this time."""
 
 
 def check_takes_acts(segments: Table) -> None:
-    """
-    :raises BadInputError: an older release may use the lake, which would remove held files.
+    """Make sure that no older release can use the lake.
+
+    :raises BadInputError: an older release can use it, and would remove held files.
     """
     if not has_trees(segments.properties):
         version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
@@ -87,8 +88,8 @@ def check_takes_acts(segments: Table) -> None:
 def read_acts(lake: Lake) -> Acts:
     """Return a lake's acts, the newest last.
 
-    :raises LakeIdentityError: they are no one chain, or lack the one that the mark names.
-    :raises LakeUnavailableError: one can't be read, or contradicts its name.
+    :raises LakeIdentityError: the acts form no single chain, or the act that the mark names is missing.
+    :raises LakeUnavailableError: an act can't be read, or its bytes don't match its name.
     """
     segments = lake.segments()
     return read_acts_at(segments.io, segments.location().rstrip("/"))
@@ -106,8 +107,8 @@ def read_acts_at(file_io: FileIO, location: str) -> Acts:
         raise LakeIdentityError(
             f"{location}/{_ACTS}: {error}: files were lost, put back from an older copy, or brought from "
             "another lake. Nothing was changed, and nothing is removed from the lake until that is mended. "
-            "Bring the acts back from a copy of the lake; of two that follow the same one, move the one "
-            "away that is not to count."
+            "Bring the acts back from a copy of the lake. If two acts follow the same act, move away the "
+            "one that is not to count."
         ) from error
 
 
@@ -129,11 +130,12 @@ def lacks_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> bool:
 
 
 def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
-    """Write the acts of one location of ``segments`` below another, byte for byte; those that are there stay.
+    """Copy the files of acts, byte for byte, from one location of ``segments`` below another.
 
-    A chain that isn't whole is copied as it is: a backup is the last to go without what there is.
+    Files that are there already stay. An incomplete chain is copied as it is, because a backup should have
+    every act that exists.
 
-    :raises LakeUnavailableError: they can't be read or written, or one contradicts its name.
+    :raises LakeUnavailableError: the acts can't be read or written, or the bytes of one don't match its name.
     """
     there = set(list_acts(*target))
     missing = [name for name in list_acts(*source) if name not in there]
@@ -143,14 +145,14 @@ def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
 
 
 def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Acts:
-    """Record a person's decision; durable when this returns.
+    """Record a person's decision as an act.
 
-    Killed at any instant and run again, it goes on.
+    The act is durable when this returns. The call is safe to kill at any instant and to repeat.
 
-    :param decide: returns the decision to record, by the acts that the lake has; None: nothing more.
+    :param decide: returns the decision to record, given the lake's acts; None: nothing is to be recorded.
     :return: the lake's acts, the newest last.
-    :raises BadInputError: of ``decide``; nothing was recorded.
-    :raises LakeIdentityError: the lake may not be written, or its acts are no one chain.
+    :raises BadInputError: ``decide`` raised it; nothing was recorded.
+    :raises LakeIdentityError: the lake may not be written, or its acts form no single chain.
     :raises LakeUnavailableError: the lake can't be read or written, its clock is wrong, or another process
         records an act.
     """
@@ -187,7 +189,8 @@ def _next_act(acts: Acts, lake_id: str, now_ms: int, decision: KeepDecision) -> 
 def read_trusted_clock(lake: Lake) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :raises LakeUnavailableError: it is not this machine's, or nothing can be written there.
+    :raises LakeUnavailableError: the lake's clock differs from this machine's, or nothing can be written in
+        the lake.
     """
     segments = lake.segments()
     return _read_clock(segments.io, segments.location().rstrip("/"), keeps=False)
@@ -196,15 +199,17 @@ def read_trusted_clock(lake: Lake) -> int:
 def _read_clock(file_io: FileIO, location: str, *, keeps: bool) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :param keeps: nothing is deleted on the basis of this read.
-    :raises LakeUnavailableError: it is not this machine's, and something may go by it.
+    :param keeps: True: no deletion will depend on this time.
+    :raises LakeUnavailableError: the clock differs from this machine's, and a deletion may depend on the
+        time.
     """
     now_ms, here_ms = read_clock_at(file_io, location) // 1_000_000, clock_ms()
     if not keeps and abs(now_ms - here_ms) > JUMP_MS:
         raise LakeUnavailableError(
-            f"{location}: expected the time of this machine, {time_text(here_ms)}, found {time_text(now_ms)} "
-            "at a file that was written a moment ago: one of both clocks is wrong, and from it would count "
-            "when messages may go. Nothing was changed. Set the clock that is wrong, and run again."
+            f"{location}: expected the time of this machine, {time_text(here_ms)}, found "
+            f"{time_text(now_ms)} at a file that was written a moment ago: one of both clocks is wrong, and "
+            "it would decide when messages may be deleted. Nothing was changed. Correct the wrong clock, "
+            "and run again."
         )
     return now_ms
 
@@ -231,9 +236,9 @@ def _location_of(location: str, sha256: str) -> str:
 
 @contextmanager
 def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
-    """Keep other writers of acts away where no lock does.
+    """Keep other writers of acts away on object stores, where no lock does.
 
-    :return: to be called right before an act is written.
+    :return: a function to call right before an act is written; it raises if this writer took too long.
     :raises LakeUnavailableError: another process records an act.
     """
     if local_path(location) is not None:
@@ -244,7 +249,7 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
 
     def check_turn() -> None:
         if time.monotonic() - begun > _CLAIM_SECONDS / 2:
-            raise _taken(location, "took too long for its turn")
+            raise _taken(location, "found that it took too long for its turn")
 
     try:
         replace_small_file(file_io, claim, b"Somebody records an act.\n")
@@ -262,17 +267,17 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
 
 def _taken(location: str, what: str) -> LakeUnavailableError:
     return LakeUnavailableError(
-        f"{location}/{_CLAIMS}: expected to record an act alone, {what}. Nothing was changed. Run again; the "
-        f"claim of a writer that was killed counts for {_CLAIM_SECONDS // 60} minutes."
+        f"{location}/{_CLAIMS}: expected to record an act alone, {what}. Nothing was changed. Run again; "
+        f"the claim of a writer that was killed ends after {_CLAIM_SECONDS // 60} minutes."
     )
 
 
 def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
-    """Return the policy and time of each act that expired rows, as clauses by the act's SHA-256.
+    """Return a clause for each act that expired rows, with its policy and time, by the act's SHA-256.
 
-    Those that can't be read are left out: ``verify`` says what is wrong with them.
+    If the lake's acts can't be read, no clause is returned: ``verify`` reports the fault.
 
-    :param acts: SHA-256 of acts, as receipts name them; where none is named nothing is read.
+    :param acts: SHA-256 of the acts that receipts name; if there is none, nothing is read.
     """
     wanted = set(acts) - {""}
     if not wanted:
@@ -285,7 +290,10 @@ def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
 
 
 def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[str, str]:
-    """Return the texts of expiries for receipts of several lakes, each with the lake of its acts."""
+    """Return the clauses of :func:`read_expiries` for receipts of several lakes.
+
+    :param ended: each lake with its receipts whose rows an act expired.
+    """
     found: dict[str, str] = {}
     for lake, rows in ended:
         found |= read_expiries(lake, (row.act_sha256 for row in rows))
@@ -293,9 +301,9 @@ def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[
 
 
 def expiry_texts(acts: Sequence[RecordedAct]) -> dict[str, str]:
-    """Return for each act the version of the policy that was in force, and when it was recorded. Pure.
+    """Return a clause for each act: the version of the policy in force, and the time of the act. Pure.
 
-    :param acts: of a lake, the newest last.
+    :param acts: all acts of a lake, the newest last.
     """
     texts, version = {}, "unknown"
     for recorded in acts:
@@ -311,9 +319,10 @@ _STORE_FOLDER = "store_id="
 
 @dataclass(frozen=True, slots=True)
 class HeldStores:
-    """
-    :param holds: that are in force.
-    :param names: by store, each name that it had, by its receipts; the newest last.
+    """Stores of a lake that holds protect.
+
+    :param holds: the holds in force.
+    :param names: by store, all names that it had, according to its receipts; the newest last.
     """
 
     holds: tuple[Hold, ...]
@@ -328,10 +337,11 @@ class HeldStores:
         return tuple(hold for hold in self.holds if hold.covers_store(store_id, names))
 
     def holds_file(self, inside: str) -> bool:
-        """Return whether a data file, or a file of receipts, is held; by its store, since it may have every
-        topic.
+        """Return whether a hold covers the store of a data file or of a file of receipts.
 
-        :param inside: its path, relative to its table's location.
+        A hold on one topic is enough, since the file may have rows of every topic.
+
+        :param inside: path of the file, relative to its table's location.
         """
         folder, *below = inside.split("/")
         if folder != "data":
@@ -360,7 +370,7 @@ def held_stores(lake: Lake, acts: Acts) -> HeldStores:
 def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
     """Return all names that each store had, the newest last.
 
-    The names that its places give it come before those that people gave it.
+    Names that are derived from a store's paths come before the names that people gave it.
 
     :raises LakeUnavailableError: the receipts can't be read.
     """
@@ -382,9 +392,9 @@ def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
 
 
 def newest_last(rows: Iterable[tuple[str, str | None]]) -> dict[str, tuple[str, ...]]:
-    """Return names by store. Pure.
+    """Return each store's names, the newest last. Pure.
 
-    :param rows: store and name, the oldest first; None: nobody has named it.
+    :param rows: pairs of a store and its name, the oldest first; None: the store had no name.
     """
     names: dict[str, dict[str, None]] = {}
     for store_id, name in rows:

@@ -1,10 +1,10 @@
 """Permission to delete bytes without a copy, by archive rules. Pure; an unknown state never permits it.
 
-Archiving asks it, and so does the gate again before anything goes.
+Archiving asks for this permission, and the gate asks again before anything is deleted.
 
-A rule permits it where each lake of the store has it in force, the store's journal has recorded it under the
-same SHA-256 for 24 hours, and no lake has had a hold on it for as long. A topic of the broker's own is always
-archived.
+A rule permits the deletion only if it is in force in every lake of the store. The store's journal must also
+have recorded it under the same SHA-256 at least 24 hours ago. No lake may have had a hold on the topic within
+these 24 hours. The broker's own topics are always archived.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.store import Segment
 
 WAIT_MS = DAY_MS
-"""So long a rule stands in the journal before anything goes by it."""
+"""How long a rule must have been in the journal before it permits a deletion."""
 
 
 def permitting_rule(
@@ -30,12 +30,12 @@ def permitting_rule(
     recorded_ms: Mapping[str, int],
     now_ms: int,
 ) -> ArchiveRule | None:
-    """Return the rule by which messages of a stream may go without a copy; None: they may not.
+    """Return the rule by which a stream's messages may be deleted without a copy; None: no rule permits it.
 
-    :param lakes: archive rules in force, of each lake of the store; None: they aren't known.
-    :param recorded_ms: when the store's journal recorded rules, by the SHA-256 of their acts.
+    :param lakes: for each lake of the store, its archive rules in force; None: they aren't known.
+    :param recorded_ms: when the store's journal recorded each rule, by the SHA-256 of the rule's act.
     :param now_ms: milliseconds since the epoch, by a clock that is certain.
-    :return: the rule of the first lake.
+    :return: the rule that the first lake has.
     """
     if not lakes or not stream.topic or stream.is_system:
         return None
@@ -55,10 +55,10 @@ def permitting_rule(
 class ArchivePermits:
     """The archive rules of a store's lakes and journal at one moment.
 
-    :param store_names: names that the store ever had, the newest last.
-    :param holds: of any of its lakes, also those that were lifted within :data:`WAIT_MS`.
-    :param there: topics whose rows the lake has: no archive rule takes them out.
-    :param lakes: see :func:`permitting_rule`, and so are ``recorded_ms`` and ``now_ms``.
+    :param store_names: all names that the store ever had, the newest last.
+    :param holds: holds of any of the store's lakes, also those that were lifted within :data:`WAIT_MS`.
+    :param there: topics whose rows the lake has already: no archive rule leaves them out.
+    :param lakes: as in :func:`permitting_rule`; the same is true of ``recorded_ms`` and ``now_ms``.
     """
 
     store_id: str = ""
@@ -71,7 +71,10 @@ class ArchivePermits:
     there: tuple[str, ...] = ()
 
     def rule_of(self, log: str, topic: str) -> ArchiveRule | None:
-        """Return the rule by which a log's messages of a topic may go without a copy; None: they may not."""
+        """Return the rule by which a log's messages of one topic may be deleted without a copy.
+
+        None: no rule permits it.
+        """
         if not self.lakes or topic in self.there:
             return None
         is_system = find_broker(self.broker).topics.is_system(topic)
@@ -81,26 +84,29 @@ class ArchivePermits:
         return permitting_rule(stream, self.lakes, self.recorded_ms, self.now_ms)
 
     def may_lack(self, topic: str) -> bool:
-        """Return whether some log's messages of a topic may go without a copy."""
+        """Return whether a recorded rule leaves out messages of a topic, in whatever log."""
         return any(
             rule.rule_id in self.recorded_ms and not rule.archives and matches(rule.scope.topic, topic)
             for rule in (self.lakes[0] if self.lakes else None) or ()
         )
 
     def clause_of_log(self, log: str) -> str:
-        """Return a clause with the rule by which a log isn't archived; "": it is archived."""
+        """Return a clause that names the rule by which a log isn't archived; "": the log is archived."""
         topic = find_broker(self.broker).topics.of_log(log) if self.lakes else None
         rule = None if topic is None else self.rule_of(log, topic)
         return "" if rule is None else not_archived_text(rule)
 
     def unarchived(self, segments: Sequence[Segment]) -> dict[str, str]:
-        """Return the logs of segments that aren't archived, with the rule, by name."""
+        """Return the segments' logs that aren't archived, each with the clause of its rule."""
         logs = dict.fromkeys(segment.log for segment in segments)
         return {log: clause for log in logs if (clause := self.clause_of_log(log))}
 
     @property
     def old_rules(self) -> tuple[ArchiveRule, ...]:
-        """Return the rules by which messages may go without a copy; another rule or a hold may keep them."""
+        """Return the rules that are old enough to permit deletions without a copy.
+
+        Another rule or a hold may still forbid the deletion.
+        """
         names = (self.store_id, *self.store_names[-1:])
         return tuple(
             rule
@@ -113,16 +119,20 @@ class ArchivePermits:
 
     @property
     def of_rows(self) -> ArchivePermits | None:
-        """Return these rules if segments of this kind may enter without some topics' rows; else None."""
+        """Return these rules if they may leave out some topics' rows of this broker's segments; else None."""
         return self if self.lakes and leaves_out_rows(self.broker) else None
 
     def beside(self, receipt: Receipt) -> ArchivePermits | None:
-        """Return the rules for archiving a receipt's segment again, sound or not; None: all rows enter."""
+        """Return the rules for archiving a receipt's segment again, whether the receipt is sound or not.
+
+        None: all rows are archived.
+        """
         return None if receipt.is_whole else replace(self, there=tuple(sorted(receipt.kept_streams)))
 
     def clause_of_receipt(self, receipt: Receipt) -> str:
-        """Return the topics that a segment's copy lacks, and the rules, as a clause; "": such a copy permits
-        no deletion.
+        """Return a clause with the topics that a segment's copy lacks by rules, and with these rules.
+
+        "": the copy lacks nothing by rules, or some topic's rule permits no deletion now.
         """
         if not receipt.lacks_by_rules:
             return ""
@@ -132,9 +142,9 @@ class ArchivePermits:
 
 
 def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
-    """Name the topics of a segment that aren't archived, as a clause.
+    """Return a clause that names the topics of a segment that aren't archived, with their rules.
 
-    :param rules: by topic.
+    :param rules: the rule of each topic.
     """
     topics_of: dict[str, list[str]] = {}
     for topic, rule in sorted(rules.items()):
@@ -143,7 +153,10 @@ def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
 
 
 def leaves_out_rows(broker: str) -> bool:
-    """Return whether a kind's segments may enter a lake without some topics' rows: topics share them."""
+    """Return whether segments of a kind of broker may be archived without some topics' rows.
+
+    This needs segments that several topics share.
+    """
     found = find_broker(broker)
     return not found.topics.are_logs and bool(found.codec.columns.streams)
 

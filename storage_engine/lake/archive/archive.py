@@ -1,7 +1,8 @@
 """Archiving segments with proof: read, decode, write, read back from the lake, compare every byte.
 
-:func:`archive_segment` is all of it for one segment and runs anywhere in plain Python. What it returns is
-proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_segments` has committed it.
+:func:`archive_segment` does all of it for one segment and runs anywhere in plain Python. The segment that it
+returns is proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_segments` has
+committed it.
 """
 
 from __future__ import annotations
@@ -85,20 +86,21 @@ from storage_engine.model.store import Segment, SegmentContext, SegmentId
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
 
 SHARED_SEGMENT_BYTES = 16 << 20
-"""A segment of so many bytes has a data file of its own; smaller ones share one."""
+"""A segment of this size or more has a data file of its own; smaller segments share files."""
 
 SHARED_FILE_BYTES = 64 << 20
-"""Bytes of segments in a shared data file: they stay in memory until each is proven there. It is small enough
-for a full disk, too, which waits for its first segments."""
+"""Most bytes of segments in a shared data file. They stay in memory until each segment is proven in the file.
+The number is small because a full disk waits for the first proven segments."""
 
 SHARED_LEAST_SEGMENTS = 4
-"""Fewer have a file each: what shares one expires together, and is archived again together once damaged."""
+"""Fewer segments get a file each. Segments in one file expire together, and are archived again together once
+the file is damaged."""
 
 SHARED_FILE_SEGMENTS = 1000
-"""Segments in a shared data file at most."""
+"""Most segments in a shared data file."""
 
 SHARED_GROUP_BYTES = 1 << 20
-"""Of segments in a row group that several share: who reads one of them reads so much."""
+"""Most bytes of segments that share a row group. Who reads one of these segments reads the whole group."""
 
 Progress = Callable[[int], None]
 """Called with the number of segment bytes that are done since the last call."""
@@ -119,15 +121,17 @@ def segment_jobs(
     contexts: Mapping[SegmentId, SegmentContext] | None = None,
     permits: ArchivePermits = NO_PERMITS,
 ) -> tuple[SegmentJob, ...]:
-    """Describe the segments to archive; the only place that asks the lake where its data files go.
+    """Describe the segments to archive.
+
+    Only this function asks the lake for the locations of new data files.
 
     An empty lake that was made for no broker becomes one for this broker's segments.
 
     :param bytes_per_second: see ``pace``.
-    :param store_name: for the receipts; None: they don't say.
-    :param store_host: likewise, the machine on which the store lies.
-    :param contexts: facts of their broker that their files don't have; None: none.
-    :param permits: archive rules; they leave rows of some topics out where a log has several topics.
+    :param store_name: the store's name for the receipts; None: they have no name.
+    :param store_host: the machine with the store, for the receipts; None: they name no machine.
+    :param contexts: facts that the broker knows and the segments' files don't contain; None: there are none.
+    :param permits: archive rules. Where a log has several topics, they leave out the rows of some topics.
     :raises BadInputError: the lake has another broker's segments.
     :raises StoreLayoutError: a segment is empty, or its companions are too long.
     :raises LakeUnavailableError: when the lake can't be read.
@@ -184,8 +188,9 @@ def segment_jobs(
 
 
 def _check_sealed(segment: Segment) -> None:
-    """
-    :raises StoreLayoutError: a segment is empty, or its companions are too long.
+    """Make sure that a segment can be archived.
+
+    :raises StoreLayoutError: the segment is empty, or its companions are too long.
     """
     if not segment.facts.size_bytes or segment.end == segment.base_offset:
         raise StoreLayoutError(
@@ -197,15 +202,15 @@ def _check_sealed(segment: Segment) -> None:
 
 
 def _known(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
-    """Return the receipts that count of segments, and of others among them."""
+    """Return the receipts that count between the lowest and the highest of the segments' offsets."""
     return receipts(lake, store_id, lineage=lineage, base_offsets=offsets_of(segments), with_ended=True)
 
 
 def topic_of(broker: str, log: str) -> str | None:
-    """Return the topic whose segments share data files with a log's; None: its segments share none.
+    """Return the topic of a log, whose segments may share data files; None: the log has several topics.
 
-    Rules go by topics, and what shares a file leaves with all of it. Of a log of several topics each segment
-    has a file of its own, from which some of them can go.
+    Rules apply to topics, and a data file is removed with all of its segments. So in a log of several topics
+    each segment has a file of its own, from which the rows of one topic can be removed.
     """
     return find_broker(broker).topics.of_log(log)
 
@@ -213,7 +218,7 @@ def topic_of(broker: str, log: str) -> str | None:
 def _without_receipts(
     messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
 ) -> dict[SegmentIdentity, tuple[str, str]]:
-    """Return the shared data file that has rows of segments without a receipt, with their row groups.
+    """Return, for each segment without a receipt, the shared data file and the row groups that have its rows.
 
     A run that was killed between its commits leaves such a file in the table.
 
@@ -242,8 +247,9 @@ def _attempts(
 ) -> dict[SegmentIdentity, str]:
     """Return the part of a data file's name that tells attempts apart.
 
-    It is that of the file in the table, while its receipt is sound as far as the table tells; else a new one
-    where the segment had a receipt. So the file of an expired segment, to be removed, is never used again.
+    If the table has the segment's own file, its part is used, unless the segment's receipt is unsound by what
+    the table tells. Otherwise a segment with a receipt gets a new part. So the file of an expired segment,
+    which is to be removed, is never used again.
 
     :param wanted: the segments.
     :param known: the receipts that count.
@@ -267,10 +273,11 @@ def archive_all(
 ) -> tuple[Receipt, ...]:
     """Archive segments in this process, as many at a time as it can, and commit them together.
 
-    After an error in one no segment of these is committed. One that goes away meanwhile keeps no other out.
+    After an error in one segment, none of them is committed. A segment whose file vanishes meanwhile is left
+    out, and the others are committed.
 
     :param progress: called after each data file with the bytes of its segments, from any thread.
-    :return: one receipt a job, in order, but for those whose files vanished.
+    :return: one receipt for each job, in order, without the segments whose files vanished.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
     run, groups = uuid.uuid4().hex, file_groups(jobs, threads_for(jobs))
@@ -293,12 +300,14 @@ def archive_all(
 def commit_proven(
     lake: Lake, proven: Sequence[ProvenSegment], jobs: Sequence[SegmentJob]
 ) -> tuple[Receipt, ...]:
-    """Commit proven segments. Of a shared file of which the lake has a segment by now, each other one is
-    archived again here, into a file of its own: a file is added once, for all of its segments. Where another
-    run has put a shared file without receipts into the lake since, they are proven there.
+    """Commit proven segments.
 
-    :param jobs: by which they were archived.
-    :return: in the order of the jobs.
+    A file is added once, for all of its segments. If the lake has got one of a shared file's segments
+    meanwhile, all of them are archived again here, each into a file of its own. If another run has put a
+    shared file without receipts into the lake meanwhile, the segments are proven in that file.
+
+    :param jobs: jobs by which the segments were archived.
+    :return: receipts, in the order of the jobs.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
     by_slot = {job.slot: at for at, job in enumerate(jobs)}
@@ -333,7 +342,10 @@ def commit_proven(
 
 
 def _found_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments in a shared file that the table has; none where one isn't there as it is on disk."""
+    """Prove segments in a shared file that the table has.
+
+    Returns none if the file doesn't have each of them as it is on disk.
+    """
     with suppress(ProofError, LakeUnavailableError):
         groups = segments_in(lake.messages().io, data_file)
         named = [replace(job, found_in=(data_file, row_groups_text(groups[job.slot]))) for job in jobs]
@@ -342,7 +354,7 @@ def _found_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list
 
 
 def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJob, ...]]:
-    """Cut jobs into runs, each of which comes into one data file; the order stays. Pure."""
+    """Cut jobs into groups, each for one data file. The order stays. Pure."""
     size_bytes = sum(job.facts.size_bytes for job in jobs if job.shares is not None)
     most_bytes = min(SHARED_FILE_BYTES, max(SHARED_SEGMENT_BYTES, size_bytes // max(1, threads)))
     groups: list[list[SegmentJob]] = []
@@ -364,7 +376,7 @@ def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJ
 
 
 def _file_of(job: SegmentJob) -> tuple[str, str] | None:
-    """Return the common parameters of jobs whose segments may lie in one file; None: they share none."""
+    """Return a key that is equal for jobs whose segments may share a file; None: this one shares no file."""
     if job.found_in is not None:
         return job.store_id, job.found_in[0]
     return None if job.shares is None else (job.store_id, f"topic {job.shares}")
@@ -377,9 +389,9 @@ def _is_worth_it(group: Sequence[SegmentJob]) -> bool:
 def archive_group(
     jobs: Sequence[SegmentJob], run: str, task: int, progress: Progress | None = None
 ) -> list[ProvenSegment]:
-    """Archive the segments of one data file. One that goes away meanwhile is left out.
+    """Archive the segments of one data file. A segment whose file vanishes meanwhile is left out.
 
-    :param jobs: of :func:`file_groups`.
+    :param jobs: one of the groups of :func:`file_groups`.
     :param run: digits that no other run has.
     :param task: number that no other group of the run has.
     :raises StorageEngineError: as :func:`archive_segment` does.
@@ -408,17 +420,17 @@ def archive_group(
 def archive_segment(job: SegmentJob) -> ProvenSegment:
     """Write one segment into the lake and prove it there.
 
-    The file with the proven bytes is staged beside its final name; if a file has that name already, it
-    is proven instead, and nothing is written. On an object store, where a later file of one name replaces
-    the earlier, it is written under a final name that no other attempt has. Companions are in what is
-    returned: they are proven once the receipt that is made of it was read back.
+    The data file is staged beside its final name. If a file has that name already, that file is proven
+    instead, and nothing is written. An object store replaces an existing file of the same name; there, the
+    data file is written under a final name that no other attempt has. The result also describes the
+    companions. They are proven once the receipt of the segment was read back.
 
     :raises FileGoneError: a file of the segment vanished since it was listed.
-    :raises StoreNotFoundError: one can't be seen from this host.
-    :raises ProofError: a file of it was written to or replaced, or the rows read back from the lake are not
-        the segment.
-    :raises ChangedUnderUsError: another process keeps writing to one.
-    :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
+    :raises StoreNotFoundError: a file of the segment can't be seen from this host.
+    :raises ProofError: a file of the segment was written to or replaced, or the rows read back from the lake
+        are not the segment.
+    :raises ChangedUnderUsError: another process keeps writing to a file of the segment.
+    :raises CorruptFrameError: the segment has bytes that are not a frame, and the job doesn't accept damage.
     :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
     """
     with SharedLock([Path(job.path).parent]):
@@ -474,9 +486,9 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
 def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[ProvenSegment]:
     """Write small segments into one data file, and prove each there.
 
-    Each is in row groups of its own, or together with others in one.
+    Each segment has row groups of its own, or shares one row group with others.
 
-    :raises FileGoneError: a file of one vanished: then the others are in no file.
+    :raises FileGoneError: a file of one segment vanished. Then nothing is kept of the others either.
     :raises StorageEngineError: as :func:`archive_segment` does.
     """
     first = jobs[0]
@@ -534,9 +546,9 @@ def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) ->
 
 
 def _with_source(proven: ProvenSegment, read: ReadSegment) -> ProvenSegment:
-    """Return a proven segment with the facts of the file that it was made of, which hasn't changed.
+    """Check that the source file hasn't changed, and return a proven segment with this file's facts.
 
-    :raises ProofError: it has.
+    :raises ProofError: the source file has changed.
     """
     job = read.job
     facts = facts_of_proven(job, read.source)
@@ -551,7 +563,7 @@ def _with_source(proven: ProvenSegment, read: ReadSegment) -> ProvenSegment:
 
 
 def first_damage(job: SegmentJob) -> Damage | None:
-    """Return the fault of a segment's first unreadable bytes; None: there is none, or the file is gone."""
+    """Return the first damage in a segment's bytes; None: there is none, or the file can't be read."""
     codec = find_broker(job.broker).codec
     with suppress(StorageEngineError, OSError):
         source = read_source(job)
@@ -569,9 +581,9 @@ def _remove_staged(staged: str, data_file: str) -> None:
 
 
 def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments whose rows the table still has, without receipts.
+    """Prove segments that have rows in the table but no receipts.
 
-    :raises ProofError: one isn't there as it is on disk.
+    :raises ProofError: the table doesn't have a segment as it is on disk.
     """
     codec, proven = find_broker(jobs[0].broker).codec, list[ProvenSegment]()
     file_io = load_file_io(jobs[0].lake.file_io_properties, data_file)
@@ -587,7 +599,7 @@ def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegme
 
 @contextmanager
 def _new_file(file_io: FileIO, location: str) -> Iterator[OutputStream | pa.NativeFile]:
-    """A file to write; on an object store it is durable when the block ends well."""
+    """Open a file to write. On an object store it is durable when the block ends without an error."""
     path = local_path(location)
     if path is None:
         with new_data_file(file_io, location) as stream:
@@ -602,7 +614,10 @@ def _new_file(file_io: FileIO, location: str) -> Iterator[OutputStream | pa.Nati
 
 @contextmanager
 def _syncing(location: str, data_file: str) -> Iterator[None]:
-    """Bring a local file to disk while the block reads it back; it is there when the block ends well."""
+    """Fsync a local file while the block reads it back.
+
+    The file is durable when the block ends without an error.
+    """
     path = local_path(location)
     if path is None:
         yield

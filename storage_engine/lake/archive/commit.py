@@ -1,10 +1,10 @@
-"""Making proven segments count: data files into the table of rows, in one snapshot, then their receipts.
+"""Commits of proven segments: data files into the table of rows, in one snapshot, then their receipts.
 
-Whatever is retried, killed or run twice, each segment is in each table once.
+Even if commits are retried, killed or run twice, each table has each segment once.
 
-A receipt is appended only for a data file that the table has at that moment. Where a segment's receipt holds
-no longer, since its file was lost or its rows were rewritten or dropped, the new file takes the place of what
-is left of the old, and the new receipt supersedes the one that is there.
+A receipt is appended only for a data file that the table has at that moment. A segment's older receipt may no
+longer hold, because its file was lost or its rows were rewritten or dropped. Then the new file replaces the
+rest of the old one, and the new receipt supersedes the old receipt.
 """
 
 from __future__ import annotations
@@ -80,9 +80,11 @@ _store_of = attrgetter("store_id")
 
 
 class SharedFileError(StorageEngineError):
-    """A data file of several segments can't be committed, as the lake has one of them by now; nothing was.
+    """A data file of several segments can't be committed, because the lake has one of them by now.
 
-    :param data_files: all such files; their segments are to be archived again, each into a file of its own.
+    Nothing was committed.
+
+    :param data_files: all such files. Their segments are to be archived again, each into a file of its own.
     """
 
     def __init__(self, message: str = "", data_files: frozenset[str] = frozenset()) -> None:
@@ -91,10 +93,10 @@ class SharedFileError(StorageEngineError):
 
 
 class SharedWithOthersError(LakeUnavailableError):
-    """A data file that doesn't prove a segment also has rows of others, which aren't archived with it.
+    """A data file no longer proves a segment, and has rows of other segments that aren't archived with it.
 
-    :param slots: all that it has, as their own files' names begin.
-    :param receipts: those of them that count; they name it, or the files that it took the place of.
+    :param slots: all segments of the file, by how the names of their own files begin.
+    :param receipts: their receipts that count. They name this file, or the files that it replaced.
     """
 
     def __init__(
@@ -113,10 +115,10 @@ ReceiptsOf = Callable[[], Sequence[Receipt]]
 
 @dataclass(frozen=True, slots=True)
 class LeavingFile:
-    """A shared file that leaves the table once those of its segments that can be archived again are.
+    """A shared file that leaves the table, once all that can be archived again of its segments is archived.
 
-    :param slots: all that it has.
-    :param lost: segments that it no longer proves, and that are nowhere else.
+    :param slots: all segments of the file.
+    :param lost: segments that the file no longer proves and that exist nowhere else.
     """
 
     slots: frozenset[str]
@@ -124,17 +126,19 @@ class LeavingFile:
 
 
 Leaving = Mapping[str, LeavingFile]
-"""By location."""
+"""By the file's location."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingSegment:
     """A segment whose proven file the table does not have.
 
-    :param replaces: entries of files that were archived for it before; they go in the same commit.
-    :param rewritten: another engine holds rows of it in files of its own; those rows go as well.
-    :param other_sha256: the table has other bytes in its place, with this first part of a SHA-256.
-    :param is_taken: the table has rows of it elsewhere, and its own are in a file that others share.
+    :param replaces: entries of the segment's earlier files, which the same commit removes.
+    :param rewritten: another engine has put rows of the segment into files of its own. The commit removes
+        these rows as well.
+    :param other_sha256: the first part of the SHA-256 of other bytes that the table has in the segment's
+        place.
+    :param is_taken: the table has rows of the segment elsewhere, and its proven file also has other segments.
     """
 
     segment: ProvenSegment
@@ -151,7 +155,7 @@ def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozense
     rows than the file has, a compaction was killed: then segments whose own files aren't in the table, and
     whose rows make up the difference, are in it as well.
 
-    :raises LakeUnavailableError: it can't be told.
+    :raises LakeUnavailableError: neither the file nor the receipts tell the segments.
     """
     try:
         return frozenset(map(slot_prefix, segments_in(table.io, file.location)))
@@ -177,8 +181,8 @@ def _shares_file(
     return SharedWithOthersError(
         f"{location}: expected a data file that proves {segment.log}/{segment.base_offset:020d} of store "
         f"{segment.store_id}, found one that doesn't, and that {others} more segments share: it can't be "
-        "replaced without their rows. Nothing was committed or deleted. Bring the file back as it was, from "
-        "a copy of the lake or a second one; or archive all of its segments again, in one run.",
+        "replaced without their rows. Nothing was committed or deleted. Bring the original file back from "
+        "a copy of the lake or a second lake; or archive all of its segments again, in one run.",
         location,
         slots,
         [row for row in of() if row.has_rows and slot_prefix(row.identity) in slots],
@@ -193,12 +197,12 @@ def missing_data(
     receipts_of: ReceiptsOf = tuple,
     leaving: Leaving = MappingProxyType({}),
 ) -> list[MissingSegment]:
-    """Ask the loaded table of rows which of a store's segments it does not have as they were proven.
+    """Return those of a store's segments that the loaded table of rows does not have as they were proven.
 
-    :param receipts_of: gives the store's receipts that count, where a file that segments share can't be read.
-    :param leaving: shared files that may leave without the segments that they have lost.
+    :param receipts_of: returns the store's receipts that count. It is called if a shared file can't be read.
+    :param leaving: shared files that may leave the table although some of their segments are lost.
     :raises LakeUnavailableError: the table can't be read.
-    :raises SharedWithOthersError: it has a segment's rows in a file that others share.
+    :raises SharedWithOthersError: a segment's rows are in a file that other segments share.
     """
     own: dict[str, list[LiveFile]] = {}
     shared: list[LiveFile] = []
@@ -239,10 +243,10 @@ def missing_data(
 
 
 def prepare_data(table: Table, missing: Sequence[MissingSegment]) -> Transaction:
-    """Write the manifests of a commit that is still to be sent to the catalog.
+    """Write the manifests of a commit. The catalog is not changed yet.
 
-    :raises ProofError: a file is not the one that was proven, or in a lake without a lock it was proven so
-        long ago that somebody may be removing it.
+    :raises ProofError: a file is not the proven one. Or the lake has no lock, and the proof is so old that
+        another process may be removing the file.
     """
     by_file = {item.segment.data_file: item.segment for item in missing}
     added = [_data_file(table, segment) for segment in by_file.values()]
@@ -302,7 +306,12 @@ def _is_as_proven(file: LiveFile, segment: ProvenSegment) -> bool:
 
 
 def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> bool:
-    """Return whether a segment has rows in files other than its own, which may be lost; no file is read."""
+    """Return whether a segment has rows in files other than its own.
+
+    Its own files may be lost, so they aren't read.
+
+    :param own: the segment's own files.
+    """
     where = segment_rows(segment.store_id, segment.lineage, segment.log, segment.base_offset)
     locations = {file.location for file in own}
     with metadata_errors(table.location(), "look for rows of a segment"):
@@ -315,12 +324,12 @@ def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> 
 
 
 OTHERS_SECONDS = 5.0
-"""How long a file that another run has just put into the table is left there without a receipt."""
+"""How long another run may take to append the receipt of a file that it has just put into the table."""
 
 _PAUSE_SECONDS = 0.1
 
 BATCH_SEGMENTS = 1000
-"""Committed together at most: what their manifest entries take in memory does not grow with the rest."""
+"""Most segments in one commit. This bounds the memory that their manifest entries take."""
 
 
 def commit_segments(
@@ -328,14 +337,17 @@ def commit_segments(
 ) -> tuple[Receipt, ...]:
     """Commit proven segments; when this returns, they are in the lake durably.
 
-    Up to :data:`BATCH_SEGMENTS` are committed together, all or nothing; of more, those before an error are
-    in the lake, and are found there when it is run again.
+    Up to :data:`BATCH_SEGMENTS` are committed together, all or nothing. If there are more, an error leaves
+    the earlier ones in the lake, and the next run finds them there.
 
-    :param unproven: shared files in which segments of these were looked for, and are not as they are now.
+    :param unproven: shared files that were searched for some of these segments, and that don't have them as
+        they are now.
     :return: one receipt a segment, in the given order, read back from the table. For a segment that was
         committed before, and whose receipt still holds, it is the older one.
-    :raises SharedFileError: the lake has a segment by now whose rows lie in a file that others share.
-    :raises SharedWithOthersError: so it has, and no receipt tells whether the file proves all others.
+    :raises SharedFileError: a shared file can't be committed, because the lake has one of its segments by
+        now.
+    :raises SharedWithOthersError: the lake has a segment's rows in a file that other segments share, and no
+        receipt tells whether the file proves all of them.
     :raises LakeConflictError: other bytes, another end or other companions are archived under the same
         store, lineage, log and base offset; nothing was committed.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on from there.
@@ -366,8 +378,8 @@ def commit_segments(
             if lost := leaving[error.location].lost:
                 _log.warning(
                     "%s: expected a data file with the segments %s, found one that doesn't prove them: "
-                    "their rows leave the table, the file stays. If it is brought back as it was, %s brings "
-                    "them in again.",
+                    "their rows leave the table, the file stays. If the original file is brought back, %s "
+                    "adds them again.",
                     error.location,
                     ", ".join(sorted(lost)),
                     Command("lake rebuild"),
@@ -375,11 +387,13 @@ def commit_segments(
 
 
 def _taken_out(table: Table, error: SharedWithOthersError, asked: Set[str]) -> Iterator[ProvenSegment]:
-    """Yield the segments of a shared file that it still proves, each in a file of its own. Where a compaction
-    was killed before the receipts named it, those that the small files prove, which aren't in the table.
+    """Yield the segments that a shared file still proves, each in a file of its own.
 
-    :param asked: those that are archived again anyway.
-    :raises LakeUnavailableError: a file is there and can't be read, or the lake can't be written.
+    After a killed compaction, receipts may still name the small files, which are no longer in the table. Then
+    the segments that these small files prove are yielded.
+
+    :param asked: segments that are archived again anyway.
+    :raises LakeUnavailableError: a file exists and can't be read, or the lake can't be written.
     """
     elsewhere = untouched_files(table, error.receipts) - {error.location}
     for row in error.receipts:
@@ -424,7 +438,7 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
 
 
 def check_rows(table: Table, receipt: Receipt, location: str) -> None:
-    """Make sure that the rows in a receipt's data file are the segment.
+    """Make sure that the rows in a data file are the segment of a receipt.
 
     :raises ProofError: they aren't.
     """
@@ -440,7 +454,7 @@ def _commit_all(
 ) -> dict[SegmentIdentity, Receipt]:
     """Commit proven segments in batches.
 
-    :return: a receipt that holds for each.
+    :return: for each segment a receipt that holds.
     """
     segments = sorted(
         {segment.identity: segment for segment in proven}.values(),
@@ -465,7 +479,7 @@ def _commit_all(
 
 
 def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[list[ProvenSegment]]:
-    """Cut segments into batches; those that share a data file, or replace one, go together."""
+    """Cut segments into batches. Segments that share a data file, or replace the same file, stay together."""
     by_file: dict[str, list[ProvenSegment]] = {}
     for segment in segments:
         slot = slot_prefix(segment.identity)
@@ -483,10 +497,10 @@ def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[li
 
 
 def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSegment]) -> None:
-    """Make sure that a data file of several segments comes into the table for all of them, or not at all.
+    """Make sure that a data file of several segments enters the table for all of them, or not at all.
 
-    :param missing: those that the table doesn't have, or has elsewhere.
-    :raises SharedFileError: the lake has one of them by now.
+    :param missing: the segments that the table doesn't have, or has elsewhere.
+    :raises SharedFileError: the lake has one of a file's segments by now.
     """
     counts = Counter(it.data_file for it in segments if it.row_groups is not None)
     lacking = Counter(it.segment.data_file for it in missing if not it.is_taken)
@@ -500,13 +514,14 @@ def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSe
 
 
 def _refuse(data_files: Iterable[str]) -> None:
-    """
-    :raises SharedFileError: there are some.
+    """Refuse shared data files if the lake has segments of them by now.
+
+    :raises SharedFileError: there is such a file.
     """
     if taken := frozenset(data_files):
         raise SharedFileError(
-            f"{min(taken)}: expected a data file whose segments the lake doesn't have, found one that it has "
-            "by now. Nothing of the file was committed. Run archive again.",
+            f"{min(taken)}: expected a data file whose segments the lake doesn't have, found that the lake "
+            "has one of them by now. Nothing of the file was committed. Run archive again.",
             taken,
         )
 
@@ -522,10 +537,12 @@ def _commit_batch(
     settled: Mapping[SegmentIdentity, Receipt],
     leaving: Leaving,
 ) -> dict[SegmentIdentity, Receipt]:
-    """Commit data files and then receipts, and look whether they hold; again where others were quicker.
+    """Commit data files and then receipts, and check that the receipts hold.
+
+    Repeat if another run was quicker.
 
     :param settled: receipts that held when the tables were asked.
-    :return: a receipt that holds for each segment.
+    :return: for each segment a receipt that holds.
     """
     # A receipt that holds by what the tables say may be of a file that was lost: then this one is put back.
     messages, staged = lake.messages(), segments
@@ -555,7 +572,7 @@ def _commit_batch(
 def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequence[Receipt]]) -> None:
     """Append receipts of segments whose rows are in the lake already.
 
-    :param missing: returns the rows that a freshly loaded ``segments`` table lacks.
+    :param missing: returns the receipts that a freshly loaded ``segments`` table lacks.
     :raises StorageEngineError: as :func:`commit_segments` does.
     """
 
@@ -578,7 +595,8 @@ def _look(
 ) -> tuple[list[ProvenSegment], dict[SegmentIdentity, Receipt]]:
     """Return the segments without a sound receipt, and the receipts of the others.
 
-    :param segments: loaded before the table of rows: a receipt comes after its data.
+    :param segments: the table of receipts. It was loaded before the table of rows, because a receipt is
+        committed after its data.
     """
     settled: dict[SegmentIdentity, Receipt] = {}
     others: list[Receipt] = []
@@ -622,12 +640,14 @@ def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
 def _next_step(
     lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving, of_others: dict[str, float]
 ) -> CommitStep | None:
-    """Data first; receipts only when the table has all of it.
+    """Return the next commit: data files first, receipts only once the table has all data.
 
-    What is missing is asked of the very tables that the commit is then bound to. A file of another run that
-    has no receipt yet gets the time for it: its run may be between its two commits.
+    None: nothing is missing. The commit is bound to the very tables that were asked what is missing. If a
+    file of another run has no receipt yet, that run gets time to append it: it may be between its two
+    commits.
 
-    :param of_others: when such files were first seen, by location, in monotonic seconds; it is added to.
+    :param of_others: when each such file was first seen, by location, in monotonic seconds. This function
+        adds to it.
     """
     while True:
         table, messages = lake.segments(), lake.messages()
@@ -658,7 +678,7 @@ def _next_step(
 def _missing(
     table: Table, messages: Table, unsettled: Sequence[ProvenSegment], leaving: Leaving
 ) -> tuple[list[MissingSegment], set[str]]:
-    """Return what the table of rows lacks, and the files to replace that no receipt of the offsets names."""
+    """Return the segments that the table of rows lacks, and the files to replace that no receipt names."""
     missing: list[MissingSegment] = []
     unnamed: set[str] = set()
     for store_id, of_store in grouped(unsettled, _store_of).items():
@@ -687,9 +707,9 @@ def _file_of(segment: ProvenSegment) -> StoredFile:
 
 
 def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> None:
-    """Make sure that what has the same bytes has the same end and companions as well.
+    """Make sure that two segments with the same bytes have the same end and companions as well.
 
-    :raises LakeConflictError: it hasn't.
+    :raises LakeConflictError: they differ.
     """
     if (segment.end_offset, segment.files) == (other.end_offset, other.files):
         return

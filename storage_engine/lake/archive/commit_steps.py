@@ -1,9 +1,10 @@
 """Commits one step after the other to a lake's tables, whatever is retried, killed or answers late.
 
-Before every attempt the tables are loaded again and asked what is missing; an attempt is bound to the
-snapshot it looked at, so of two at the same time one is refused by the catalog and looks again. That holds
-for a request that timed out and lands later, too: once anything else was committed it is refused, and until
-then the table does not have it. An outcome that is not known is found out by reading the table.
+Before every attempt the tables are loaded again and asked what is missing. An attempt is bound to the
+snapshot that it looked at. So the catalog refuses one of two attempts at the same time, and that one looks
+again. The same is true of a request that timed out and arrives later: the catalog refuses it once anything
+else was committed, and until then the table does not have its rows. If an outcome is not known, the table is
+read to find it out.
 """
 
 from __future__ import annotations
@@ -38,25 +39,24 @@ from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_unavailable
 MAX_ATTEMPTS = 30
 
 _PATIENCE_SECONDS = 300
-"""Patience with a catalog that can be read and never tells a commit's outcome."""
+"""How long to wait for a catalog that can be read but doesn't tell a commit's outcome."""
 
 _MAX_REPEATS = 6
-"""Repeats where two archive one segment: the later may replace the other's file before its receipt is
-there."""
+"""Most repeats of one commit. If two processes archive one segment, the later one may replace the other's
+file before its receipt is committed."""
 
 _REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
-"""Answers by which a catalog server says that it did nothing."""
+"""Answers by which a catalog server says that it changed nothing."""
 
 _REFUSED_STATES = ("25006", "42501", "53100", "55P03")
-"""The same from PostgreSQL: read-only, not permitted, disk full, somebody else has the lock."""
+"""Such answers of PostgreSQL: read-only, not permitted, disk full, another session has the lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitStep:
     """The next thing to commit.
 
-    :param what: a text that is the same for the same work, so that two readings of the tables can be
-        compared.
+    :param what: texts that are equal for equal work, so that two readings of the tables can be compared.
     """
 
     table: Table
@@ -67,11 +67,11 @@ class CommitStep:
 def commit_steps(
     lake: Lake, next_step: Callable[[], CommitStep | None], mark: Callable[[Lake], None] | None = None
 ) -> None:
-    """Commit one step after the other until freshly loaded tables miss nothing.
+    """Commit one step after the other until freshly loaded tables lack nothing.
 
     :param next_step: loads the tables and returns what they lack; None: nothing.
-    :param mark: records the commit below another table; None: both are marked.
-    :raises LakeUnavailableError: a table can't be read or written, or others commit all the time.
+    :param mark: writes the table's mark after the commits; None: the marks of both tables are written.
+    :raises LakeUnavailableError: a table can't be read or written, or other writers overtook every attempt.
     :raises CommitStateUnknownError: the outcome of a commit can't be read.
     """
     with committing(lake):
@@ -142,7 +142,8 @@ def _is_up_to_date(lake: Lake, table: Table) -> bool:
     """Return whether a loaded table has all commits that were ever made to it, by the mark below its
     location.
 
-    :raises LakeIdentityError: not even the table as it is now has: its catalog went back to an older state.
+    :raises LakeIdentityError: the table lacks such a commit even after it was loaded again: its catalog went
+        back to an older state.
     """
     mark = read_mark(table)
     if mark is None or knows(table.metadata, table.metadata_location, mark.metadata):
@@ -157,8 +158,8 @@ def pause_seconds(attempt: int) -> float:
 
 def overtaken(lake: Lake) -> LakeUnavailableError:
     return LakeUnavailableError(
-        f"lake {lake.location}: {MAX_ATTEMPTS} attempts to commit were overtaken by other writers. "
-        "What is committed by now is found when it is run again; do that when fewer write at once."
+        f"lake {lake.location}: {MAX_ATTEMPTS} attempts to commit were overtaken by other writers. Run "
+        "again when fewer processes write at once: what is committed by now is found."
     )
 
 
@@ -201,7 +202,7 @@ def _is_settled(lake: Lake, error: Exception) -> bool:
 def _was_not_sent(error: Exception) -> bool:
     """Return whether a commit failed while it wrote a file, that is before the catalog was asked.
 
-    A file has a name; a connection that broke has none.
+    The error then has the name of the file. The error of a broken connection has none.
     """
     return isinstance(error, OSError) and bool(error.errno) and error.filename is not None
 
@@ -215,7 +216,7 @@ def _state_unknown(lake: Lake, cause: Exception) -> CommitStateUnknownError:
 
 
 def _remove(created: Sequence[str], table: Table) -> None:
-    """Delete local metadata files of an attempt that is known not to have gone through."""
+    """Delete local metadata files of an attempt that certainly wasn't committed."""
     root = local_path(table.location())
     if root is None:
         return

@@ -1,4 +1,4 @@
-"""The lake's rows of what runs released or found gone. Nothing is ever released or refused on them."""
+"""The lake's table of ranges that runs released or found deleted. No release depends on it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
 
 
 def drop_unreadable(lake: Lake, store_id: str) -> str:
-    """Take the table out of the catalog where a file of its own is lost or damaged: who adds makes it again.
+    """Drop the table from the catalog if one of its own files is lost or damaged.
 
-    :return: the result of reading it; "": it can be read, and stays.
+    :func:`add_deletions` makes it again.
+
+    :return: the reason why the table can't be read; "": it can be read, and stays.
     :raises LakeUnavailableError: it can't be read for another reason, or the lake can't be written.
     """
     ready_to_write(lake)
@@ -52,7 +54,9 @@ def drop_unreadable(lake: Lake, store_id: str) -> str:
 def add_deletions(
     lake: Lake, store_id: str, missing: Callable[[Sequence[DeletedRange]], Sequence[DeletedRange]]
 ) -> None:
-    """Append rows that the lake lacks. A table that isn't in the catalog is made, from the first row on.
+    """Append rows that the lake lacks.
+
+    If the catalog has no such table, it is made and filled from the first row on.
 
     :param missing: returns the rows of a store that the table lacks.
     :raises LakeUnavailableError: the lake can't be read or written, or is a copy.

@@ -1,7 +1,7 @@
 """Byte-for-byte proof of a data file: its rows, encoded again, are the very bytes of the segment's files.
 
-Nothing here writes, commits or deletes. A segment whose bytes differ ends with an error that names the first
-physical offset at which they do.
+Nothing here writes, commits or deletes. If a segment's bytes differ, an error names the first physical offset
+at which they differ.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from storage_engine.model.proof.receipt import (
 class ReadSegment:
     """A segment as it was read.
 
-    :param groups: row groups that have its rows in a data file that others share; None: the file is its own.
+    :param groups: row groups that have the segment's rows in a shared data file; None: the file is its own.
     """
 
     job: SegmentJob
@@ -79,8 +79,8 @@ class ReadSegment:
 class DataFileReadBack:
     """A data file as it is read back.
 
-    :param staged: where it lies until it has its name.
-    :param groups: for those of several segments.
+    :param staged: location of the file until it gets its final name.
+    :param groups: reads row groups of a file that several segments share.
     """
 
     codec: SegmentCodec
@@ -95,7 +95,7 @@ class DataFileReadBack:
     def rows_of(self, read: ReadSegment) -> SegmentRows:
         """Return the rows of a segment.
 
-        :raises ProofError: the file hasn't its row groups.
+        :raises ProofError: the file doesn't have the segment's row groups.
         """
         if read.groups is None:
             return self.parquet
@@ -176,15 +176,15 @@ def prove_rows(read: ReadSegment, stored: DataFileReadBack) -> ProvenSegment:
 class _LeftOutStreams:
     """Streams of a segment that stay out of the lake.
 
-    :param streams: by name, as receipts have those that are gone.
-    :param rules: by which they do, by the SHA-256 of their acts.
+    :param streams: facts of each stream by name, in the form that receipts have for removed streams.
+    :param rules: the SHA-256 of the acts whose rules leave them out.
     """
 
     streams: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING_GONE)
     rules: tuple[str, ...] = ()
 
     def widened(self, stats: DataFileStats) -> DataFileStats:
-        """Return a segment's facts by its file's rows, with the times of records that are not among them."""
+        """Return the facts of a data file's rows, with time limits that include the records left out."""
         firsts = [stats.first_store_timestamp_ms, *(it["first_ms"] for it in self.streams.values())]
         lasts = [stats.last_store_timestamp_ms, *(it["last_ms"] for it in self.streams.values())]
         return replace(
@@ -210,10 +210,10 @@ def _prove_others(
 ) -> _LeftOutStreams:
     """Prove a data file without the rows that archive rules leave out.
 
-    Each row that is there has the bytes of the segment, and so has each row that stays out, turned back from
-    what was decoded; together they are all of it.
+    Each row in the file must have the segment's bytes. Each row that is left out is encoded again and must
+    have the segment's bytes, too. Together the rows must cover the whole segment.
 
-    :param leaves: is given all leaves of the file.
+    :param leaves: gets all leaves of the file.
     :raises ProofError: they aren't.
     """
     job, source, origin = read.job, read.source, codec.origin(read.job.base_offset)
@@ -264,7 +264,7 @@ def _prove_others(
 
 
 def _kept_as_codes(codec: SegmentCodec) -> list[str]:
-    """Return the columns of a data file whose texts nobody needs one by one to prove it."""
+    """Return the text columns that the proof reads as dictionary codes, because it doesn't encode them."""
     names = (name for name in codec.columns.dictionary if name not in codec.encoded_columns)
     schema = codec.schema
     return [name for name in names if name in schema.names and pa.types.is_string(schema.field(name).type)]

@@ -27,8 +27,11 @@ from storage_engine.model.store import grouped
 
 
 class _Transaction(Transaction):
-    """PyIceberg's, which copies the whole metadata at each of a commit's twenty looks at it; here it is
-    copied where something was staged since the last look. Nobody changes what they look at."""
+    """A transaction that copies the table's metadata only after something was staged.
+
+    PyIceberg's own copies all of it each of the twenty times that a commit looks at it. Nobody changes these
+    copies.
+    """
 
     _seen: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
 
@@ -47,22 +50,23 @@ def begin(table: Table) -> Transaction:
 
 
 MERGED_FILES = 4
-"""Number of files of one store and of about one size that the commit which finds them merges into one. With
-about one size a receipt is written again once each time its file grows fourfold, however long the history."""
+"""If a commit finds at least so many files of one store and of about the same size, it merges them into one.
+So a receipt is written again only once each time its file grows fourfold, however long the history is."""
 
 FULL_FILE_ROWS = 1_000
-"""A file with as many receipts is not merged: rewriting it would cost more than reading it."""
+"""A file with this many receipts or more is not merged: rewriting it would cost more than reading it."""
 
 
 def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequence[Receipt]) -> Transaction:
-    """Write the files and manifests of a commit that is still to be sent to the catalog.
+    """Write the files and manifests of a commit. The catalog is not changed yet.
 
-    A store's small files go in the same snapshot, with their rows in the new file as they were: the chain
-    is the same, whoever reads the table sees each row once, and a killed commit changed nothing.
+    The same snapshot removes a store's small files, and the new file has their rows unchanged. So the chain
+    stays the same, a reader of the table sees each row once, and a killed commit changes nothing.
 
-    :param table: as loaded; ``heads`` are the ends of its chains.
-    :param heads: by store.
-    :param rows: to append, in this order for each store; they become links of its chain here.
+    :param table: the loaded table.
+    :param heads: the end of each store's chain in this table, by store.
+    :param rows: receipts to append, in this order for each store. This function links them into the store's
+        chain.
     :raises OSError: as PyIceberg does when a file can't be written.
     """
     new = {
@@ -73,10 +77,10 @@ def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequenc
 
 
 def prepare_rows(table: Table, new: Mapping[str, pa.Table], order: str) -> Transaction:
-    """The same of rows of either of the small tables.
+    """Do the same as :func:`prepare_receipts` for rows of either small table.
 
-    :param new: by store, with the table's columns.
-    :param order: column of whole numbers by which rows are ordered in their file, and which its name has.
+    :param new: rows to append by store, with the table's columns.
+    :param order: column of whole numbers that orders the rows of a file. The file's name has its first value.
     :raises LakeUnavailableError: the table has other partitions than those by store.
     """
     check_partitions(table)
@@ -116,7 +120,8 @@ def _chained(head: ChainHead, rows: Sequence[Receipt]) -> list[dict[str, object]
 def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
     """Return rows with a loaded table's columns.
 
-    :raises LakeUnavailableError: it lacks one that has a value in a row, whose hash covers it.
+    :raises LakeUnavailableError: the table lacks a column that has a value in a row, and the row's hash
+        covers this value.
     """
     lacking = {name for row in rows for name, value in row.items() if value is not None}
     lacking.difference_update(table.schema().column_names)
@@ -134,7 +139,7 @@ def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
 def files_to_merge(row_counts: Sequence[int]) -> list[int]:
     """Choose files to merge with the rows that a commit appends.
 
-    :return: their places in ``row_counts``.
+    :return: the indexes of the files in ``row_counts``.
     """
     by_size: dict[int, list[int]] = {}
     for at, count in enumerate(row_counts):
@@ -152,9 +157,9 @@ def _files(table: Table, store_id: str) -> list[FileScanTask]:
 
 
 class _Overwrite(_OverwriteFiles):
-    """PyIceberg's, which would open each manifest of the store twice, and not only those with what leaves.
+    """An overwrite that opens only the manifests with files to remove; PyIceberg's own opens each one twice.
 
-    :param tells: whether a manifest can list a file that leaves, as one of them says.
+    :param tells: functions; a manifest can list a file to remove if one of them returns True.
     """
 
     tells: Sequence[Callable[[ManifestFile], bool]] = ()

@@ -1,8 +1,8 @@
 """Writing a table's metadata for another place: the one writer that relocate, copy and rebuild share.
 
 The current snapshot's manifests are written again with the names that the files have there, then one manifest
-list and one metadata file. Data files stay as they are, byte for byte; older snapshots are dropped. What is
-written counts only once a catalog's row names it.
+list and one metadata file. Data files stay as they are, byte for byte; older snapshots are dropped. The
+written files count only once a catalog's row names them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _COMPRESSION: Any = "gzip"
 class Target:
     """The place that a table's metadata is written for.
 
-    :param location: of the table there, without a final slash.
-    :param attempt: a UUID that stands in the name of every file that is written.
-    :param after: names of metadata files there that the new one follows, the last one last.
-    :param table_uuid: of the table there; None: it stays the same table.
+    :param location: location of the table there, without a final slash.
+    :param attempt: a UUID that is part of the name of every written file.
+    :param after: names of the metadata files there that come before the new one, the last one last.
+    :param table_uuid: UUID of the table there; None: the table keeps its UUID.
     """
 
     location: str
@@ -55,9 +55,9 @@ def write_table(
 ) -> PlacedTable:
     """Write a table's current state for another place. Nothing refers to it yet.
 
-    :param properties: to set; None: to remove.
-    :param keep: which of the data files the table has there.
-    :raises LakeUnavailableError: it can't be read or written.
+    :param properties: table properties to set; None: remove the property.
+    :param keep: returns whether the table has a data file at the new place.
+    :raises LakeUnavailableError: the table can't be read or written.
     """
     metadata = source.metadata
     if metadata.format_version != _FORMAT_VERSION:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from storage_engine.lake.file.jobs import SegmentJob
 
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Of a container's, by version 2 and 1 of control groups."""
+"""Files with a container's memory limit, in version 2 and in version 1 of control groups."""
 _THREAD_BYTES_PER_SECOND = 200_000_000
 """Bytes that one thread reads and writes, with those that a pace counts (docs/performance.md)."""
 _MOST = 8
-"""Of one process: another one may archive beside it."""
+"""Most threads of one process, because another process may archive beside it."""
 _OVERLAPPING = 2
-"""At a pace that one thread keeps up with: while it waits for a disk, another works."""
+"""Threads at a pace that one thread could keep up with: while one waits for a disk, another works."""
 
 
 def archive_threads(
@@ -27,13 +27,13 @@ def archive_threads(
 ) -> int:
     """Return how many segments are archived at a time, at least one.
 
-    Together they take at most a quarter of the memory, as another process may archive as well. A segment
-    that is in memory whole takes 1.3 times its size at its peak, and what its windows take.
+    Together they take at most a quarter of the memory, as another process may archive as well. A whole
+    segment in memory takes up to 1.3 times its size, plus its windows.
 
-    :param processors: that this process may run on.
-    :param memory_bytes: that this process could have.
-    :param segment_bytes: of the largest segment.
-    :param bytes_per_second: of the pace; None: without one.
+    :param processors: number of processors that this process may use.
+    :param memory_bytes: memory that this process could have.
+    :param segment_bytes: size of the largest segment.
+    :param bytes_per_second: limit of the pace; None: there is no limit.
     """
     by_memory = memory_bytes // 4 // (segment_bytes * 13 // 10 + (64 << 20))
     by_pace = processors
@@ -43,7 +43,10 @@ def archive_threads(
 
 
 def threads_for(jobs: Sequence[SegmentJob]) -> int:
-    """Return how many of these jobs this process does at a time; of the same jobs always the same."""
+    """Return how many of these jobs this process does at a time.
+
+    The number depends only on the jobs and the host.
+    """
     if not jobs:
         return 1
     here = threads_here(max(job.facts.size_bytes for job in jobs), jobs[0].bytes_per_second)
@@ -73,7 +76,7 @@ def _memory_bytes() -> int:
 
 
 def _own_limits() -> Iterator[str]:
-    """Yield where the limits of this process's control group stand, and of those around it, by version 2."""
+    """Yield the paths of the memory limits of this process's control group and its parents, in version 2."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::/"):

@@ -1,7 +1,8 @@
-"""Opening a lake: its catalog, made durable, its tables, and whether it is the lake that it should be.
+"""Opening a lake: its durable catalog, its tables, and checks that it is the right lake.
 
-A SQL catalog's rows: which metadata file each of the lake's tables has. Both change in one transaction. A
-SQLite file is written through no other name of it: hard links are broken before.
+The rows of a SQL catalog name the metadata file of each table. The rows of both tables change in one
+transaction. Before a SQLite file is written, its other hard links are separated from it, so that they stay as
+they are.
 """
 
 from __future__ import annotations
@@ -80,10 +81,12 @@ CHANGE_LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """An open lake. Its catalog is asked again at each call, for a table that is kept shows the past; a
-    metadata file that this process has parsed is not parsed again.
+    """An open lake.
 
-    :param catalog_id: the identity that tells its catalog from a copy of it.
+    Each call asks the catalog again, because a table that was loaded earlier shows the past. A metadata file
+    that this process has parsed already is not parsed again.
+
+    :param catalog_id: the identity that distinguishes the lake's catalog from a copy of that catalog.
     """
 
     config: LakeConfig
@@ -97,7 +100,7 @@ class Lake:
 
     @property
     def broker(self) -> str:
-        """Name of the broker whose segments the lake has.
+        """Return the name of the broker whose segments the lake has.
 
         :raises LakeUnavailableError: when the catalog or the table can't be read.
         """
@@ -105,7 +108,9 @@ class Lake:
 
     @property
     def rows_table(self) -> str:
-        """Name of the table of rows, by what ``segments`` says; once it says a kind, it isn't asked again.
+        """Return the name of the table of rows, by the properties of ``segments``.
+
+        Once these name a kind of broker, they aren't read again.
 
         :raises LakeUnavailableError: when the catalog or the table can't be read.
         :raises BadInputError: the lake's broker isn't installed.
@@ -145,7 +150,7 @@ class Lake:
         return self.messages(), self.segments()
 
     def has_deletions(self) -> bool:
-        """Return whether the catalog has a table of deletions, whatever it is.
+        """Return whether the catalog has a table of deletions, even if it can't be used.
 
         :raises LakeUnavailableError: the catalog can't be asked.
         """
@@ -157,7 +162,8 @@ class Lake:
     def deletions(self) -> Table | None:
         """Load the table of deletions; None: the catalog has none.
 
-        :raises LakeUnavailableError: it can't be read, is another lake's, or an older state of it.
+        :raises LakeUnavailableError: the table can't be read, belongs to another lake, or is in an older
+            state.
         :raises BadInputError: a newer release made it.
         """
         if not self.has_deletions():
@@ -181,7 +187,7 @@ class Lake:
         return table
 
     def every_table(self) -> tuple[Table, ...]:
-        """The same as :meth:`tables`, and the table of deletions where it is this lake's and can be read."""
+        """Return :meth:`tables`, and the table of deletions if it is this lake's and can be read."""
         tables = self.tables()
         with suppress(LakeUnavailableError, BadInputError):
             if (deletions := self.deletions()) is not None:
@@ -211,9 +217,12 @@ def rows_table_of(properties: Mapping[str, str]) -> str:
 
 
 def rows_table_among(names: Iterable[str]) -> str:
-    """Return the name of a lake's table of rows where ``segments`` can't be read, by the tables there are.
+    """Return the name of a lake's table of rows, given the names of the lake's tables.
 
-    :return: the default broker's where none of them, or several, may be it.
+    For a lake whose ``segments`` can't be read.
+
+    :return: the default broker's table if the lake has it, or if none of the lake's tables is a broker's
+        table of rows.
     """
     default = find_broker(default_broker()).rows.table
     there = set(names)
@@ -227,9 +236,9 @@ def rows_table_among(names: Iterable[str]) -> str:
 
 
 def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
-    """Return whether a lake takes the first store of any kind. Pure.
+    """Return whether a lake takes the first store of any kind of broker. Pure.
 
-    One of version 1, which has no UUID, was made for the default broker.
+    A lake of version 1, which has no UUID, was made for the default broker.
     """
     said = segments.properties
     return (
@@ -242,7 +251,7 @@ def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
 
 
 def has_no_broker(lake: Lake) -> bool:
-    """Return whether a lake has no kind yet, and takes the first store of any kind.
+    """Return whether a lake has no kind of broker yet, and takes the first store of any kind.
 
     :raises LakeUnavailableError: its tables can't be read.
     """
@@ -254,11 +263,12 @@ def has_no_broker(lake: Lake) -> bool:
 
 
 def check_broker(lake: Lake, broker: str) -> None:
-    """Make sure that segments of a broker may go into a lake, or that it is still nobody's.
+    """Make sure that a lake takes a broker's segments.
 
-    One that is nobody's has the default broker's table of rows: it is for no other whose table has that name.
+    A lake without a kind of broker takes them, too. It has the default broker's table of rows, so it takes no
+    other broker whose table has that name.
 
-    :raises BadInputError: the lake has another broker's.
+    :raises BadInputError: the lake is for another broker's segments.
     """
     may_take = find_broker(broker).rows.table != lake.rows_table and has_no_broker(lake)
     if (found := lake.broker) != broker and not may_take:
@@ -270,14 +280,14 @@ def check_broker(lake: Lake, broker: str) -> None:
 
 
 def open_lake(config: LakeConfig) -> Lake:
-    """Open a lake's catalog, and make sure that both tables are there, are ours, and are this lake's.
+    """Open a lake's catalog, and check both tables as in :func:`check_lake`.
 
     Nothing is written, and nothing is made.
 
     :raises LakeMissingError: there is no lake.
-    :raises LakeIdentityError: it is a plain copy, its catalog is an older state or a copy, or another lake
-        lies in its place.
-    :raises LakeUnavailableError: the lake can't be read, or isn't ours.
+    :raises LakeIdentityError: the lake is a plain copy, its catalog is an older state or a copy, or another
+        lake is in its place.
+    :raises LakeUnavailableError: the lake can't be read, or another program made its tables.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
     lake = connect(config)
@@ -286,9 +296,9 @@ def open_lake(config: LakeConfig) -> Lake:
 
 
 def connect(config: LakeConfig) -> Lake:
-    """Open a lake's catalog, whatever is in it.
+    """Open a lake's catalog without a check of its contents.
 
-    :raises LakeMissingError: the catalog is a file, and isn't there.
+    :raises LakeMissingError: the catalog is a file, and this file doesn't exist.
     :raises LakeUnavailableError: the catalog can't be asked.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
@@ -302,7 +312,10 @@ def connect(config: LakeConfig) -> Lake:
 
 
 def tables_are_missing(error: BaseException | None) -> bool:
-    """Return whether an error says that a catalog lacks its own tables or ours, and isn't just down."""
+    """Return whether an error says that a catalog lacks its own tables or the lake's tables.
+
+    A catalog that doesn't answer is a different error.
+    """
     if isinstance(error, NoSuchTableError):
         return True
     if not isinstance(error, DBAPIError):
@@ -345,11 +358,11 @@ def _load_catalog(config: LakeConfig) -> Catalog:
 
 
 def check_lake(lake: Lake) -> None:
-    """Make sure that both tables are there, are ours, and are this lake's.
+    """Make sure that both tables exist, were made by Storage Engine, and belong to this lake.
 
     :raises LakeMissingError: at least one of them is missing.
-    :raises LakeIdentityError: as of :func:`open_lake`.
-    :raises LakeUnavailableError: as of :func:`open_lake`.
+    :raises LakeIdentityError: as in :func:`open_lake`.
+    :raises LakeUnavailableError: as in :func:`open_lake`.
     """
     found: Mapping[str, str] = {}
     rows = ""
@@ -384,9 +397,10 @@ def check_lake(lake: Lake) -> None:
 
 
 def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
-    """Make sure that a metadata file which the catalog names is this lake's, before it is opened.
+    """Make sure that a metadata file which the catalog names belongs to this lake, before it is opened.
 
-    :raises LakeIdentityError: it lies elsewhere, as after a plain copy or a move of the lake's directory.
+    :raises LakeIdentityError: the file is outside the warehouse, as after a plain copy or a move of the
+        lake's directory.
     """
     if not is_in_warehouse(lake.config, metadata_location):
         file_io = load_file_io(lake.config.file_io_properties, metadata_location)
@@ -406,7 +420,7 @@ def id_in_catalog(lake: Lake) -> str | None:
 def name_in_catalog(lake: Lake, lake_id: str) -> None:
     """Make the catalog's namespace name a lake's UUID.
 
-    :raises LakeUnavailableError: the catalog can't be asked, or not written.
+    :raises LakeUnavailableError: the catalog can't be asked or written.
     """
     if id_in_catalog(lake) != lake_id:
         with lake_errors(lake.location, "name the lake in its catalog"):
@@ -416,9 +430,9 @@ def name_in_catalog(lake: Lake, lake_id: str) -> None:
 
 
 def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
-    """Make sure that the tables are those of the lake which lies in their place.
+    """Make sure that the loaded tables belong to the lake at their location.
 
-    :raises LakeIdentityError: they aren't: see :func:`open_lake`.
+    :raises LakeIdentityError: they don't: see :func:`open_lake`.
     :raises LakeUnavailableError: a mark can't be read.
     """
     lake_id = lake_id_of(segments)
@@ -433,13 +447,13 @@ def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
 
 
 def break_hard_links(path: Path) -> None:
-    """Give a SQLite database that has other names (hard links) a file of its own, with the same content.
+    """Separate a SQLite database from its other hard links: it gets a new file with the same content.
 
-    A backup may be made of hard links. A change through one name would reach the other one's lake. Where the
-    path is a symbolic link, its target is given the new file.
+    A backup may consist of hard links, and a change through one name would also change the backup. If the
+    path is a symbolic link, its target gets the new file.
 
-    :raises OSError: it can't be written.
-    :raises sqlite3.Error: it is locked, damaged, or in WAL mode.
+    :raises OSError: the new file can't be written.
+    :raises sqlite3.Error: the database is locked, damaged, or in WAL mode.
     """
     path = path.resolve()
     before = path.stat()
@@ -464,9 +478,9 @@ def break_hard_links(path: Path) -> None:
 
 
 def sql_catalog(lake: Lake) -> SqlCatalog:
-    """Return a lake's catalog, whose rows can be changed.
+    """Return a lake's catalog if it is a SQL catalog, whose rows can be changed.
 
-    :raises BadInputError: the lake's catalog is none whose rows can be changed.
+    :raises BadInputError: it is another kind of catalog.
     """
     if not isinstance(lake.catalog, SqlCatalog):
         raise BadInputError(
@@ -478,7 +492,7 @@ def sql_catalog(lake: Lake) -> SqlCatalog:
 
 
 def read_pointers(lake: Lake) -> dict[str, str]:
-    """Return the location of each table's metadata file, by the table's name: of all in the lake's namespace.
+    """Return the location of the metadata file of each table in the lake's namespace, by the table's name.
 
     :raises LakeUnavailableError: the catalog can't be read.
     """
@@ -510,10 +524,10 @@ def make_catalog_tables(lake: Lake, lake_id: str | None) -> None:
 
 
 def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:
-    """Give tables other metadata files, all or none.
+    """Change which metadata file the catalog names for each table, for all tables or for none.
 
-    :param changes: by table, the location that its row has (None: there is no row) and the one that it gets.
-    :raises LakeUnavailableError: a row is another by now; nothing was changed.
+    :param changes: for each table, the location in its row now (None: it has no row), and the new location.
+    :raises LakeUnavailableError: a row was changed meanwhile; nothing was changed here.
     :raises CommitStateUnknownError: the catalog didn't answer; run again to find out.
     """
     catalog, namespace = sql_catalog(lake), lake.config.namespace

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _metadata: FileMemory[TableMetadata] = FileMemory(most=30_000)
-"""By the number of their snapshots: some 3 KB each."""
+"""Parsed metadata files. Each counts by the number of its snapshots, of some 3 KB each."""
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
@@ -51,7 +51,10 @@ _POSTGRES_DEFAULTS = {
 
 
 def sql_url(uri: str) -> URL:
-    """A SQL catalog's address; for PostgreSQL with limits on waiting, unless it has its own."""
+    """Return a SQL catalog's address.
+
+    For PostgreSQL it has limits on waiting, unless the address sets its own.
+    """
     url = make_url(uri)
     if url.get_backend_name() != "postgresql" or url.get_driver_name() not in ("psycopg", "psycopg2"):
         return url
@@ -60,10 +63,11 @@ def sql_url(uri: str) -> URL:
 
 @lru_cache(maxsize=32)
 def sql_engine(url: URL) -> Engine:
-    """An engine without a pool: no connection outlives its use, crosses a fork, or was opened before it was
-    durable.
+    """Return an engine without a pool of connections.
 
-    One a URL, since an engine remembers the statements that it compiled.
+    So no connection outlives its use or is shared with a forked process, and each one gets the settings that
+    make it durable. There is one engine for each URL, because an engine remembers the statements that it
+    compiled.
     """
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
@@ -80,25 +84,31 @@ def new_sqlite_file(path: Path) -> None:
 
 
 def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> sqlite3.Connection:
-    """A connection to a file that is there: SQLite itself would make one, below an unmounted disk, too."""
+    """Connect to a file that exists.
+
+    SQLite itself would make a missing file, even below an unmounted disk.
+    """
     path = quote(str(Path(arguments[0].removeprefix("file:")).absolute()))
     connection: sqlite3.Connection = sqlite3.connect(f"file:{path}?mode=rw", **{**keywords, "uri": True})
     return connection
 
 
 def _make_durable(connection: Any, _record: Any) -> None:
-    """EXTRA is FULL and also fsyncs the directory once the rollback journal is gone: without that a
-    power cut may bring the journal back, and it would roll a committed transaction back."""
+    """Set synchronous=EXTRA, which is FULL and also fsyncs the directory after the rollback journal is
+    removed. Without that a power cut may bring the journal back, and it would roll a committed transaction
+    back.
+    """
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=EXTRA")
     cursor.close()
 
 
 def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> psycopg.Connection[Any]:
-    """A PostgreSQL connection on which no answer is waited for without end, on either side.
+    """Connect to PostgreSQL so that neither side waits for the other without end.
 
     TCP's own limits only notice a host that is gone: a server, or a proxy before it, may hang and keep its
-    connections. The server gives up a transaction whose client went away, so that no other waits for it.
+    connections. The server ends a transaction whose client is gone, so that no other transaction waits for
+    it.
     """
     import psycopg
 
@@ -120,7 +130,10 @@ def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any)
 
 
 def _limited(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
-    """Pass on what psycopg's waiting asks and is told: several times a second while nothing comes."""
+    """Wrap psycopg's generator for an answer, and raise an error after the deadline.
+
+    While no answer comes, it is resumed several times a second.
+    """
     try:
         asked = next(gen)
         while True:
@@ -134,7 +147,7 @@ def _limited(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any
 
 
 def metadata_locations(catalog: SqlCatalog, namespace: str) -> dict[str, str]:
-    """Return the location of each table's metadata file, by the table's name: of all in a namespace.
+    """Return the location of the metadata file of each table in a namespace, by the table's name.
 
     :raises SQLAlchemyError: the catalog can't be read, or lacks its own tables.
     """
@@ -151,11 +164,12 @@ def metadata_locations(catalog: SqlCatalog, namespace: str) -> dict[str, str]:
 class RememberingSqlCatalog(OwnTables, SqlCatalog):
     """PyIceberg's SQL catalog, which parses no metadata file twice in a process.
 
-    It asks the database each time; what a metadata file holds can't change.
+    It asks the database each time. Only the content of a metadata file is remembered, because it can't
+    change.
     """
 
     def _init_catalog(self) -> None:
-        """Read the catalog's tables, which PyIceberg takes for missing after any failure.
+        """Look for the catalog's own tables. PyIceberg itself would take any failure for missing tables.
 
         :raises SQLAlchemyError: the database is locked, down or damaged.
         """
@@ -177,7 +191,7 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
-        """Apply a commit to the table's metadata, and write the result where our files lie."""
+        """Apply a commit to the table's metadata, and write the result among this lake's own files."""
         staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
         if current_table is not None:
             before = self._read(current_table.metadata_location)
@@ -203,4 +217,5 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
 SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"
 
 REST_CATALOG = "storage_engine.lake.catalog.rest_catalog.PatientRestCatalog"
-"""By name: the libraries of HTTP take a tenth of a second to import, which no other lake has to wait for."""
+"""The class by its name, so that only a lake with a REST catalog imports the HTTP libraries, for a tenth of a
+second."""

@@ -1,4 +1,4 @@
-"""A lake's place: everything needed to open its Iceberg catalog, as plain data."""
+"""The configuration of a lake: everything needed to open its Iceberg catalog, as plain data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CLASSES = {
         "pyarrow.fs.AwsDefaultS3RetryStrategy",
     ),
 }
-"""Every class that a lake's property may name: PyIceberg imports what it finds there."""
+"""Every class that a lake's properties may name, because PyIceberg imports the class that it finds there."""
 
 _S3_DEFAULT_REGION = "us-east-1"
 
@@ -66,9 +66,10 @@ class LakeConfig:
     namespace: str = "storage_engine"
 
     def __post_init__(self) -> None:
-        """
-        :raises BadInputError: the catalog's URL has a password that is read as a part of its host, or makes a
-            driver load something; a class isn't one of the list; or a place is relative.
+        """Refuse unsafe properties.
+
+        :raises BadInputError: a part of the password in the catalog's URL would be read as its host, or the
+            URL makes a driver load something. Or a class isn't on the list, or a path is relative.
         """
         uri = self.properties.get("uri", "")
         is_sql = self.properties.get("type") == "sql" or not uri.startswith(("http", "thrift"))
@@ -87,12 +88,14 @@ class LakeConfig:
 
     @classmethod
     def local(cls, directory: str | os.PathLike[str]) -> LakeConfig:
-        """The lake of a directory: what its ``lake.json`` says, or else the embedded default, a SQLite
-        catalog and a warehouse below it.
+        """Return the configuration of the lake in a directory.
+
+        Its ``lake.json`` has the configuration. Without this file it is the embedded default: a SQLite
+        catalog and a warehouse below the directory.
 
         :raises BadInputError: ``lake.json`` is no lake's configuration, or others may read its secrets; or
-            the path has a character that can't stand in a file URI.
-        :raises LakeUnavailableError: whether there is a ``lake.json`` can't be told.
+            the path has a character that a file URI can't have.
+        :raises LakeUnavailableError: it isn't known whether a ``lake.json`` exists.
         """
         root = Path(directory).resolve()
         # Also of a link that leads nowhere: what says where the lake is may be on a disk that isn't mounted.
@@ -113,14 +116,17 @@ class LakeConfig:
         )
 
     def __repr__(self) -> str:
-        """Return where the lake is, never what opens it: configurations stand in jobs, and jobs in
-        tracebacks.
+        """Return the lake's location, never its credentials: jobs contain configurations, and tracebacks
+        contain jobs.
         """
         return f"LakeConfig({self.name!r} at {self.location!r}, namespace={self.namespace!r})"
 
     @property
     def file_io_properties(self) -> dict[str, str]:
-        """Properties for reading and writing files; what the configuration names wins over our defaults."""
+        """Return the properties for reading and writing files.
+
+        The configuration's properties override our defaults.
+        """
         defaults = {"py-io-impl": DURABLE_FILE_IO, **S3_DEFAULTS}
         if "s3.endpoint" in self.properties and "client.region" not in self.properties:
             # Without a region AWS is asked for it, which knows nothing of another store's buckets.
@@ -129,20 +135,20 @@ class LakeConfig:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Values that must not be shown in a log, a report or any file that others can read."""
+        """Return values that must not be shown in a log, a report or any file that others can read."""
         return property_secrets(self.properties)
 
     def without_secrets(self, text: str) -> str:
-        """The text of somebody else's error, with ``***`` in the place of each of our secrets."""
+        """Return the text of another program's error, with ``***`` in the place of each of our secrets."""
         return without_secrets(text, self.secrets)
 
     def with_properties(self, properties: Mapping[str, str]) -> LakeConfig:
-        """The same lake, with these properties added or replaced."""
+        """Return the same lake's configuration, with these properties added or replaced."""
         return replace(self, properties={**self.properties, **properties})
 
     @property
     def location(self) -> str:
-        """The warehouse or catalog address, for messages; never holds credentials."""
+        """Return the warehouse's or catalog's address for messages. It never has credentials."""
         warehouse = self.properties.get("warehouse", "")
         return without_secrets(warehouse, url_secrets(warehouse)) or f"catalog {self.name}"
 
@@ -177,11 +183,11 @@ def _is_there(path: Path) -> bool:
 
 
 def _described(path: Path) -> LakeConfig:
-    """A lake by the JSON object of its catalog's properties."""
+    """Read a lake's configuration from a file with the JSON object of its catalog's properties."""
     if not path.is_file():
         raise BadInputError(
             f"{path}: expected a file with a JSON object of catalog properties, found none. Nothing was "
-            "changed. Mount its disk, or remove what is there if the lake is in this directory."
+            "changed. Mount its disk. If the lake is in this directory, remove the entry of this name."
         )
     try:
         found = json.loads(path.read_bytes())
@@ -213,14 +219,16 @@ def _described(path: Path) -> LakeConfig:
 def _check_classes(properties: Mapping[str, str]) -> None:
     """Refuse classes that PyIceberg would import, other than those of a fixed list.
 
-    :raises BadInputError: a property names another class, or may (``auth``).
+    :raises BadInputError: a property names another class, or could name one (``auth``).
     """
     for name, value in properties.items():
         if name != "auth" and not name.endswith("impl"):
             continue
         allowed = _CLASSES.get(name, ())
         if value not in allowed:
-            expected = f"one of {', '.join(allowed)}" if allowed else "no such property, which names a class"
+            expected = (
+                f"one of {', '.join(allowed)}" if allowed else "no such property, because it names a class"
+            )
             hint = meant(value, allowed) if allowed else meant(name, _CLASSES)
             raise BadInputError(
                 f"lake property {name}: expected {expected}, found {value!r}.{hint} Nothing was changed.",
@@ -229,7 +237,7 @@ def _check_classes(properties: Mapping[str, str]) -> None:
 
 
 def _check_places(properties: Mapping[str, str]) -> None:
-    """Refuse places that depend on the directory that a command is started in.
+    """Refuse relative paths, which depend on the directory that a command is started in.
 
     :raises BadInputError: the catalog's file, or the warehouse of a SQL catalog, has no absolute path.
     """

@@ -1,12 +1,12 @@
-"""A lake's identity: three witnesses tell it, so that a copy or an older state is never taken for the lake.
+"""A lake's identity: three witnesses, so that a copy or an older state is never taken for the lake.
 
-A UUID, which every copy has too, tells another lake. A **mark** below each table's location says which
-catalog committed last, and what: a copied catalog, or one that was put back from a backup, contradicts it.
-And a table that lies outside its own warehouse is a plain copy's. The stores' stamps are the fourth witness
-(:mod:`storage_engine.retention.store.stamp`).
+A UUID distinguishes the lake from other lakes, but each copy has it, too. A **mark** below each table's
+location says which catalog committed last, and which metadata file. A copied catalog, or a catalog from a
+backup, contradicts the mark. And a table outside of its own warehouse belongs to a plain copy. The stores'
+stamps are the fourth witness (:mod:`storage_engine.retention.store.stamp`).
 
-The mark is written after each commit, before anything is deleted on its proof. One that is older than the
-catalog is no contradiction: its writer was killed between the two.
+The mark is written after each commit, before anything is deleted on the proof of that commit. A mark that is
+older than the catalog is no contradiction: its writer was killed between the commit and the mark.
 """
 
 from __future__ import annotations
@@ -33,26 +33,28 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.storage.small_files import HIDDEN_PREFIX, read_small_file, replace_small_file
 
 LAKE_ID_PROPERTY = "storage-engine.lake-id"
-"""Of both tables, and of a new lake's namespace: the lake's UUID. A lake of version 1 has none."""
+"""Property of both tables, and of a new lake's namespace: the lake's UUID. A lake of version 1 has none."""
 
 COPY_OF_PROPERTY = "storage-engine.copy-of"
-"""Of both tables of a copy that was not promoted: UUID of the lake that it was made from."""
+"""Property of both tables of a copy that was not promoted: UUID of the lake that it was made from."""
 
 ANCESTORS_PROPERTY = "storage-engine.ancestors"
-"""Of both tables of a copy that was promoted: JSON list of the UUIDs of the lakes that it goes on for."""
+"""Property of both tables of a promoted copy: JSON list of the UUIDs of the lakes that it replaces."""
 
 COPIED_HEADS_PROPERTY = "storage-engine.copied-heads"
-"""Of both tables of a copy: JSON object, by store sequence and hash of the last receipt at that moment."""
+"""Property of both tables of a copy: JSON object with sequence and hash of each store's last receipt when the
+copy was made."""
 
 PROMOTED_PROPERTY = "storage-engine.promoted"
-"""Of both tables of a copy that was promoted: JSON object, who did it, when, why, and of what it was one."""
+"""Property of both tables of a promoted copy: JSON object that says who promoted it, when and why, and of
+which lake it was a copy."""
 
 MARK_NAME = f"{HIDDEN_PREFIX}mark.json"
 
 _METADATA_FILE = re.compile(r"v?(\d+)(?:-.*)?\.metadata\.json")
 
 _DENIED = re.compile(r"AWS Error ACCESS_DENIED|Azure Error: \[\w*\] 403")
-"""PyArrow's text, without an error number, for a file that this user may not see."""
+"""PyArrow's texts for a file that this user may not see. Such errors have no error number."""
 
 _POSTGRES = "postgresql:"
 _REST = "rest:"
@@ -62,23 +64,24 @@ _POSTGRES_IDENTITY = text(
     "COALESCE((SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
     "WHERE pg_class.oid = to_regclass('iceberg_tables')), current_schema()) FROM pg_control_system()"
 )
-"""The schema is the one that holds the catalog's tables: the first of the search path changes when a schema
-is made there. A new catalog's tables will be made in the first."""
+"""The identity names the schema that contains the catalog's tables. The first schema of the search path would
+change when somebody makes a schema. A new catalog's tables will be made in that first schema."""
 
 _SCHEMA = "schema="
-"""Before the schema's name. Without it an identity names the search path's first schema at that moment."""
+"""Prefix of the schema's name. An identity without it names the schema that was then the first of the search
+path."""
 
 _POSTGRES_SCHEMA = re.compile(rf"(?P<database>{_POSTGRES}\d+/\d+)/(?P<schema>.*)(?P<lake> \S+ \S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The record at a table's location of the lake that it belongs to.
+    """The record below a table's location that says which lake the table belongs to.
 
     :param catalog: identity of the catalog that committed last.
     :param metadata: name of the table's metadata file that was committed last.
-    :param pending: the lake gets its identity at this moment; the table may not have it yet.
-    :param act: SHA-256 of the newest act of the lake that is known; later ones may be there; "": none is.
+    :param pending: the lake is getting its identity; the table may not have it yet.
+    :param act: SHA-256 of the newest known act of the lake; later acts may exist. "": no act is known.
     """
 
     lake_id: str
@@ -90,7 +93,9 @@ class Mark:
 
 
 def lake_id_of(table: Table) -> str | None:
-    """Return the UUID of a loaded table's lake; None: an older version made it, nothing wrote to it since."""
+    """Return the UUID of a loaded table's lake; None: an older version made it, and nobody has written to it
+    since.
+    """
     return table.properties.get(LAKE_ID_PROPERTY)
 
 
@@ -100,15 +105,15 @@ def copy_of(table: Table) -> str | None:
 
 
 def ancestors_of(table: Table) -> tuple[str, ...]:
-    """Return the UUIDs of the lakes in whose place a loaded table's lake was promoted."""
+    """Return the UUIDs of the lakes that a loaded table's lake replaced when it was promoted."""
     return tuple(json.loads(table.properties.get(ANCESTORS_PROPERTY, "[]")))
 
 
 def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
     """Return the identity by which a catalog differs from a copy of it at another place.
 
-    Of SQLite it is the file's real path; of PostgreSQL the cluster's identifier, which a dump restored
-    elsewhere doesn't have; of a REST catalog its address, without a user's name and password.
+    For SQLite it is the file's real path. For PostgreSQL it is the cluster's identifier, which a dump
+    restored elsewhere doesn't have. For a REST catalog it is the address, without a user's name and password.
 
     :raises LakeUnavailableError: the catalog can't be asked.
     """
@@ -130,7 +135,7 @@ def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
 
 
 def sqlite_identity(config: LakeConfig, file: str) -> str:
-    """Return the identity of a catalog in a SQLite file, which need not be there yet."""
+    """Return the identity of a catalog in a SQLite file. The file need not exist."""
     return f"sqlite:{os.path.realpath(file)} {config.name} {config.namespace}"
 
 
@@ -140,7 +145,7 @@ def without_user(uri: str) -> str:
 
 
 def written_identity(identity: str) -> str:
-    """Return a catalog's identity as a file has it, without what an older version wrote of credentials."""
+    """Return a catalog's identity from a file, without credentials that an older version wrote."""
     if not identity.startswith(_REST):
         return identity
     address, space, rest = identity.partition(" ")
@@ -148,10 +153,10 @@ def written_identity(identity: str) -> str:
 
 
 def is_same_catalog(written: str, catalog: str) -> bool:
-    """Return whether an identity that was written once names a catalog.
+    """Return whether an identity that was written earlier names this catalog.
 
-    Older versions wrote another schema of PostgreSQL than the one that holds the catalog's tables: from them
-    any schema will do.
+    For PostgreSQL, older versions may have written a schema without the catalog's tables. So any schema in
+    such an identity is accepted.
 
     :param catalog: identity of the catalog, by :func:`catalog_identity`.
     """
@@ -169,15 +174,15 @@ def is_same_catalog(written: str, catalog: str) -> bool:
 def read_mark(table: Table) -> Mark | None:
     """Return the mark below a loaded table's location; None: there is none.
 
-    :raises LakeUnavailableError: it can't be read, or isn't one.
+    :raises LakeUnavailableError: the file can't be read, or isn't a mark.
     """
     return read_mark_at(table.io, table.location())
 
 
 def read_mark_at(file_io: FileIO, location: str) -> Mark | None:
-    """Return the mark of the table that lies at a location; None: there is none.
+    """Return the mark of the table at a location; None: there is none.
 
-    :raises LakeUnavailableError: it can't be read, or isn't one.
+    :raises LakeUnavailableError: the file can't be read, or isn't a mark.
     """
     path = mark_location(location)
     data = read_small_file(file_io, path)
@@ -185,7 +190,7 @@ def read_mark_at(file_io: FileIO, location: str) -> Mark | None:
 
 
 def known_mark_at(file_io: FileIO, location: str) -> Mark | None:
-    """Return the mark at a location; None: there is none, or it is none of a known form.
+    """Return the mark at a location; None: there is none, or it has no known form.
 
     :raises LakeUnavailableError: it can't be read.
     """
@@ -208,21 +213,21 @@ def parse_mark(data: bytes, location: str) -> Mark:
             f"{location}: expected a mark of storage-engine as JSON, found something else ({error}). "
             "Nothing was changed. Bring the file back from a backup, or run ",
             Command("lake relocate"),
-            ", which looks at every file and writes it again.",
+            ", which checks every file and writes the mark again.",
         ) from error
     return replace(mark, catalog=written_identity(mark.catalog))
 
 
 def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = False, act: str = "") -> None:
-    """Record that a catalog has committed what a table is now. A mark never goes back to an older state.
+    """Record in the mark that a catalog has committed a table's present state.
 
-    Two processes may do so at once, and who loaded the table first may write last. So each looks at the table
-    again after it has written, until the mark says what the table is.
+    A mark never goes back to an older state. Two processes may write at once, and the process that loaded the
+    table first may write last. So each loads the table again after writing, until mark and table agree.
 
-    :param table: loaded again where others commit meanwhile.
-    :param act: the newest of the lake; "": the mark goes on naming the one that it names.
-    :raises LakeIdentityError: the mark that is there contradicts the table.
-    :raises LakeUnavailableError: it can't be read or written.
+    :param table: the loaded table; it is loaded again where others commit meanwhile.
+    :param act: SHA-256 of the lake's newest act; "": the mark keeps the act that it names.
+    :raises LakeIdentityError: the existing mark contradicts the table.
+    :raises LakeUnavailableError: the mark can't be read or written.
     """
     while True:
         check_mark(table, lake_id, catalog)
@@ -241,9 +246,9 @@ def mark_of(table: Table, lake_id: str, catalog: str, *, pending: bool = False) 
 
 
 def put_mark(file_io: FileIO, table_location: str, mark: Mark) -> None:
-    """Write a mark below a table's location, in the place of what is there.
+    """Write a mark below a table's location, and replace an existing mark.
 
-    :raises LakeUnavailableError: it can't be written.
+    :raises LakeUnavailableError: the mark can't be written.
     """
     fields = to_jsonable(mark)
     if not mark.act:
@@ -253,22 +258,23 @@ def put_mark(file_io: FileIO, table_location: str, mark: Mark) -> None:
 
 
 def mark_location(table_location: str) -> str:
-    """Return where the mark of a table is."""
+    """Return the location of a table's mark."""
     return f"{table_location.rstrip('/')}/{MARK_NAME}"
 
 
 def check_containment(config: LakeConfig, table: Table) -> None:
-    """Make sure that a table lies below its lake's own warehouse.
+    """Make sure that a table is below its lake's own warehouse.
 
-    :raises LakeIdentityError: it lies elsewhere, as after a plain copy or a move of the lake's directory.
+    :raises LakeIdentityError: the table is elsewhere, as after a plain copy or a move of the lake's
+        directory.
     """
     check_below_warehouse(config, table.name()[-1], table.location())
 
 
 def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
-    """Make sure that a table, or a metadata file of it, that isn't opened yet lies below the warehouse.
+    """Make sure that a table or its metadata file is below the warehouse, before it is opened.
 
-    :raises LakeIdentityError: it lies elsewhere.
+    :raises LakeIdentityError: it is elsewhere.
     """
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
@@ -280,18 +286,18 @@ def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
             f"{location}: this is a plain copy of the lake there, or the lake was moved. Nothing was "
             "changed. Run ",
             Command("lake relocate"),
-            " on this one, which looks at its files and changes nothing at the other place; ",
+            " on this one: it checks the files here and changes nothing at the other place; ",
             Command("lake copy"),
             " makes copies that need no such step.",
         )
 
 
 def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
-    """Return the location of a lake's table, or of its warehouse, that a table's place lies inside.
+    """Return the location of another lake's table or warehouse that contains a table's location.
 
-    :param namespace: of the tables of that warehouse.
-    :return: None: of none that may be looked at.
-    :raises LakeUnavailableError: whether there is one can't be told now.
+    :param namespace: namespace of the tables in that warehouse.
+    :return: None: there is none that this user may see.
+    :raises LakeUnavailableError: a location around it can't be looked at now.
     """
     scheme, separator, path = location.rpartition("://")
     for number, parent in enumerate(PurePosixPath(path).parents):
@@ -312,12 +318,12 @@ def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
 
 
 def _is_denied(cause: BaseException | None) -> bool:
-    """Return whether a failure means that this user may not see a file, or that it can't be there."""
+    """Return whether a failure means that this user may not see a file, or that the file can't exist."""
     return isinstance(cause, PermissionError | NotADirectoryError) or bool(_DENIED.search(str(cause)))
 
 
 def is_below(location: str, directory: str) -> bool:
-    """Return whether a location lies below another, however symbolic links lead there."""
+    """Return whether a location is below another one, after symbolic links are followed."""
     inner, outer = local_path(location), local_path(directory)
     if (inner is None) != (outer is None):
         return False
@@ -329,8 +335,8 @@ def is_below(location: str, directory: str) -> bool:
 def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
     """Compare the mark below a table's location with the table.
 
-    :param table: as loaded; loaded again where somebody may have committed since.
-    :param lake_id: of the lake, by its tables; None: nothing gave it one yet.
+    :param table: the loaded table; it is loaded again where another process may have committed since.
+    :param lake_id: UUID of the lake, by its tables; None: it has none yet.
     :param catalog: identity of the catalog that the table was loaded from.
     :raises LakeIdentityError: the mark contradicts the catalog.
     :raises LakeUnavailableError: the mark can't be read.
@@ -345,7 +351,7 @@ def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
 
 
 def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: str) -> str:
-    """Return the contradiction between a mark and a loaded table, and the remedy; "" where there is none."""
+    """Return the contradiction between a mark and a loaded table, with the remedy; "": there is none."""
     if mark is None:
         if lake_id is None or lake_id_of(table) is None or table.current_snapshot() is None:
             return ""
@@ -354,7 +360,7 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
             "hidden files out, or another program removed it. Nothing was changed. Bring the file back; "
             "or run ",
             Command("lake relocate"),
-            ", which looks at every file and writes the mark again.",
+            ", which checks every file and writes the mark again.",
         )
     if mark.table_uuid != str(table.metadata.table_uuid) or (lake_id and mark.lake_id != lake_id):
         return (
@@ -364,11 +370,11 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
         )
     if not is_same_catalog(mark.catalog, catalog):
         return Text(
-            f"expected the catalog {mark.catalog}, which committed last, found {catalog}: "
-            "this catalog is a copy, or the catalog was moved. Nothing was changed. Use the other one; if it "
-            "is gone for good, run ",
+            f"expected the catalog {mark.catalog}, which committed last, found {catalog}: this catalog is a "
+            "copy, or the catalog was moved. Nothing was changed. Use the catalog that committed last. If "
+            "it is gone for good, run ",
             Command("lake relocate"),
-            ", which makes this catalog the lake's.",
+            ", which makes this catalog the lake's catalog.",
         )
     if lake_id is None and not mark.pending:
         return _older(mark, table)
@@ -376,7 +382,9 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
 
 
 def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
-    """Return whether a table's metadata, at ``location``, is that of another file or was made after it."""
+    """Return whether a table's metadata at ``location`` is the file of this name, or was committed after that
+    file.
+    """
     known = {_name(entry.metadata_file) for entry in metadata.metadata_log}
     if file_name == _name(location) or file_name in known:
         return True
@@ -392,9 +400,9 @@ def metadata_version(location: str) -> int:
 
 def _older(mark: Mark, table: Table) -> str:
     return Text(
-        f"expected {mark.metadata}, which was committed last, among what the catalog knows, found only "
-        f"up to {_name(table.metadata_location)}: the catalog was put back from an older copy, or "
-        "another branch of it went on. Nothing was changed. Run ",
+        f"expected the catalog to know {mark.metadata}, which was committed last, found that it knows "
+        f"nothing after {_name(table.metadata_location)}: the catalog was put back from an older copy, or "
+        "another copy of it was used. Nothing was changed. Run ",
         Command("lake rebuild"),
         ", which brings the catalog up to what the warehouse holds.",
     )

@@ -1,7 +1,7 @@
-"""Checks that a lake, or output of one, doesn't lie inside a broker's store or another lake.
+"""Checks that a lake, or output of a lake, isn't inside a broker's store or another lake.
 
-Their disk and their tools would take it with them, and a broker does not start with files among its own
-that it doesn't know. Links and bind mounts are followed. Nothing is written.
+If it were, losing the store or the other lake would destroy it as well. And a broker doesn't start if there
+are unknown files among its own. Links and bind mounts are followed. Nothing is written.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from storage_engine.lake.catalog.identity import MARK_NAME
 
 
 def refuse_inside_store(places: Mapping[str, Path]) -> None:
-    """Make sure that no place to write to is a broker's store, or lies among its own files.
+    """Make sure that no path to write to is a broker's store, or is among a store's files.
 
     :param places: paths by their purpose; they need not exist.
-    :raises BadInputError: one does; nothing was changed.
+    :raises BadInputError: such a path was found; nothing was changed.
     """
     for what, place in places.items():
         if (root := store_around(place)) is not None:
@@ -34,23 +34,25 @@ def refuse_inside_store(places: Mapping[str, Path]) -> None:
 
 
 def refuse_target_inside_store(target: Path) -> None:
-    """Do what :func:`refuse_inside_store` does for a target, which may be a store that a restore made.
+    """Do the same as :func:`refuse_inside_store` for a target, which may itself be a store that a restore
+    made.
 
-    Nor may it lie inside a lake's table, whose garbage collection takes what lies there for its own.
+    The target may not be inside a lake's table either, because garbage collection would take its files for
+    the table's.
     """
     real = Path(os.path.realpath(target))
     for around in real.parents:
         if (around / MARK_NAME).exists():
             raise BadInputError(
                 f"{target}: expected a place outside of a lake's tables, found one inside {around}. Nothing "
-                "was changed. Name another."
+                "was changed. Name another directory."
             )
     if (root := store_around(target)) is not None and root != real:
         raise inside_store("the target", target, root)
 
 
 def local_places(lake: LakeConfig) -> dict[str, Path]:
-    """The parts of a lake that lie on this machine: its warehouse's directory, its catalog's file."""
+    """Return the parts of a lake on this machine: its warehouse's directory and its catalog's file."""
     found = {}
     warehouse = lake.properties.get("warehouse", "")
     if warehouse.startswith(("/", "file:")):
@@ -61,21 +63,22 @@ def local_places(lake: LakeConfig) -> dict[str, Path]:
 
 
 def local_directories(lake: LakeConfig) -> dict[str, Path]:
-    """The directories of :func:`local_places`."""
+    """Return the directories of :func:`local_places`."""
     return {what: path.parent if what == "catalog" else path for what, path in local_places(lake).items()}
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a SQLite database; None: the URL names no such."""
+    """Return the file of a SQLite database; None: the URL names no such file."""
     database = make_url(url).database if url.startswith("sqlite") else None
     return Path(database.removeprefix("file:")) if database else None
 
 
 def inside_store(what: str, place: Path, root: Path) -> BadInputError:
-    """The error for a place among the files of the store ``root``."""
+    """Return the error for a path among the files of the store ``root``."""
     return BadInputError(
-        f"{place}: expected a place outside a broker's store for {what}, found one among the files of "
-        f"the store {root}, whose broker doesn't start with others there. Nothing was changed. Name another."
+        f"{place}: expected a place outside a broker's store for {what}, found one among the files of the "
+        f"store {root}, whose broker doesn't start if other files are there. Nothing was changed. Name "
+        "another directory."
     )
 
 
@@ -93,17 +96,16 @@ def refuse_nested(config: LakeConfig) -> None:
     if around := place_around(config):
         raise BadInputError(
             f"lake {config.location}: expected a place outside of stores and other lakes, found one inside "
-            f"{around}: whatever destroys that destroys both. Nothing was changed. Name another "
-            "directory, on another "
-            "disk."
+            f"{around}: whatever destroys that store or lake destroys both. Nothing was changed. Name "
+            "another directory, on another disk."
         )
 
 
 def refuse_nested_proof(config: LakeConfig, root: Path | None = None) -> None:
     """Make sure that a lake may be archived into, and that a release may rest on it.
 
-    :param root: of the store; None: any that is recognized.
-    :raises LakeIdentityError: it lies inside a store or another lake; nothing was changed.
+    :param root: root of the store, even if it isn't recognized as one; None: any recognized store counts.
+    :raises LakeIdentityError: the lake is inside a store or another lake; nothing was changed.
     """
     if around := place_around(config, root):
         raise proves_nothing(config, around)
@@ -113,9 +115,8 @@ def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
     """Return the error for a lake that lies inside a store or another lake."""
     return LakeIdentityError(
         f"lake {config.location}: expected a lake outside of stores and other lakes, found one inside "
-        f"{around}, which proves nothing for a release and takes nothing: whatever destroys that destroys "
-        "both. "
-        "Nothing was changed. Move its directory to another disk and run ",
+        f"{around}, which proves nothing for a release and takes nothing: whatever destroys that store or "
+        "lake destroys both. Nothing was changed. Move its directory to another disk and run ",
         Command("lake relocate"),
         "; ",
         Command("lake copy"),
@@ -124,10 +125,10 @@ def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
 
 
 def place_around(config: LakeConfig, root: Path | None = None) -> str:
-    """Return the store or lake that a lake lies inside, for a message; "": none.
+    """Return the store or lake around a lake, for a message; "": there is none.
 
-    :param root: a store's, whether or not it looks like one; None: any that does.
-    :raises BadInputError: a broker's package can't tell.
+    :param root: root of a store, even if it isn't recognized as one; None: any recognized store counts.
+    :raises BadInputError: a broker's package can't say whether a directory is a store.
     """
     directories = local_directories(config)
     own = [Path(os.path.realpath(path)) for path in directories.values()]
@@ -143,7 +144,7 @@ def place_around(config: LakeConfig, root: Path | None = None) -> str:
 
 
 def places_around(place: Path) -> Iterator[Path]:
-    """Yield the directories that a place lies in, by its real path, and by where its mount comes from."""
+    """Yield the directories around a path: by its real path, and by its names through other mounts."""
     real = Path(os.path.realpath(place))
     yield from real.parents
     there = next(path for path in (real, *real.parents) if path.exists())

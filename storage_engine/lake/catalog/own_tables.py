@@ -1,8 +1,9 @@
-"""The lake's tables as this process works with them: of what others can write, only their contents count.
+"""The lake's tables as this process works with them: it follows only properties on a list of its own.
 
-How files are opened, and where ours are written, says the configuration alone. Whoever may write to a table
-sets its properties and its location, and PyIceberg would follow them: to another file access, host or
-directory, or to a Python class. What is not on our list is left in the metadata as it is, and never followed.
+Only the configuration decides how files are opened and where this lake's files are written. Whoever may write
+to a table can set its properties and its location, and PyIceberg would follow them: to another file access,
+host or directory, or to a Python class. A property that is not on our list stays in the metadata unchanged
+and is never followed.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ _OURS = "storage-engine."
 _METRICS = "write.metadata.metrics."
 _METRICS_MODE = re.compile(r"none|counts|full|truncate\([1-9]\d{0,8}\)")
 _PARTITION = f"{_METRICS}column.store_id"
-"""PyIceberg takes a new file's partition from these bounds."""
+"""Property for the bounds of ``store_id``, from which PyIceberg takes a new file's partition."""
 
 
 def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return a table's properties that count here: ours, and how much statistics manifests have. Pure."""
+    """Return the properties of a table that are followed here: ours, and those for statistics in manifests.
+
+    Pure.
+    """
     return {
         **OWN_PROPERTIES,
         _PARTITION: "truncate(64)",
@@ -58,7 +62,7 @@ def _is_followed(key: str, value: str) -> bool:
 
 
 class OwnTable(Table):
-    """A loaded table with the properties and the location that count here."""
+    """A loaded table with only the properties and the location that are followed here."""
 
     found: Mapping[str, str]
 
@@ -70,10 +74,9 @@ class OwnTable(Table):
 
 
 class OwnTables(Catalog):
-    """Loads and commits tables for our catalogs; each catalog has to be given its owner before the first
-    table.
+    """Loads and commits tables for our catalogs. Each catalog needs :meth:`belong_to` before its first table.
 
-    :param ignored: names of a catalog server's answers that aren't followed here.
+    :param ignored: names of properties in a catalog server's answers that aren't followed here.
     """
 
     ignored: Set[str] = frozenset()
@@ -81,20 +84,20 @@ class OwnTables(Catalog):
     _catalog_id: str
 
     def belong_to(self, config: LakeConfig, catalog_id: str) -> None:
-        """Take the function that tells which place is this lake's own."""
+        """Set the lake's configuration and the catalog's identity, which determine a table's own location."""
         self._config, self._catalog_id = config, catalog_id
 
     def _load_file_io(self, properties: Properties | None = None, location: str | None = None) -> FileIO:
-        """Open files as the configuration says, and as nothing else does."""
+        """Open files only as the configuration says."""
         return super()._load_file_io({}, location)
 
     def own_table(
         self, identifier: Identifier, metadata: TableMetadata, location: str, config: dict[str, str]
     ) -> OwnTable:
-        """Return a table as it counts here.
+        """Return a table with only the properties and the location that are followed here.
 
         :param config: values that the catalog's protocol needs.
-        :raises LakeUnavailableError: which place is its own can't be told.
+        :raises LakeUnavailableError: the table's own location can't be determined.
         """
         file_io = self._load_file_io(location=location)
         own = self._own_metadata(identifier, metadata, file_io)
@@ -117,7 +120,9 @@ class OwnTables(Catalog):
 
 
 def usual_location(config: LakeConfig, name: str) -> str | None:
-    """Return where a lake's table is made; None: the catalog says it, as one of REST does. Pure."""
+    """Return the location at which a lake's table is made; None: the catalog decides it, as a REST catalog
+    does. Pure.
+    """
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
         return None
@@ -127,9 +132,11 @@ def usual_location(config: LakeConfig, name: str) -> str | None:
 def own_place(
     config: LakeConfig, catalog_id: str, name: str, metadata: TableMetadata, file_io: FileIO
 ) -> str:
-    """Return where a table's own files lie: where its metadata says, or where this catalog's mark is.
+    """Return the location of a table's own files: the one in its metadata, or the one with this catalog's
+    mark.
 
-    The second where the place that the metadata names has no mark, as another engine gave it to the table.
+    The mark decides if the location in the metadata has no mark, because another engine gave that location to
+    the table.
 
     :raises LakeUnavailableError: a mark can't be read.
     """
@@ -154,8 +161,8 @@ def is_own_metadata(
 ) -> bool:
     """Return whether a metadata file outside of the warehouse is this lake's, put there by another engine.
 
-    It is a plain copy's, or a moved lake's, where the mark here names another catalog, where a file of that
-    name lies here, or where the place that it lies in has a mark. Nothing but that mark is opened there.
+    The file belongs to a plain copy or to a moved lake in three cases: the mark here names another catalog, a
+    file of that name exists here, or the file's own location has a mark. Only that mark is opened there.
 
     :raises LakeUnavailableError: a mark can't be read.
     """
@@ -171,15 +178,18 @@ def is_own_metadata(
 
 
 def is_in_warehouse(config: LakeConfig, location: str) -> bool:
-    """Return whether a location lies below a lake's warehouse; True where a catalog says where files lie."""
+    """Return whether a location is below a lake's warehouse.
+
+    True if the catalog decides the locations of files.
+    """
     warehouse = config.properties.get("warehouse", "")
     return usual_location(config, "") is None or is_below(location, warehouse)
 
 
 def has_mark(config: LakeConfig, place: str, file_io: FileIO) -> bool:
-    """Return whether a lake's table lies at a place, by its mark.
+    """Return whether a location has the mark of a lake's table.
 
-    :raises LakeUnavailableError: it can't be looked at.
+    :raises LakeUnavailableError: the location can't be looked at.
     """
     return (
         may_open(config.file_io_properties, place)
@@ -192,7 +202,7 @@ def _mark_at(config: LakeConfig, place: str, file_io: FileIO) -> Mark | None:
 
 
 def _logged_places(metadata: TableMetadata) -> Iterator[str]:
-    """Yield the places that a table's earlier metadata files lie in, the last one first."""
+    """Yield the locations of a table according to its earlier metadata files, the last one first."""
     for entry in reversed(metadata.metadata_log):
         place, separator, _ = entry.metadata_file.rpartition("/metadata/")
         if separator:
@@ -200,5 +210,5 @@ def _logged_places(metadata: TableMetadata) -> Iterator[str]:
 
 
 def found_properties(table: Table) -> Mapping[str, Any]:
-    """Return a loaded table's properties as they were read."""
+    """Return all properties of a loaded table's metadata, also those that aren't followed."""
     return table.found if isinstance(table, OwnTable) else table.properties

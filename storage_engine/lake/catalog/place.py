@@ -1,4 +1,4 @@
-"""Checks that a lake's catalog is in its place, without opening it: cheap enough for every plan."""
+"""Checks that a lake's catalog file exists, without opening it. They are cheap enough for every plan."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ def sqlite_file_of(config: LakeConfig) -> Path | None:
 
 
 def own_directory(config: LakeConfig) -> Path | None:
-    """Return the directory that holds a lake and is named by ``--lake``; None: its parts lie apart."""
+    """Return the directory that holds a lake and is named by ``--lake``; None: its parts are in different
+    places.
+    """
     file = sqlite_file_of(config)
     return None if file is None or config != LakeConfig.local(file.parent) else file.parent
 
 
 def check_catalog_file(config: LakeConfig) -> None:
-    """Make sure that a catalog which is a file is there.
+    """Make sure that a catalog in a file exists.
 
-    :raises LakeMissingError: it isn't.
-    :raises LakeUnavailableError: it can't be told whether the file is there, or its name is no file's.
+    :raises LakeMissingError: there is no such file.
+    :raises LakeUnavailableError: it isn't known whether the file exists, or something else has its name.
     """
     if not is_catalog_there(config):
         raise LakeMissingError(
@@ -49,9 +51,9 @@ def check_catalog_file(config: LakeConfig) -> None:
 
 
 def is_catalog_there(config: LakeConfig) -> bool:
-    """Return whether a catalog's file is there; True where the catalog is no file.
+    """Return whether a catalog's file exists; True for a catalog that is no file.
 
-    :raises LakeUnavailableError: that can't be told, or its name is no file's.
+    :raises LakeUnavailableError: it isn't known whether the file exists, or something else has its name.
     """
     file = sqlite_file_of(config)
     if file is None:
@@ -81,7 +83,8 @@ def is_catalog_there(config: LakeConfig) -> bool:
 def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
     """Make sure that at least one of a store's lakes has its catalog file.
 
-    :raises LakeMissingError: none is there; one of which that can't be told is not missing.
+    :raises LakeMissingError: each of them is missing. A file that can't be looked at does not count as
+        missing.
     """
     missing = None
     for config in configs:
@@ -97,26 +100,26 @@ def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
 
 
 def make_advice(config: LakeConfig) -> str:
-    """Say what to do where there is no lake."""
+    """Return the advice for a command that found no lake."""
     # Opens what nobody needs who finds a lake.
     from storage_engine.lake.catalog.nesting import place_around
 
     directory = own_directory(config)
     if directory is not None and (around := place_around(config)):
         return Text(
-            "Mount its disk, or name the directory of an existing lake. None is made here, inside "
-            f"{around}: a new one is made elsewhere by ",
+            "Mount its disk, or name the directory of an existing lake. A lake can't be made here, inside "
+            f"{around}. To make a new one elsewhere, run ",
             Command("init-lake", "--lake DIRECTORY"),
             ".",
         )
     by: str = Text(Command("init-lake", f"--lake {shlex.quote(str(directory or 'DIRECTORY'))}"))
     if directory is None:
-        by += ", of its lake.json, or " + Text(Command("init-lake", "--conn-id ID"))
-        by += ", of the store's connection"
+        by += ", with its lake.json, or " + Text(Command("init-lake", "--conn-id ID"))
+        by += ", with the store's connection"
     return Text(
-        "Mount its disk, or name the directory of an existing lake; a new one is made by ",
+        "Mount its disk, or name the directory of an existing lake. To make a new one, run ",
         by,
-        ". Where the warehouse is there and the catalog is lost, run ",
+        ". If the warehouse exists and only the catalog is lost, run ",
         Command("lake rebuild"),
         ".",
     )

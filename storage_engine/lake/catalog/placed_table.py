@@ -1,15 +1,15 @@
 """Places and names of a table's files, which may not be the ones that the metadata names.
 
-After a plain copy or a move of a lake's directory every location in its metadata names the old place. Nothing
-here ever opens a file below that place.
+After a plain copy or a move of a lake's directory, every location in its metadata names the old place. No
+function here ever opens a file below the old place.
 
-A manifest may be damaged. PyIceberg's compiled Avro decoder believes the counts that it reads, and a damaged
-one leads it beyond its memory: the process ends. Its decoder in Python, which takes five times as long, finds
-the end of the file.
+A manifest may be damaged. PyIceberg's compiled Avro decoder trusts the counts that it reads. A damaged count
+makes it read beyond its memory, and the process ends. Its decoder in Python takes five times as long, but
+notices the end of the file.
 
-Names of data files: relative to the location of the table of rows in receipts, whole where one is opened. A
-receipt can't be rewritten when its lake moves, for the name stands inside the row's hash. So names are
-relative; older receipts have whole locations, which are read against the places where the table lay before.
+In receipts, the name of a data file is relative to the location of the table of rows. To open the file, its
+whole location is used. A receipt can't be rewritten when its lake moves, because the row's hash covers the
+name. Older receipts have whole locations. They are compared with the locations that the table had before.
 """
 
 from __future__ import annotations
@@ -42,15 +42,19 @@ FORMER_LOCATIONS_PROPERTY = "storage-engine.former-locations"
 
 
 def relative_name(table: Table, location: str) -> str:
-    """Return a location below a table's location as a receipt names it; any other location as it is."""
+    """Return the relative name that a receipt has for a location below the table.
+
+    Any other location is returned unchanged.
+    """
     return location.removeprefix(f"{_root(table)}/")
 
 
 def location_of(table: Table, name: str) -> str:
-    """Return where a file lies now.
+    """Return the present location of a file of a table.
 
-    :param table: the table below whose location the file lies.
-    :param name: the name in a receipt: relative, or a whole location of this table, now or before.
+    :param table: the table that has the file below its location.
+    :param name: the name in a receipt: relative, or a whole location below the table's present or former
+        location.
     """
     if "://" not in name and not name.startswith("/"):
         return f"{_root(table)}/{name}"
@@ -61,17 +65,17 @@ def location_of(table: Table, name: str) -> str:
 
 
 def data_file_of(table: Table, receipt: Receipt) -> str:
-    """Return where a receipt's own data file lies now.
+    """Return the present location of a receipt's own data file.
 
-    :param table: that of rows.
+    :param table: the table of rows.
     """
     return location_of(table, receipt.data_file)
 
 
 def proven_files(table: Table, receipt: Receipt) -> tuple[StoredFile, ...]:
-    """Return the files that a receipt's proof rests on, by the locations that they have now.
+    """Return the files that a receipt's proof depends on, with their present locations.
 
-    :param table: that of rows.
+    :param table: the table of rows.
     """
     return tuple(
         StoredFile(location_of(table, file.location), file.size_bytes, file.sha256)
@@ -94,7 +98,7 @@ _careful = 0
 
 @contextmanager
 def careful_avro() -> Iterator[None]:
-    """Let every thread of this process read Avro carefully while the block runs."""
+    """Use the careful Avro decoder in every thread of this process while the block runs."""
     global _careful
     with _lock:
         _careful += 1
@@ -106,7 +110,10 @@ def careful_avro() -> Iterator[None]:
 
 
 class CarefulDecoder(StreamingBinaryDecoder):
-    """Tells content that is cut short from its end, which PyIceberg takes an EOFError for."""
+    """A decoder that distinguishes content that is cut short from the end of the content.
+
+    PyIceberg takes any EOFError for the end.
+    """
 
     def read(self, n: int) -> bytes:
         data = super().read(0) if n < 1 else self._input_stream.read(n)
@@ -126,11 +133,15 @@ vars(pyiceberg.avro.file)["new_decoder"] = _decoder
 
 @dataclass(frozen=True, slots=True)
 class PlacedTable:
-    """:param name: ``segments``, ``deletions``, or that of the table of rows.
-    :param metadata: as it was read; its locations may be of another place.
-    :param location: where the table's files lie, without a final slash.
-    :param metadata_elsewhere: where another engine has put the metadata file; None: it lies with the others.
-    :param is_unmoved: what the metadata names outside of the location lies there: nobody has moved it.
+    """A table's metadata, with the present location of the table's files.
+
+    :param name: ``segments``, ``deletions``, or the name of the table of rows.
+    :param metadata: the metadata as it was read; its locations may name another place.
+    :param location: present location of the table's files, without a final slash.
+    :param metadata_elsewhere: location at which another engine has put the metadata file; None: it is with
+        the others.
+    :param is_unmoved: nobody has moved the files that the metadata names outside of ``location``: they are
+        still there.
     """
 
     name: str
@@ -143,12 +154,12 @@ class PlacedTable:
 
     @property
     def named_location(self) -> str:
-        """Return where the metadata says that the files are."""
+        """Return the location of the files according to the metadata."""
         return self.metadata.location.rstrip("/")
 
     @property
     def is_elsewhere(self) -> bool:
-        """Return whether the metadata names another place than the one where the files lie."""
+        """Return whether the metadata names another location than the present location of the files."""
         return self.named_location != self.location
 
     @property
@@ -157,22 +168,22 @@ class PlacedTable:
 
     @property
     def former_locations(self) -> tuple[str, ...]:
-        """Every place that the metadata, or a receipt, may name for files of this table; not its own."""
+        """Return every other location that the metadata or a receipt may name for files of this table."""
         former = json.loads(self.metadata.properties.get(FORMER_LOCATIONS_PROPERTY, "[]"))
         places = former if self.is_unmoved else (*former, self.named_location)
         return tuple(dict.fromkeys(place for place in places if place != self.location))
 
     def inside(self, location: str) -> str | None:
-        """Return a location relative to the table's; None: it lies outside."""
+        """Return a location relative to the table's location; None: it is outside of the table."""
         for root in (self.location, *self.former_locations):
             if location.startswith(f"{root}/"):
                 return location.removeprefix(f"{root}/")
         return None
 
     def here(self, location: str) -> str:
-        """Return where a file lies that the metadata names.
+        """Return the present location of a file that the metadata names.
 
-        :raises LakeIdentityError: it lies outside of the table.
+        :raises LakeIdentityError: the file is outside of the table.
         """
         inside = self.inside(location)
         if inside is None and self.is_unmoved:
@@ -181,7 +192,7 @@ class PlacedTable:
             raise LakeIdentityError(
                 f"{self.metadata_location}: expected all files of table {self.name} below its location "
                 f"{self.named_location}, found {location}: another program put it there. Nothing was "
-                "changed. Let that program bring its files below the table (in Spark: rewrite_data_files), "
+                "changed. Move its files below the table with that program (in Spark: rewrite_data_files), "
                 "at the place that the metadata names."
             )
         return f"{self.location}/{inside}"
@@ -211,11 +222,11 @@ def read_placed(
 
 
 def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
-    """Return a table with whether somebody has moved what its metadata names.
+    """Return a table with ``is_unmoved`` set: whether the files that its metadata names were moved.
 
-    :param place: where its own files lie, by metadata and marks. It is the table's location, too, once a
-        warehouse was moved whose catalog stayed: then files that the metadata names elsewhere lie here.
-    :raises LakeUnavailableError: its files can't be looked at.
+    :param place: location of its own files, by metadata and marks. It is also the table's location after a
+        warehouse was moved without its catalog. Then the files that the metadata names elsewhere are here.
+    :raises LakeUnavailableError: the table's files can't be looked at.
     """
     if place.rstrip("/") != table.location:
         return replace(table, is_unmoved=False)
@@ -230,7 +241,7 @@ def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
 
 
 def parse_metadata(data: bytes, location: str) -> TableMetadata:
-    """Parse a metadata file; another engine may have compressed it, as its name says then.
+    """Parse a metadata file. If another engine has compressed the file, its name says so.
 
     :raises Exception: any error of PyIceberg for text that is no metadata.
     """
@@ -241,7 +252,7 @@ def parse_metadata(data: bytes, location: str) -> TableMetadata:
 def rows_of(tables: Mapping[str, PlacedTable]) -> PlacedTable:
     """Return the table of rows.
 
-    :param tables: a lake's, by name.
+    :param tables: all tables of a lake, by name.
     """
     return next(table for name, table in tables.items() if name not in (SEGMENTS, DELETIONS))
 
@@ -261,8 +272,8 @@ def live_manifests(table: PlacedTable) -> Iterator[tuple[int, list[ManifestEntry
             if entries and manifest.content is not ManifestContent.DATA:
                 raise LakeUnavailableError(
                     f"{table.location}: expected a table without delete files, found "
-                    f"{entries[0].data_file.file_path}: another engine deletes rows by position. "
-                    "Nothing was changed. Let it rewrite the data files where the table is in use (in "
+                    f"{entries[0].data_file.file_path}: another engine deletes rows by position. Nothing "
+                    "was changed. Rewrite the data files with that engine where the table is in use (in "
                     "Spark: rewrite_data_files with delete-file-threshold 1), then run ",
                     Command("verify --level bytes --renew"),
                     " there.",
@@ -272,7 +283,7 @@ def live_manifests(table: PlacedTable) -> Iterator[tuple[int, list[ManifestEntry
 
 
 def live_files(table: PlacedTable) -> dict[str, DataFile]:
-    """Return the entries of the current snapshot by the place where each file lies now.
+    """Return the entries of the current snapshot, by the present location of each file.
 
     :raises LakeIdentityError: a file lies outside of the table.
     :raises LakeUnavailableError: as :func:`live_manifests` does.
@@ -285,7 +296,7 @@ def live_files(table: PlacedTable) -> dict[str, DataFile]:
 
 
 class _PlacedIO(FileIO):
-    """Opens files that a table's metadata names, at the place where they lie now; writes nothing."""
+    """Opens files that a table's metadata names at their present location. It writes nothing."""
 
     def __init__(self, table: PlacedTable) -> None:
         super().__init__(table.io.properties)

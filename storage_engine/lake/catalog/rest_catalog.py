@@ -17,18 +17,19 @@ from storage_engine.lake.catalog.catalog_connections import ANSWER_SECONDS, CONN
 from storage_engine.lake.catalog.own_tables import OwnTables
 
 _REST_CONFIG = ("prefix", "namespace-separator")
-"""Properties that the protocol needs of a REST catalog's configuration; all others are ours."""
+"""Properties of a REST catalog's configuration that the protocol needs. All others come from our own
+configuration."""
 
 _REST_TABLE_CONFIG = ("token",)
-"""The same for its answers about a table."""
+"""Properties in a REST catalog's answers about a table that the protocol needs."""
 
 _ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
 
 
 class PatientRestCatalog(OwnTables, RestCatalog):
-    """PyIceberg's REST catalog, whose requests end: PyIceberg itself sets no limit on any.
+    """PyIceberg's REST catalog with time limits for requests: PyIceberg itself sets none.
 
-    Of its answers only what the protocol needs is followed.
+    Only the parts of its answers that the protocol needs are followed.
     """
 
     def _create_session(self) -> Session:
@@ -66,8 +67,9 @@ class PatientRestCatalog(OwnTables, RestCatalog):
 
 
 def _check_redirect(response: Response, **_: Any) -> None:
-    """
-    :raises TooManyRedirects: the answer leads to another host, which would get the request.
+    """Refuse an answer that leads to another host, which would get the request.
+
+    :raises TooManyRedirects: the answer leads to another host.
     """
     host = urlsplit(response.headers.get("location", "")).hostname
     if response.is_redirect and host not in (None, urlsplit(response.url).hostname):

@@ -3,11 +3,12 @@
 Data files carry Iceberg's field ids, so other engines read them without a name mapping. The ids are the
 ones that a catalog gives when it creates the table; :func:`check_messages_schema` makes sure of it.
 
-A table's property says which version of the schema it has, ``<major>.<minor>``. A minor version adds columns
-that may be empty, so that whatever knows an older or a younger one can read and write the table; a major
-version is anything else, and who doesn't know it must not touch the table. Version 1 had no identity and
-named data files by whole locations; it is read, and becomes version 2 where it is written to. Version 3 has
-trees: ``storage-engine lake upgrade`` alone makes it of version 2, which is written as it is until then.
+A table's property says which version of the schema it has, ``<major>.<minor>``. A minor version only adds
+columns that may be empty, so that a release that knows an older or a newer minor version can read and write
+the table. Any other change makes a new major version. A release that doesn't know the major version must not
+touch the table. Version 1 had no identity and named data files by whole locations. It can be read, and
+becomes version 2 when it is written to. Version 3 has trees. Only ``storage-engine lake upgrade`` makes
+version 3 of version 2; until then a lake of version 2 stays as it is.
 """
 
 from __future__ import annotations
@@ -116,15 +117,16 @@ DELETIONS_COMMENTS: Mapping[str, str] = {
 
 
 SEGMENTS = "segments"
-"""The table of receipts. That of rows has the name that its broker gives it."""
+"""The table of receipts. The table of rows has a name that the broker's package gives it."""
 
 DELETIONS = "deletions"
-"""The table of what runs released or found gone. A lake is whole without it: it is made from the journal."""
+"""The table of ranges that runs released or found deleted. A lake is complete without it, because it is made
+from the journal."""
 
 SCHEMA_VERSION = "3.0"
-"""Version of a new lake."""
+"""Schema version of a new lake."""
 VERSION_WITHOUT_TREES = "2.0"
-"""Version of an older lake that was written to, and of the table of deletions."""
+"""Schema version of an older lake that this release has written to, and of the table of deletions."""
 SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
 
 _MAJOR_WITH_TREES = "3"
@@ -139,14 +141,15 @@ _TREE_TYPES: dict[str, pa.DataType] = {
     "gone": pa.string(),
 }
 TREE_COLUMNS = pa.schema([pa.field(name, kind) for name, kind in _TREE_TYPES.items()])
-"""Columns that the lake adds behind a codec's columns since version 3."""
+"""Columns that the lake adds after a codec's columns since version 3."""
 
 TREE_FIELDS = ("root", "streams", "row_groups", "state", "act")
 """Columns of receipts since version 3."""
 
 LATER_COLUMNS: tuple[str, ...] = ("properties_text",)
-"""Columns that some codec has since version 3, in the order in which they came. A new table gets the columns
-of 1.0 first, then :data:`TREE_COLUMNS`, then these, with the same field ids in every lake of version 3."""
+"""Columns that a codec got after version 3, in the order in which they were added. A new table gets the
+columns of version 1.0 first, then :data:`TREE_COLUMNS`, then these columns. So the field ids are the same in
+every lake of version 3."""
 
 COMMIT_RETRIES_PROPERTY = "commit.retry.num-retries"
 
@@ -157,17 +160,19 @@ _IDENTITY_TYPES: dict[str, pa.DataType] = {
     "segment_base_offset": pa.int64(),
 }
 IDENTITY_COLUMNS = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _IDENTITY_TYPES.items()])
-"""Columns that the lake adds in front of a codec's columns."""
+"""Columns that the lake adds before a codec's columns."""
 
 SELECTIVE_COLUMNS = (*IDENTITY_COLUMNS.names, "physical_offset", "kind")
-"""Columns of every broker's rows with minimum and maximum: what a query selects by."""
+"""Columns of every broker's rows with minimum and maximum in the manifests, because queries select by them.
+"""
 
 BROKER_PROPERTY = "storage-engine.broker"
-"""Of each table: whose segments the lake has; a lake without it is older, or the default broker's."""
+"""Property of each table: the broker whose segments the lake has. A lake without it is older, or belongs to
+the default broker."""
 
 METADATA_AGE_MS = 7 * DAY_MS
-"""How long table metadata, manifest lists and manifests that the tables no longer lead to are kept, at least:
-a catalog may be brought back from a backup that is as old."""
+"""How long table metadata, manifest lists and manifests are kept at least after the tables no longer name
+them. A catalog may be brought back from a backup of that age."""
 
 GROWTH_PROPERTIES = {
     # Else each commit leaves a manifest that every later one has to open.
@@ -180,8 +185,8 @@ GROWTH_PROPERTIES = {
     # How many of them each new one names.
     "write.metadata.previous-versions-max": "100",
 }
-"""Properties that bound what a table grows by. A table that another version made gets them when it is written
-to."""
+"""Properties that limit the growth of a table's metadata. A table that another version made gets them when it
+is written to."""
 
 OWN_PROPERTIES = {
     "format-version": "2",
@@ -190,7 +195,7 @@ OWN_PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     **GROWTH_PROPERTIES,
 }
-"""Properties of both tables that count here whatever the tables say."""
+"""Properties of both tables that are followed here, even if the tables have other values."""
 
 _COMMON_PROPERTIES = {**OWN_PROPERTIES, SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION}
 
@@ -201,7 +206,10 @@ def has_trees(properties: Mapping[str, str]) -> bool:
 
 
 def version_to_write(properties: Mapping[str, str]) -> str:
-    """Return the schema version that a write gives a table: never a lower one, nor trees. Pure."""
+    """Return the schema version that a write gives a table.
+
+    It never lowers the version, and never adds trees. Pure.
+    """
     return SCHEMA_VERSION if has_trees(properties) else VERSION_WITHOUT_TREES
 
 
@@ -219,13 +227,13 @@ _INTEGERS = {"lineage", "proof_version"}
 def check_segments_schema(location: str, found: Schema) -> None:
     """Make sure that the columns of ``segments`` have the ids and types that receipts are written with.
 
-    :raises LakeUnavailableError: when they haven't; missing columns that may be empty are fine.
+    :raises LakeUnavailableError: they have other ids or types. Columns that may be empty may be missing.
     """
     _check_schema(location, segments_schema(), found, lambda field: not field.required)
 
 
 def messages_properties(columns: Columns) -> dict[str, str]:
-    """Properties of the table of rows: which columns have statistics in the manifests."""
+    """Return the properties of the table of rows, with the columns that have statistics in the manifests."""
     bounds = {
         f"write.metadata.metrics.column.{name}": "truncate(64)"
         for name in (*SELECTIVE_COLUMNS, *columns.bounds)
@@ -234,13 +242,13 @@ def messages_properties(columns: Columns) -> dict[str, str]:
 
 
 def messages_arrow_schema(codec_schema: pa.Schema, *, trees: bool = True) -> pa.Schema:
-    """Columns of a data file: identity, the codec's, then those of trees, each with its Iceberg field id.
+    """Return a data file's columns with Iceberg field ids: for identity, for the codec, then for trees.
 
-    Ids are given as a catalog does when it creates a table: all columns first, then what is nested in
-    them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids); then those of :data:`TREE_COLUMNS` and
-    of :data:`LATER_COLUMNS`.
+    Ids are assigned as a catalog does when it creates a table: first to all columns, then to the fields
+    nested in them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids). Then come the ids of
+    :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
 
-    :param trees: of a lake that has them; else without :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
+    :param trees: for a lake that has trees; otherwise without :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
     """
     schema = _with_field_ids(codec_schema, LATER_COLUMNS)
     return schema if trees else pa.schema([schema.field(name) for name in _names_before_trees(schema.names)])
@@ -267,10 +275,10 @@ def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schem
 def messages_schema(
     codec_schema: pa.Schema, comments: Mapping[str, str] | None = None, *, trees: bool = True
 ) -> Schema:
-    """The Iceberg schema of the table of rows for a codec's columns.
+    """Return the Iceberg schema of the table of rows for a codec's columns.
 
-    :param comments: of the codec's columns; None: without any comment, for a caller that only reads or
-        compares.
+    :param comments: comments of the codec's columns; None: no column gets a comment, for a caller that only
+        reads or compares.
     """
     schema = _messages_schema(codec_schema, LATER_COLUMNS)
     if not trees:
@@ -288,9 +296,9 @@ def _messages_schema(codec_schema: pa.Schema, later: tuple[str, ...]) -> Schema:
 
 @cache
 def segments_schema(*, trees: bool = True) -> Schema:
-    """The Iceberg schema of ``segments``: one column a field of :class:`Receipt`.
+    """Return the Iceberg schema of ``segments``, with one column for each field of :class:`Receipt`.
 
-    :param trees: of a lake that has them; else without :data:`TREE_FIELDS`.
+    :param trees: for a lake that has trees; otherwise without :data:`TREE_FIELDS`.
     """
     fields = _fields_of(Receipt, SEGMENTS_COMMENTS)
     return Schema(*(field for field in fields if trees or field.name not in TREE_FIELDS))
@@ -298,12 +306,12 @@ def segments_schema(*, trees: bool = True) -> Schema:
 
 @cache
 def deletions_schema() -> Schema:
-    """The Iceberg schema of ``deletions``: one column a field of :class:`DeletedRange`."""
+    """Return the Iceberg schema of ``deletions``, with one column for each field of :class:`DeletedRange`."""
     return Schema(*_fields_of(DeletedRange, DELETIONS_COMMENTS))
 
 
 def partition_by_store(schema: Schema) -> PartitionSpec:
-    """One partition a store."""
+    """Return the partition spec that gives each store one partition."""
     source = schema.find_field("store_id").field_id
     return PartitionSpec(
         PartitionField(source_id=source, field_id=1000, transform=IdentityTransform(), name="store_id")
@@ -322,24 +330,25 @@ def is_by_store(table: Table, spec_id: int) -> bool:
 
 
 def check_partitions(table: Table) -> None:
-    """Make sure that new files go where they are looked for: engines skip files by their partitions.
+    """Make sure that a table is partitioned by store, because files are skipped by their partitions.
 
     :raises LakeUnavailableError: another engine partitioned a loaded table in another way.
     """
     if not is_by_store(table, table.metadata.default_spec_id):
         found = ", ".join(field.name for field in table.spec().fields) or "nothing"
         raise LakeUnavailableError(
-            f"lake table {table.location()}: expected partitions by store_id, found them by {found}: another "
-            "engine changed that. Nothing was committed. Let that engine partition the table by store_id "
-            "alone (in Spark: ALTER TABLE ... REPLACE PARTITION FIELD ... WITH store_id), and run again."
+            f"lake table {table.location()}: expected partitions by store_id, found them by {found}: "
+            "another engine changed that. Nothing was committed. Partition the table by store_id alone "
+            "with that engine (in Spark: ALTER TABLE ... REPLACE PARTITION FIELD ... WITH store_id), and "
+            "run again."
         )
 
 
 def check_messages_schema(location: str, expected: Schema, found: Schema) -> None:
     """Make sure that the table's columns have the ids and types that data files are written with.
 
-    :raises LakeUnavailableError: when they haven't; further columns, and missing :data:`TREE_COLUMNS` and
-        :data:`LATER_COLUMNS`, are fine.
+    :raises LakeUnavailableError: they have other ids or types. The table may have further columns, and may
+        lack :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
     """
     _check_schema(
         location, expected, found, lambda field: field.name in (*TREE_COLUMNS.names, *LATER_COLUMNS)
@@ -379,9 +388,9 @@ def check_version_of(location: str, properties: Mapping[str, str]) -> None:
     if found.partition(".")[0] not in READABLE_MAJORS:
         known = ".x or ".join(READABLE_MAJORS)
         raise BadInputError(
-            f"lake table {location}: expected schema version {known}.x, found {found or 'none'}. "
-            "Nothing was changed. Use the release of storage-engine that made it, or a later one, on every "
-            "host that opens this lake; or another lake."
+            f"lake table {location}: expected schema version {known}.x, found {found or 'none'}. Nothing "
+            "was changed. Use the release of storage-engine that made it, or a later one, on every host "
+            "that opens this lake. Or use another lake."
         )
 
 
@@ -392,8 +401,10 @@ def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
 
 
 def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
-    """Return the columns that a loaded table has without a comment, though there is one. One that is there
-    stays: two releases must not take turns."""
+    """Return the columns that lack a comment in a loaded table, although this release has one for them.
+
+    An existing comment stays, so that two releases don't replace each other's comments in turn.
+    """
     there = {field.name: field for field in table.schema().fields}
     return [
         field for field in expected.fields if field.doc and field.name in there and not there[field.name].doc
@@ -401,20 +412,21 @@ def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
 
 
 def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties that other engines and older releases need and that a table lacks, or has with
-    other values. Pure.
+    """Return the properties that a table lacks or has with wrong values.
+
+    Other engines and older releases need them. Pure.
     """
     wanted = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
     return {key: value for key, value in wanted.items() if found.get(key) != value}
 
 
 def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> None:
-    """Add the columns and comments that a table of an older version lacks; ids are never used for another.
+    """Add the columns and comments that a table of an older version lacks. A field id is never used again.
 
     Data files stay as they are: a column that a file lacks is empty in its rows.
 
-    :param properties: set in the same commit.
-    :raises LakeUnavailableError: a column is missing that can't be empty: the table isn't ours.
+    :param properties: properties to set in the same commit.
+    :raises LakeUnavailableError: a column that can't be empty is missing: another program made the table.
     :raises CommitFailedException: another process changes the table at this moment.
     """
     missing, uncommented = missing_columns(table, expected), missing_comments(table, expected)
@@ -445,10 +457,10 @@ def make_rows_table(
     location: str | None,
     said: Mapping[str, str],
 ) -> bool:
-    """Make a table of rows where there is none, in one commit, with the field ids of one that was upgraded.
+    """Make a table of rows if there is none, in one commit. Its field ids are those of an upgraded table.
 
-    :param said: properties beside those of every table of rows of this codec.
-    :return: whether it was made here.
+    :param said: properties in addition to those of every table of rows of this codec.
+    :return: whether this call made it.
     """
     first = messages_schema(codec.schema, codec.columns.comments, trees=False)
     every = messages_schema(codec.schema, codec.columns.comments)
@@ -471,7 +483,10 @@ def make_rows_table(
 
 
 def _fields_of(rows: type, comments: Mapping[str, str]) -> Iterator[NestedField]:
-    """:param rows: dataclass of a table's rows."""
+    """Yield a column for each field.
+
+    :param rows: dataclass of a table's rows.
+    """
     for number, (name, hint) in enumerate(typing.get_type_hints(rows).items(), start=1):
         types = set(typing.get_args(hint)) or {hint}
         column_type: IcebergType = LongType()

@@ -1,20 +1,20 @@
-"""Preparation of a lake for writing: its locks are taken, it is checked, and older lakes get what they lack.
+"""Preparation of a lake for writing: locks, checks, and the properties that older lakes lack.
 
 A lake of version 1 is taken over once: it gets a UUID and marks, and its tables' major version is raised, so
-that an older release on another host refuses it. Killed at any instant and run again, that goes on.
+that an older release on another host refuses it. This is safe to kill at any instant and to run again.
 
 A lake that was made without a kind of broker has the default broker's table of rows, as older releases
-expect, and no kind among the properties of ``segments``. The commit of that property decides: of two first
-archives at once, one makes it. A table of rows that is another broker's goes when that is done, by whoever
-archives next.
+expect. Its ``segments`` have no property for the kind. The commit of that property decides: of two first
+archives at the same time, one commits it. Then the next archive drops the table of rows that belongs to
+another broker.
 
-Making the lake's table of deletions, and making it again where it is lost: its rows come from the journal.
-Who makes it holds :data:`~storage_engine.lake.catalog.catalog.CHANGE_LOCK` and the commit lock.
+This module also makes the lake's table of deletions, and makes it again if it is lost: its rows come from the
+journal. The caller holds :data:`~storage_engine.lake.catalog.catalog.CHANGE_LOCK` and the commit lock.
 
-The intent of a command that makes a lake's metadata, kept beside the tables until the command is done. A
-command that was killed and is run again finds here which UUID it gave, and which files its earlier attempts
-wrote. Those are removed only after the catalog names another attempt's. What was meant is over once the mark
-below the table says that somebody committed since: then the place is a lake by its own right.
+It also keeps the intent of a command that makes a lake's metadata, beside the tables and until the command is
+done. If the command was killed and is run again, it reads here which UUID it gave and which files its earlier
+attempts wrote. These files are removed only after the catalog names another attempt's files. The intent is
+void once the mark below the table says that somebody has committed since: then a complete lake is there.
 """
 
 from __future__ import annotations
@@ -102,9 +102,11 @@ from storage_engine.lake.storage.small_files import (
 
 
 def make_deletions(lake: Lake) -> None:
-    """Make the table where the catalog has none. Killed at any instant and run again, it goes on.
+    """Make the table of deletions if the catalog has none.
 
-    :raises LakeUnavailableError: it is there and can't be used, or can't be made.
+    It is safe to kill at any instant and to run again.
+
+    :raises LakeUnavailableError: the table exists and can't be used, or can't be made.
     :raises BadInputError: a newer release made it.
     """
     table = lake.deletions()
@@ -116,10 +118,10 @@ def make_deletions(lake: Lake) -> None:
 
 
 def mark_deletions(lake: Lake) -> None:
-    """Record below the table what was committed, where there is one.
+    """Write the mark of the table of deletions, if the lake has one.
 
-    :raises LakeIdentityError: the mark says that another catalog committed, or a later one: it stays.
-    :raises LakeUnavailableError: it can't be read or written.
+    :raises LakeIdentityError: the mark names another catalog, or a later commit. It stays as it is.
+    :raises LakeUnavailableError: the table or its mark can't be read or written.
     """
     table = lake.deletions()
     if table is not None and (lake_id := lake_id_of(table)) is not None:
@@ -127,9 +129,10 @@ def mark_deletions(lake: Lake) -> None:
 
 
 def drop_damaged(lake: Lake, error: LakeUnavailableError) -> bool:
-    """Take a table that is lost or damaged out of the catalog, so that it is made again; its files stay.
+    """Drop a lost or damaged table of deletions from the catalog, so that it is made again. Its files stay.
 
-    :return: whether that was done; not where the lake can't be reached, or the table is of another lake.
+    :return: whether it was dropped. It isn't if the lake can't be reached or the table belongs to another
+        lake.
     :raises LakeUnavailableError: the catalog can't be written.
     """
     if not is_damage(error.__cause__):
@@ -168,9 +171,9 @@ def _create(lake: Lake) -> Table:
 
 
 def remove_old_mark(lake: Lake, segments: Table, location: str) -> None:
-    """Remove the mark of a table that was lost, which names another one.
+    """Remove the mark of a lost table, so that a new table can be made at its location.
 
-    :raises LakeIdentityError: it is another lake's, or another catalog's.
+    :raises LakeIdentityError: the mark belongs to another lake or another catalog.
     """
     mark = read_mark_at(segments.io, location)
     if mark is None:
@@ -189,10 +192,11 @@ LOCK_NAME = f"{HIDDEN_PREFIX}commit.lock"
 _ACTS_LOCK_NAME = f"{HIDDEN_PREFIX}acts.lock"
 
 UNLOCKED_GRACE_MS = DAY_MS
-"""How long a file that nothing refers to is left alone, at least, in a lake that has no lock."""
+"""How long a file without any reference is left alone, at least, in a lake without a lock."""
 
 UNLOCKED_PROOF_MS = UNLOCKED_GRACE_MS // 2
-"""How old a proof may be that is committed to such a lake: its file must outlast the commit."""
+"""How old a proof may be when it is committed to a lake without a lock. The proven file must still exist
+then."""
 
 _OTHERS = {
     (LOCK_NAME, fcntl.LOCK_EX): "commits to it",
@@ -203,10 +207,12 @@ _OTHERS = {
 
 @contextmanager
 def committing(lake: Lake) -> Iterator[None]:
-    """Hold off whoever removes files, from looking at the tables until the catalog has answered.
+    """Keep other processes from removing files while the block runs.
 
-    :raises LakeUnavailableError: another process removes files for longer than is waited, or the lock can't
-        be had.
+    A commit needs this from the first look at the tables until the catalog has answered.
+
+    :raises LakeUnavailableError: another process removes files for longer than this one waits, or the lock
+        can't be taken.
     """
     with _held(lake.messages().location(), fcntl.LOCK_SH):
         yield
@@ -214,10 +220,10 @@ def committing(lake: Lake) -> Iterator[None]:
 
 @contextmanager
 def nobody_commits(lake: Lake) -> Iterator[None]:
-    """Hold off commits.
+    """Keep other processes from committing while the block runs.
 
-    :raises LakeUnavailableError: another process commits for longer than is waited, or the lock can't be had;
-        nothing was removed.
+    :raises LakeUnavailableError: another process commits for longer than this one waits, or the lock can't be
+        taken; nothing was removed.
     """
     with nobody_commits_at(lake.messages().location()):
         yield
@@ -225,9 +231,9 @@ def nobody_commits(lake: Lake) -> Iterator[None]:
 
 @contextmanager
 def nobody_commits_at(location: str) -> Iterator[None]:
-    """Hold off commits to a lake that may not be openable yet.
+    """Keep other processes from committing to a lake that perhaps can't be opened yet.
 
-    :param location: where the files of the table of rows lie.
+    :param location: location of the table of rows.
     :raises LakeUnavailableError: as :func:`nobody_commits` does.
     """
     with _held(location, fcntl.LOCK_EX):
@@ -236,10 +242,10 @@ def nobody_commits_at(location: str) -> Iterator[None]:
 
 @contextmanager
 def recording_acts(lake: Lake) -> Iterator[None]:
-    """Hold off whoever removes files and whoever records an act, while others may commit.
+    """Keep other processes from removing files and recording acts while the block runs; they may commit.
 
-    :raises LakeUnavailableError: another process does either for longer than is waited, or a lock can't be
-        had.
+    :raises LakeUnavailableError: another process does one of these for longer than this one waits, or a lock
+        can't be taken.
     """
     with committing(lake), _held(lake.segments().location(), fcntl.LOCK_EX, _ACTS_LOCK_NAME):
         yield
@@ -266,9 +272,9 @@ def _held(location: str, operation: int, name: str = LOCK_NAME) -> Iterator[None
                 holders = ", ".join(map(run_text, flock_holders(descriptor))) or "somebody"
                 others = f"{holders} {_OTHERS[name, operation]}"
                 raise LakeUnavailableError(
-                    f"{path}: expected that no other process holds the lake, except for {seconds:g} s "
-                    f"{others}, or keeps the file locked; only who may write there can. Nothing was changed. "
-                    "Run again when that has ended; --wait says how long to wait for it."
+                    f"{path}: expected to get the lake's lock within {seconds:g} s, found that {others}, or "
+                    "keeps the file locked; only a user who may write there can. Nothing was changed. Run "
+                    "again when that process has ended; --wait sets how long to wait for it."
                 )
             time.sleep(0.05)
         yield
@@ -286,12 +292,13 @@ def _lock(descriptor: int, operation: int, path: str) -> bool:
 
 
 def settle_broker(lake: Lake, broker: str) -> None:
-    """Make a lake that takes any kind one for a broker's segments; make sure that any other is one.
+    """Settle a lake's kind of broker. A lake that takes any kind gets this broker's; any other must have it.
 
-    Killed at any instant and run again, for the same broker or another, it goes on.
+    It is safe to kill at any instant and to run again, for the same broker or another one.
 
-    :raises BadInputError: the lake has another broker's, or got it at this moment; nothing was changed.
-    :raises LakeUnavailableError: it can't be read or written.
+    :raises BadInputError: the lake is for another broker's segments, perhaps since a moment ago; nothing was
+        changed.
+    :raises LakeUnavailableError: the lake can't be read or written.
     """
     check_broker(lake, broker)
     if has_no_broker(lake):
@@ -332,7 +339,10 @@ def _make_rows(lake: Lake, segments: Table, broker: str) -> None:
 
 
 def _drop_others(lake: Lake) -> None:
-    """Drop empty tables of rows of other kinds with this lake's UUID. Their directories and locks stay."""
+    """Drop empty tables of rows for other kinds of broker that have this lake's UUID.
+
+    Their directories and locks stay.
+    """
     lake_id = lake_id_of(lake.segments())
     with lake_errors(lake.location, "list the catalog's tables"):
         there = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
@@ -351,7 +361,7 @@ def _drop_others(lake: Lake) -> None:
 
 
 TAKEN_OVER_PROPERTY = "storage-engine.taken-over-at-ms"
-"""Of ``segments``: when an older lake got its identity, in milliseconds since the epoch."""
+"""Property of the tables of an older lake: when it got its identity, in milliseconds since the epoch."""
 
 _ATTEMPTS = 20
 
@@ -359,14 +369,14 @@ _ATTEMPTS = 20
 def ready_to_write(lake: Lake) -> None:
     """Make sure that a lake may be written, and has this version's identity, marks, columns and comments.
 
-    A table of deletions that can't be made is no fault: nothing rests on it, and who writes to it says why.
-
-    Not to be called while :data:`CHANGE_LOCK` is held: it is taken where something is changed.
+    A table of deletions that can't be made is no fault, because nothing depends on it. Whoever writes to it
+    gets the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here where something is
+    changed.
 
     :raises LakeIdentityError: the lake is a copy that was not promoted, or lies inside a store or another
-        lake; or it is of version 1, and its warehouse shows that the catalog is older than the warehouse, or
-        not the only one.
-    :raises LakeUnavailableError: the lake can't be written, or isn't ours.
+        lake; or the lake is of version 1, and its warehouse shows that the catalog is older than the
+        warehouse, or not the only catalog.
+    :raises LakeUnavailableError: the lake can't be written, or another program made its tables.
     """
     refuse_nested_proof(lake.config)
     messages, segments = lake.tables()
@@ -404,9 +414,9 @@ def _lacks_identity(messages: Table, segments: Table) -> bool:
 
 
 def mark_commits(lake: Lake) -> None:
-    """Record below both tables what was committed. To be called before anything relies on it.
+    """Write the marks of both tables after a commit. Call this before anything relies on the commit.
 
-    :raises LakeIdentityError: a mark says that another catalog committed, or a later one: it stays.
+    :raises LakeIdentityError: a mark names another catalog, or a later commit. It stays as it is.
     :raises LakeUnavailableError: a mark can't be written.
     """
     messages, segments = lake.tables()
@@ -428,7 +438,7 @@ def _schemas(messages: Table, segments: Table, *, trees: bool) -> tuple[tuple[Ta
 
 
 def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Table, Table]:
-    """Return both tables as they are with this version's columns, comments and properties."""
+    """Give both tables this version's columns, comments and properties, and return them."""
     for _ in range(_ATTEMPTS):
         lacking = [
             (table, schema)
@@ -450,8 +460,11 @@ def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Tab
 
 
 def _given(lake: Lake, table: Table) -> dict[str, str]:
-    """Return the properties that a loaded table gets. Our commits also bring back metadata that another
-    engine has put elsewhere."""
+    """Return the properties that a loaded table lacks.
+
+    If another engine has put the metadata elsewhere, there is always one: its commit brings the metadata
+    back.
+    """
     given = missing_properties(found_properties(table))
     is_ours = table.metadata_location.startswith(f"{table.location().rstrip('/')}/metadata/")
     if not is_ours and isinstance(lake.catalog, SqlCatalog):
@@ -464,7 +477,7 @@ def _take_over(lake: Lake) -> None:
     for inner, outer in ((messages, segments), (segments, messages)):
         if is_below(f"{inner.location()}/", outer.location()):
             raise LakeIdentityError(
-                f"{inner.location()}: expected tables that lie beside each other, found one inside "
+                f"{inner.location()}: expected two tables beside each other, found one inside "
                 f"{outer.location()}. Nothing was changed. Archive into another warehouse."
             )
     for table in (messages, segments):
@@ -475,9 +488,9 @@ def _take_over(lake: Lake) -> None:
 
 
 def give_identity(lake: Lake) -> None:
-    """Give a lake of version 1 its UUID, marks and columns. To be called while nobody else commits.
+    """Give a lake of version 1 its UUID, marks and columns. Call this while nobody else commits.
 
-    :raises LakeUnavailableError: it can't be written.
+    :raises LakeUnavailableError: the lake can't be written.
     """
     for _ in range(_ATTEMPTS):
         lake_id = _chosen_id(lake)
@@ -501,12 +514,12 @@ def give_identity(lake: Lake) -> None:
 
 
 def upgrade(lake: Lake) -> tuple[str, str]:
-    """Raise a lake to this version, which gives trees to what is archived from then on.
+    """Raise a lake to this version. Segments that are archived from then on get trees.
 
-    Killed at any instant and run again, it goes on: the lake is of the version that ``segments`` says, which
-    is raised last. No data file is touched. A release that doesn't know this version refuses the lake.
+    It is safe to kill at any instant and to run again: the lake has the version of ``segments``, which is
+    raised last. No data file is touched. A release that doesn't know this version refuses the lake.
 
-    :return: the schema version before, and now.
+    :return: the schema version before, and the version now.
     :raises LakeIdentityError: as :func:`ready_to_write` does.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
@@ -528,7 +541,7 @@ def upgrade(lake: Lake) -> tuple[str, str]:
 
 
 def _chosen_id(lake: Lake) -> str:
-    """Return the UUID that a lake gets: the one that an attempt which was killed has begun to give it."""
+    """Return the UUID that a lake gets: a new one, or the one that a killed attempt has begun to give it."""
     segments = lake.segments()
     if (given := lake_id_of(segments)) is not None:
         return given
@@ -537,10 +550,10 @@ def _chosen_id(lake: Lake) -> str:
 
 
 def _check_only_catalog(table: Table) -> None:
-    """Make sure that what lies below a table's location is this catalog's, and not newer than it.
+    """Make sure that the files below a table's location belong to this catalog and aren't newer than it.
 
-    :raises LakeIdentityError: there is metadata of another table; or metadata that this catalog doesn't know
-        names data files that it doesn't have.
+    :raises LakeIdentityError: metadata of another table was found; or metadata that this catalog doesn't know
+        names data files that the catalog lacks.
     """
     files = {file.inside: file for file in list_files(table.io, table.location())}
     known = {table.metadata_location.rpartition("/")[2]}
@@ -569,11 +582,11 @@ def _check_only_catalog(table: Table) -> None:
         ]
         if strange:
             raise LakeIdentityError(
-                f"{location}: expected metadata of nothing that the catalog doesn't have, found it to "
-                f"name {strange[0]}: the catalog was put back from an older copy, or a commit failed "
+                f"{location}: expected metadata without data files that the catalog lacks, found that it "
+                f"names {strange[0]}: the catalog was put back from an older copy, or a commit failed "
                 "there. Nothing was changed. Run ",
                 Command("lake rebuild"),
-                ", which brings such files in.",
+                ", which adds such files to the catalog.",
             )
 
 
@@ -603,11 +616,15 @@ INTENT_NAME = f"{HIDDEN_PREFIX}intent.json"
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """:param command: ``relocate``, ``copy`` or ``rebuild``.
+    """The intent of a command that makes a lake's metadata.
+
+    :param command: ``relocate``, ``copy`` or ``rebuild``.
     :param lake_id: the UUID that the lake has when the command is done.
-    :param copy_of: UUID of the lake that it is a copy of then; None: it is none.
-    :param attempts: UUIDs in the names of the files that were written for it, the last one last.
-    :param began_at: name of the metadata file that the mark of ``segments`` named then; "" without one.
+    :param copy_of: UUID of the lake that it is then a copy of; None: it is no copy.
+    :param attempts: UUIDs in the names of the files that the command wrote, one for each attempt, the last
+        one last.
+    :param began_at: name of the metadata file that the mark of ``segments`` named when the attempt began; "":
+        there was no mark.
     """
 
     command: str
@@ -624,7 +641,7 @@ class Intent:
 def read_intent(file_io: FileIO, location: str) -> Intent | None:
     """Return the intent of a command that was killed.
 
-    :raises LakeUnavailableError: it can't be read.
+    :raises LakeUnavailableError: the intent's file can't be read.
     """
     path = f"{location}/{INTENT_NAME}"
     data = read_small_file(file_io, path)
@@ -634,34 +651,36 @@ def read_intent(file_io: FileIO, location: str) -> Intent | None:
         return from_jsonable(Intent, json.loads(data), path)
     except (ValueError, BadInputError) as error:
         raise LakeUnavailableError(
-            f"{path}: expected what a command meant to do, as JSON, found something else ({error}). Nothing "
-            "was changed. Move the file away and run the command again."
+            f"{path}: expected the intent of a command as JSON, found something else ({error}). Nothing was "
+            "changed. Move the file away and run the command again."
         ) from error
 
 
 def open_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a killed command, unless another one has committed there since.
+    """Return the intent of a killed command; None: there is none, or somebody has committed there since.
 
-    :raises LakeUnavailableError: it can't be read.
+    :raises LakeUnavailableError: the intent or the mark can't be read.
     """
     intent = read_intent(file_io, location)
     return intent if intent is not None and intent.began_at == _marked(file_io, location) else None
 
 
 def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) -> bool:
-    """Return whether the catalog's state may be an attempt's work: no other commit came after it.
+    """Return whether the catalog's present state may come from one of an intent's attempts.
+
+    No other commit may have come after it.
 
     :param named: name of the metadata file that the catalog names.
-    :raises LakeUnavailableError: it can't be read.
+    :raises LakeUnavailableError: the mark can't be read.
     """
     by_attempt = any(attempt in named for attempt in intent.attempts)
     return by_attempt and _marked(file_io, location) in (intent.began_at, named)
 
 
 def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
-    """Record durably what is to be done by a new attempt.
+    """Record durably the intent with a new attempt.
 
-    :return: the same with the new attempt.
+    :return: the intent with the new attempt.
     """
     attempts = (*intent.attempts, str(uuid.uuid4()))
     intent = replace(intent, attempts=attempts, began_at=_marked(file_io, location))
@@ -672,13 +691,13 @@ def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
 
 
 def _marked(file_io: FileIO, location: str) -> str:
-    """Name of the metadata file that a mark names; "" where there is none, or none that can be understood."""
+    """Return the metadata file's name in a mark; "": there is no mark, or it has no known form."""
     mark = known_mark_at(file_io, location)
     return "" if mark is None else mark.metadata
 
 
 def end(file_io: FileIO, location: str, intent: Intent) -> None:
-    """Forget the intent: it is carried out.
+    """Remove the intent's file, because the intent was carried out.
 
     :raises LakeUnavailableError: the record can't be removed.
     """
@@ -688,8 +707,8 @@ def end(file_io: FileIO, location: str, intent: Intent) -> None:
 def sweep_attempts(file_io: FileIO, tables: Iterable[str], intent: Intent, named: Iterable[str]) -> None:
     """Remove files of attempts that failed.
 
-    To be called before anybody else can commit: then what the catalog names tells which attempt counts. Where
-    it names none of them, nothing is removed.
+    Call this before anybody else can commit. Until somebody does, the catalog names the files of the attempt
+    that succeeded. If it names no attempt's files, nothing is removed.
 
     :param tables: locations of the tables.
     :param named: names of the metadata files that the catalog has now.

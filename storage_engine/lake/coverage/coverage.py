@@ -1,9 +1,9 @@
 """Coverage of a log: the ranges that the store, a lake, both or neither have. Pure; reads nothing.
 
-The union of what lies on disk and what lies in the lake has to be one interval: every gap between its
-ends is LOST. Where both have a segment their SHA-256 has to agree. What a journal says was released
-counts as part of the interval, so that a loss at its beginning can't hide. What one lake lacks or has
-broken, another may prove.
+The ranges on disk and the ranges in the lake must together be one interval: every gap between its ends is
+LOST. If both have a segment, its SHA-256 must be the same. Ranges that were released by the journal's record
+belong to the interval, so that a loss at its beginning is noticed. If one lake lacks a segment or its receipt
+is broken, another lake may prove it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from storage_engine.model.store import IdentifiedRange, LogNames, by_log
 def in_either(
     rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str], elsewhere: Iterable[Receipt]
 ) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
-    """Merge one lake's receipts with the better ones of the other; each segment's bytes once.
+    """Merge one lake's receipts with the sound receipts of another lake. Each segment's bytes count once.
 
-    :param broken: which of ``rows`` prove nothing, and why.
+    :param broken: those of ``rows`` that prove nothing, each with the reason.
     :param elsewhere: receipts that hold in the other lake.
-    :return: the receipts, and which of them prove nothing.
+    :return: the merged receipts, and those of them that prove nothing, each with the reason.
     """
     proven_elsewhere = {row.identity: row for row in elsewhere}
     kept, known = list(rows), frozenset[SegmentIdentity]()
@@ -45,7 +45,7 @@ Interval = tuple[int, int]
 
 
 class HasOffsets(Protocol):
-    """Offsets [start_offset, end_offset) of a log."""
+    """A range of a log's offsets: [start_offset, end_offset)."""
 
     @property
     def start_offset(self) -> int: ...
@@ -60,17 +60,18 @@ _ARCHIVED_ONLY = "in the lake only, with a valid receipt"
 class LocalSpan:
     """One segment file's range of the log: [start_offset, end_offset), up to the logical end.
 
-    :param sha256: of the whole file; None when it was not read.
-    :param unchanged: its facts (device, inode, size, mtime, ctime) are still those it was proven with,
-        which stands for an equal hash where ``sha256`` is None.
-    :param pending: planned for deletion.
-    :param path: of the file; "" when nobody is to read it.
-    :param different_at: position of the first byte at which it was found not to be the archived segment.
-    :param shielded: it is gone from the log, and lies in the shield.
-    :param companions_fault: why its companions aren't those that were archived; "" where they are, or nothing
-        was.
-    :param lineage: of its log now: archived segments of an older one had other bytes; 0: not known.
-    :param unread: why it can't be read, so that its bytes are unknown; "": it can.
+    :param sha256: hash of the whole file; None: the file was not read.
+    :param unchanged: the file's facts (device, inode, size, mtime, ctime) are still those of its proof. If
+        ``sha256`` is None, this counts as an equal hash.
+    :param pending: the segment is planned for deletion.
+    :param path: path of the file; "": nobody needs to read it.
+    :param different_at: position of the first byte that differs from the archived segment.
+    :param shielded: the segment is no longer in the log, but in the shield.
+    :param companions_fault: how its companions differ from the archived ones; "": they are the same, or none
+        were archived.
+    :param lineage: lineage of the log now; 0: not known. Archived segments of an older lineage had other
+        bytes.
+    :param unread: why the file can't be read, so that its bytes are unknown; "": it can be read.
     """
 
     log: str
@@ -90,16 +91,18 @@ class LocalSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedSpan:
-    """A range that was deleted from a log, by the journal: by a run, or by others.
+    """A range that was deleted from a log by the journal's record: by a run, or by somebody else.
 
-    :param excused: why no receipt was needed (policy ``archive: off``, a rule, or a waiver); "" when it was.
-    :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
-    :param others: where others deleted it, the known facts of that; "" where a run deleted it.
-    :param lineage: of the log then: archived segments of an older one had other bytes; 0: not known.
-    :param unknown: it is unknown whether it is gone: it may lie in an unreadable place.
-    :param log_id: which log it went from, as receipts have it; "" where that isn't known.
-    :param is_other: another log has the name of that one by now.
-    :param unproven: no lake had all of it when it was found gone, whatever receipts say.
+    :param excused: why no receipt was needed (policy ``archive: off``, a rule, or a waiver); "": one was
+        needed.
+    :param unasked: the lake that proved the range, if this lake can't be asked now; otherwise "".
+    :param others: the known facts of a deletion by somebody else; "": a run deleted it.
+    :param lineage: lineage of the log then; 0: not known. Archived segments of an older lineage had other
+        bytes.
+    :param unknown: it isn't known whether the range is deleted: it may be in a place that can't be read.
+    :param log_id: identity of its log, as receipts have it; "": not known.
+    :param is_other: another log has the name of its log by now.
+    :param unproven: no lake had all of the range when it was found deleted, even if receipts say so.
     """
 
     log: str
@@ -116,16 +119,18 @@ class ReleasedSpan:
 
     @property
     def is_loss(self) -> bool:
-        """Return whether it was deleted while no rule permitted that, and no person has accepted the loss."""
+        """Return whether the range is a loss: no lake proved it, no rule permitted its deletion, and no
+        person has accepted the loss.
+        """
         return self.unproven and not self.excused
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpan:
-    """A range that another store has archived of a log that both have a replica of.
+    """A range that another store has archived. Both stores have a replica of its log.
 
-    :param log: its name, or its label once another log has that name.
-    :param ended: its end where it expired, as a clause; "": that store has it whole.
+    :param log: name of the log, or its label once another log has that name.
+    :param ended: a clause with the end of the range if it expired; "": the other store's copy is whole.
     """
 
     log: str
@@ -136,18 +141,20 @@ class ReplicaSpan:
 
 
 ComparedReceipts = Callable[[], Collection[str | SegmentIdentity]]
-"""Gives receipts of other stores, by row hash or identity, whose bytes were found to be a store's own."""
+"""Returns receipts of other stores, by row hash or identity, whose bytes were found equal to the store's own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """Places that may have bytes that are in no place that was looked at.
+    """Further places that may have bytes which are neither on disk nor in the store's receipts.
 
-    :param present: by name, the identity of the log on disk, as receipts have it; "": it can't be told.
-    :param replicas: ranges in sound receipts of other stores; they count where the store has none of its own.
-    :param unasked: lakes that may have them and were not asked, each as a clause that names it.
-    :param compared: by the journal.
-    :param expiries: by which policy and since when something expired, by the SHA-256 of the act.
+    :param present: for each log's name, the identity of the log on disk, as receipts have it; "": not known.
+    :param replicas: ranges in sound receipts of other stores. They count where the store has no receipt of
+        its own.
+    :param unasked: lakes that may have the bytes but were not asked, each as a clause that names it.
+    :param compared: returns the receipts that were compared, by the journal.
+    :param expiries: for each act that expired rows, by its SHA-256, a clause with the policy and the time.
     """
 
     present: Mapping[str, str] = field(default_factory=dict)
@@ -162,7 +169,7 @@ def names_of_logs(
 ) -> LogNames:
     """Return the names of the logs in lakes and journal.
 
-    :param present: by name, the identity of the log on disk.
+    :param present: for each log's name, the identity of the log on disk.
     """
     went = list(released)
     return LogNames.known(
@@ -183,14 +190,14 @@ def log_ranges(
 ) -> tuple[RangeStatus, ...]:
     """Cut every log into ranges that share a place and a verdict, in order of log and offset.
 
-    A log whose name another one has by now is a log of its own, called by its label.
+    If another log has a log's name by now, the older log is judged by itself under its label.
 
     :param local: ranges on disk; spans without a byte (preallocated files) are ignored.
-    :param receipts: of one store, also those of segments that expired. Where several lineages cover an
-        offset, the highest counts, also above that of the log on disk: a person opened it because the offset
-        was written again, and the older bytes stay in the lake as history.
+    :param receipts: receipts of one store, also those of expired segments. If several lineages cover an
+        offset, the highest counts, even if it is higher than that of the log on disk: a person opened it
+        because the offset was written again. The older bytes stay in the lake as history.
     :param released: ranges deleted by the journal's record.
-    :param broken: receipts that contradict their data file, with the reason: they prove nothing.
+    :param broken: receipts that contradict their data file, each with the reason: they prove nothing.
     """
     witnesses = witnesses or Witnesses()
     rows, went = list(receipts), [span for span in released if span.end_offset > span.start_offset]
@@ -211,13 +218,13 @@ def log_ranges(
 
 
 def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
-    """Return the ranges whose bytes are in no place that is known."""
+    """Return the ranges whose bytes are in no known place."""
     return tuple(row for row in ranges if row.where in (Where.LOST, Where.UNKNOWN))
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a log, or of some of its offsets."""
+    """The known spans and receipts of a log, or of some of its offsets."""
 
     local: Sequence[LocalSpan]
     receipts: Sequence[Receipt]
@@ -368,10 +375,10 @@ def _how_ended(
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """State of bytes that are in no place that was looked at.
+    """State of bytes that were found in no place.
 
     :param where: NOT_ARCHIVED, LOST or UNKNOWN.
-    :param is_accepted: all of it went without an archive by somebody's decision.
+    :param is_accepted: a rule or a person permitted that all of these bytes were deleted without an archive.
     """
 
     where: Where
@@ -382,12 +389,13 @@ class Absent:
 def judge_absent(
     released: Sequence[ReleasedSpan], unasked: Sequence[str], *, has_receipt: bool = False
 ) -> Absent:
-    """Judge bytes that are in no place that was looked at: LOST only where every place that may have them was
-    asked.
+    """Judge bytes that were found in no place.
 
-    :param released: what the journal says of their going.
-    :param unasked: lakes that may have them and were not asked, each as a clause.
-    :param has_receipt: a receipt covers them that proves nothing.
+    They are UNKNOWN while a lake that may have them was not asked.
+
+    :param released: their deletions by the journal's record.
+    :param unasked: lakes that may have them but were not asked, each as a clause.
+    :param has_receipt: a receipt covers them, but it proves nothing.
     """
     open_spans = [span for span in released if not span.excused]
     if released and not open_spans and not has_receipt:
@@ -413,7 +421,7 @@ def _how_shielded(released: Sequence[ReleasedSpan]) -> str:
 
 
 def _disagreement(span: LocalSpan, receipt: Receipt) -> tuple[Status, str] | None:
-    """Return why a file on disk is not the bytes that the lake holds under the same offsets, if so."""
+    """Return how a file on disk differs from the lake's bytes of the same offsets; None: it doesn't."""
     if span.start_offset != receipt.base_offset:
         return (
             Status.FAILURE,
@@ -444,13 +452,13 @@ def _name(receipt: Receipt) -> str:
 
 
 def _joined(rows: Sequence[RangeStatus]) -> RangeStatus:
-    """Return ranges that follow each other and are judged alike as one."""
+    """Return adjacent ranges with the same verdict as one range."""
     segments = tuple(dict.fromkeys(name for row in rows for name in row.segments))
     return replace(rows[0], end_offset=rows[-1].end_offset, segments=segments)
 
 
 def merge_intervals(pieces: Iterable[HasOffsets | Interval]) -> list[Interval]:
-    """Return the union of ranges as intervals that don't touch, by offset."""
+    """Return the union of ranges as separate intervals, by offset."""
     found: list[Interval] = []
     ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
     for start, end in sorted(ends):
@@ -462,9 +470,9 @@ def merge_intervals(pieces: Iterable[HasOffsets | Interval]) -> list[Interval]:
 
 
 def subtract_intervals(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:
-    """Yield the parts of an interval that intervals don't cover.
+    """Yield the parts of an interval that other intervals don't cover.
 
-    :param cover: as :func:`merge_intervals` returns them.
+    :param cover: the other intervals, as :func:`merge_intervals` returns them.
     """
     for first, last in cover[max(0, bisect_right(cover, (start, end)) - 1) :]:
         if first >= end:

@@ -1,4 +1,7 @@
-"""Ranges that a store has on disk and a lake has by its receipts: few columns, as they may be 100,000."""
+"""Ranges on a store's disk, and ranges in a lake's receipts.
+
+They have few columns, because there may be 100,000.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a segment's files came to, held against its receipt; see :class:`LocalSpan`."""
+    """The result of comparing a segment's files with its receipt; see :class:`LocalSpan`."""
 
     sha256: str | None
     unchanged: bool
@@ -39,10 +42,11 @@ class Compared:
 def comparable(rows: Iterable[Receipt], lineages: Lineages) -> dict[tuple[str, int], Receipt]:
     """Return the receipts that segments on disk are compared with, by log and base offset.
 
-    Of several lineages the newest. One that is older than the log's is of bytes that were there before.
+    If several lineages have receipts, the newest counts. Receipts of a lineage older than the log's are left
+    out, because they are of earlier bytes.
 
-    :param rows: a store's.
-    :param lineages: of its logs now.
+    :param rows: the store's receipts.
+    :param lineages: present lineages of its logs.
     """
     ordered = sorted(rows, key=lambda row: row.lineage)
     return {(row.log, row.base_offset): row for row in ordered if row.lineage >= lineages.of(row.log)}
@@ -54,11 +58,12 @@ def local_spans(
     lineages: Lineages,
     ends: Mapping[SegmentId, int] | None = None,
 ) -> tuple[LocalSpan, ...]:
-    """Return a store's ranges on disk, compared with its receipts. A file that goes away meanwhile isn't on
-    disk.
+    """Return a store's ranges on disk, compared with its receipts.
 
-    :param rows: the store's receipts; :func:`comparable` says which count.
-    :param ends: of segments that end before the next one begins.
+    A file that vanishes meanwhile is left out.
+
+    :param rows: the store's receipts; :func:`comparable` chooses those that count.
+    :param ends: ends of the segments that end before the next one begins.
     """
     receipts = comparable(rows, lineages)
     acts = read_own_acts(snapshot.root)
@@ -90,10 +95,10 @@ def local_spans(
 def compare(
     files: Sequence[FileFacts], receipt: Receipt | None, acts: OwnActs, *, hash_all: bool = False
 ) -> Compared:
-    """Compare a segment's files with its receipt: a file is hashed that isn't as it was when it was proven.
+    """Compare a segment's files with its receipt. A file whose facts changed since its proof is hashed.
 
-    :param files: its own first.
-    :param hash_all: read and hash each.
+    :param files: facts of the files, the segment's own file first.
+    :param hash_all: read and hash each file.
     :raises FileNotFoundError: a file to hash vanished.
     """
     if receipt is None:
@@ -130,10 +135,10 @@ def _compare(files: Sequence[FileFacts], receipt: Receipt, acts: OwnActs, *, has
 
 
 def companion_fault(broker: str, proven: Companion, path: Path) -> str:
-    """Return why a file isn't the companion that a receipt has; "" where it is.
+    """Return how a file differs from a receipt's companion; "": it is the same.
 
-    :param broker: the name of the segment's.
-    :raises OSError: it can't be read.
+    :param broker: name of the segment's broker.
+    :raises OSError: the file can't be read.
     """
     if (digest := sha256_of(path)) == proven.sha256 or is_same_companion(broker, proven, path):
         return ""
@@ -144,7 +149,7 @@ def companion_fault(broker: str, proven: Companion, path: Path) -> str:
 def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
     """Return whether a file that differs from a companion in bytes has the same content.
 
-    :raises OSError: it can't be read.
+    :raises OSError: the file can't be read.
     """
     with suppress(CorruptFileError):
         found = read_file(path, MAX_COMPANION_BYTES, follow_links=False)
@@ -157,10 +162,10 @@ _COLUMNS = ("sequence", "log", "lineage", "base_offset", "size_bytes", "row_hash
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReceiptSpan:
-    """A receipt's range, the file of its rows, and its place in the chain of receipts.
+    """A receipt's range, and its place in the chain of receipts.
 
-    :param log_id: which log it is of; "": it isn't known.
-    :param ended: the end of a segment that expired, as a clause; "": the lake has it whole.
+    :param log_id: identity of its log; "": not known.
+    :param ended: a clause with the end of the segment if it expired; "": the lake has it whole.
     """
 
     sequence: int
@@ -176,11 +181,11 @@ class ReceiptSpan:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchivedSpan:
-    """One segment that a lake has a receipt of, or several that follow each other.
+    """One segment with a receipt in a lake, or several adjacent ones.
 
-    :param fault: the last fault that verifying found in it; "" where there is none, or it was never verified.
-    :param log_id: which log it is of; "": it isn't known.
-    :param ended: its end where it expired, as a clause; "": the lake has it whole.
+    :param fault: the last fault that verifying found in it; "": there is none, or it was never verified.
+    :param log_id: identity of its log; "": not known.
+    :param ended: a clause with the end of the segment if it expired; "": the lake has it whole.
     """
 
     log: str
@@ -198,16 +203,16 @@ _fields_of = attrgetter(*(field.name for field in fields(ArchivedSpan)))
 
 
 def in_order(spans: Iterable[ArchivedSpan]) -> list[ArchivedSpan]:
-    """Return spans as ``sorted`` does, which compares each two of them in Python."""
+    """Return spans in order. ``sorted`` alone would compare each two of them in Python, which is slower."""
     return sorted(spans, key=_fields_of)
 
 
 def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[ReceiptSpan, ...]:
-    """Return the receipts of a store that a lake has, of all lineages, in their order.
+    """Return a lake's receipts of a store, of all lineages, in order.
 
-    Files that have none of them are not read.
+    Files without such a receipt are not read.
 
-    :param first_sequence: only from this one on.
+    :param first_sequence: lowest sequence of a receipt to return.
     :raises LakeUnavailableError: the table can't be read.
     """
     table = lake.segments()
@@ -242,10 +247,11 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
 
 
 def has_those_before(lake: Lake, store_id: str, rows: Sequence[ReceiptSpan]) -> bool:
-    """Return whether a lake has as many receipts of a store as the number of the last one says: another
-    engine may have deleted some. No file of them is read.
+    """Return whether a lake has as many receipts of a store as the number of the last receipt says.
 
-    :param rows: the store's last ones, in their order.
+    Another engine may have deleted some. No file of receipts is read.
+
+    :param rows: the store's last receipts, in order.
     :raises LakeUnavailableError: the table can't be read.
     """
     if not rows:
@@ -257,7 +263,7 @@ def has_those_before(lake: Lake, store_id: str, rows: Sequence[ReceiptSpan]) -> 
 
 
 def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[ArchivedSpan, ...]:
-    """Return the segments that receipts are of, by log, lineage and offset.
+    """Return the segments of receipts, by log, lineage and offset.
 
     :param history: verification's memory of receipts with faults.
     """

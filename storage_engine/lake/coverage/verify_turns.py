@@ -1,6 +1,6 @@
-"""Whose turn it is to be verified: what was looked at longest ago comes first, as far as a budget goes.
+"""Choice of the segments to verify next: those that were checked longest ago, within a budget.
 
-Pure; what was looked at when is remembered elsewhere (:class:`Check`).
+Pure. The times of earlier checks are kept elsewhere (:class:`Check`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ History = Mapping[str, Sequence[Check]]
 
 
 class HasReceiptHash(Protocol):
-    """A receipt, or as much of it as its checks are found by."""
+    """A receipt, or anything else with the receipt's hash, by which its checks are found."""
 
     @property
     def row_hash(self) -> str: ...
 
 
 LevelOf = Callable[[Receipt], VerifyLevel]
-"""The level that can be reached for a segment: STORE needs it to be on disk still."""
+"""The deepest level at which a segment can be verified: STORE needs the segment on disk."""
 
 
 def by_receipt(checks: Iterable[Check]) -> dict[str, list[Check]]:
@@ -32,13 +32,13 @@ def by_receipt(checks: Iterable[Check]) -> dict[str, list[Check]]:
 
 
 def last_check(history: History, receipt: HasReceiptHash, level: VerifyLevel) -> Check | None:
-    """The newest look at a segment at ``level`` or deeper."""
+    """Return the newest check of a segment at ``level`` or deeper."""
     checks = [check for check in history.get(receipt.row_hash, ()) if check.level.includes(level)]
     return max(checks, key=lambda check: check.at_ms) if len(checks) > 1 else next(iter(checks), None)
 
 
 def standing_fault(history: History, receipt: HasReceiptHash) -> Check | None:
-    """Return the fault of a segment that no later look of at least the same depth found mended."""
+    """Return the check with a segment's fault, if no later check of at least the same depth passed."""
     for check in history.get(receipt.row_hash, ()):
         if check.fault and last_check(history, receipt, check.level) == check:
             return check
@@ -53,13 +53,15 @@ def choose(
     cost_bytes: Callable[[Receipt], int],
     max_bytes: int | None,
 ) -> list[Receipt]:
-    """The segments to look at now, longest unseen first.
+    """Return the segments to check now, those that were checked longest ago first.
 
-    At least one that is not urgent is always chosen, however small the budget: the walk goes on.
+    At least one segment that is not urgent is always chosen, however small the budget is, so that each
+    segment gets its turn.
 
-    :param urgent: looked at before the others, on up to half of the budget, so that a repair shows soon.
-    :param cost_bytes: the bytes read by a look at a segment.
-    :param max_bytes: budget of bytes to read; None: all.
+    :param urgent: segments that come before the others, within half of the budget, so that a repair shows
+        soon.
+    :param cost_bytes: returns the number of bytes that a check of a segment reads.
+    :param max_bytes: budget of bytes to read; None: no limit.
     """
 
     def seen_ms(receipt: Receipt) -> int:
@@ -82,9 +84,9 @@ def coverage(
     level: VerifyLevel,
     level_of: LevelOf,
 ) -> Coverage:
-    """Return how much of these was verified at ``level``, or as close to it as each segment allows.
+    """Return how many of these segments were verified at ``level``, or as close to it as each segment allows.
 
-    :param broken: known to prove nothing now, whatever an earlier check found.
+    :param broken: segments whose receipts prove nothing now, even if an earlier check passed.
     """
     last = [(receipt, last_check(history, receipt, level_of(receipt))) for receipt in receipts]
     good = [
@@ -103,7 +105,7 @@ def coverage(
 
 
 def _fitting(turns: Sequence[Receipt], cost_bytes: Callable[[Receipt], int], max_bytes: int) -> list[Receipt]:
-    """Return as many items from the front as fit; a later one never overtakes one that doesn't fit."""
+    """Return receipts from the front up to the first one that doesn't fit into the budget."""
     chosen = []
     for receipt in turns:
         max_bytes -= cost_bytes(receipt)

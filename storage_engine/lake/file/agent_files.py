@@ -1,9 +1,9 @@
-"""A segment's files as the agent beside their broker serves them, for hosts that don't see the store.
+"""Reading a segment's files from the agent beside their broker, for hosts that don't see the store.
 
-A driver shows the agent a token or a certificate, and says once which files a run reads. The agent gives it
-a key for exactly these, which tasks get. Both sides show that they have the secret without sending it, so
-that no other process at the agent's port is believed. What comes is compared with a CRC-32C each block, and
-hashed here. Nothing is asked again: what fails once is proven by no one.
+A driver shows the agent a token or a certificate, and names the files of a run once. The agent gives it a key
+for exactly these files, and the tasks get this key. Both sides prove that they know the secret without
+sending it, so that another process at the agent's port isn't trusted. Each block that arrives is compared
+with its CRC-32C and hashed here. No request is repeated: if one fails, the segment isn't proven.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ from storage_engine.same_bytes.own_acts import OwnActs
 
 PROTOCOL: Final = 2
 DRIVER: Final = "driver"
-"""The caller's name for itself; a task gives the run's name."""
+"""The name that a driver gives for itself; a task gives the run's name."""
 PLAIN: Final = "plain://"
 BLOCK_BYTES: Final = 256 << 10
-"""Sent at a time, with a CRC-32C behind it. Smaller ones cost more calls, larger ones leave the caches."""
+"""Bytes of a block, which is followed by its CRC-32C. Smaller blocks need more calls, larger ones don't fit
+into the processor's caches."""
 CRC: Final = struct.Struct(">I")
 MOST_PLAN_BYTES: Final = 256 << 20
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 300.0
-"""How long an answer or a block may take: tasks may wait for each other at a slow pace, and for a flush."""
+"""Time limit for an answer or a block. It is long because tasks may wait for each other at a slow pace, and
+for a flush."""
 SHORTEST_TOKEN: Final = 16
 MOST_GREETING_BYTES: Final = 1 << 12
-"""Before anybody has shown who it is, a message takes no memory to speak of."""
+"""Most bytes of a message from a caller that hasn't proven its secret yet, so that it takes little memory."""
 _MOST_MESSAGE_BYTES: Final = 1 << 20
 _SCRATCH_BYTES: Final = 16 << 20
 _WORD: Final = struct.Struct(">I")
@@ -59,9 +61,9 @@ _per_thread = threading.local()
 
 
 class Wire:
-    """One end of a connection: messages of JSON behind their length, and blocks behind which their CRC is.
+    """One end of a connection. A message is JSON after its length; a block is followed by its CRC.
 
-    :param until: when nothing is received any more, however much comes; of a clock that never goes back.
+    :param until: monotonic time after which nothing more is received, even if data arrives.
     """
 
     def __init__(self, connection: socket.socket, until: float = math.inf) -> None:
@@ -70,9 +72,10 @@ class Wire:
         self._flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_WAITALL
 
     def wait_at_most(self, seconds: float) -> None:
-        """Let the kernel end a call that nothing comes of: a blocking socket costs no call more.
+        """Set the time limit of each call on the socket.
 
-        Python asks again for TLS whenever the kernel has ended a call, so there it has to count itself.
+        The kernel ends a call at the limit, so that the socket can block, which saves calls. With TLS, Python
+        repeats a call that the kernel has ended; there Python's own timeout is set.
         """
         if isinstance(self.socket, ssl.SSLSocket):
             self.socket.settimeout(seconds)
@@ -89,7 +92,7 @@ class Wire:
         """Receive a message.
 
         :raises OSError: the connection ended.
-        :raises ValueError: something else comes than a message.
+        :raises ValueError: the received bytes are not a message.
         """
         size = self._word()
         if size > most_bytes:
@@ -104,7 +107,7 @@ class Wire:
     def fill(self, buffer: memoryview) -> None:
         """Receive as many bytes as a buffer has.
 
-        :raises OSError: the connection ended before.
+        :raises OSError: the connection ended before that.
         """
         done = 0
         while done < len(buffer):
@@ -116,7 +119,7 @@ class Wire:
             done += count
 
     def receive_block(self, buffer: memoryview) -> bool:
-        """Receive a block; returns whether it has the CRC that its sender computed."""
+        """Receive a block, and return whether its CRC is the one that the sender computed."""
         self.fill(buffer)
         return self._word() == crc32c_of(buffer)
 
@@ -127,7 +130,7 @@ class Wire:
 
 
 def notice_death(connection: socket.socket) -> None:
-    """Have the kernel end a connection whose other end has been silent for minutes, as behind a cut link."""
+    """Set a connection so that the kernel ends it after minutes of silence, as after a cut link."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_NODELAY, 1)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -135,14 +138,14 @@ def notice_death(connection: socket.socket) -> None:
 
 
 def shows(secret: bytes, who: str, own_nonce: str, others_nonce: str) -> str:
-    """Return the proof that the caller has a secret, for the peer that made the nonce."""
+    """Return the proof that the caller knows a secret, for the peer that made ``others_nonce``."""
     return hmac.new(secret, f"{who} {own_nonce} {others_nonce}".encode(), hashlib.sha256).hexdigest()
 
 
 def read_token(path: Path) -> str:
-    """Read the token that an agent and drivers share.
+    """Read the token that an agent and its drivers share.
 
-    :raises BadInputError: it can't be read, is too short, or others than this user may read it.
+    :raises BadInputError: the token can't be read, is too short, or can be read by other users.
     """
     try:
         found = path.stat()
@@ -155,9 +158,9 @@ def read_token(path: Path) -> str:
         ) from error
     if found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
         raise BadInputError(
-            f"{path}: expected a token that this user alone can read, found mode {found.st_mode & 0o777:03o} "
-            f"of uid {found.st_uid}. Nothing was started. Make another one, as others may know this: "
-            f"(umask 077; openssl rand -hex 32 > {path})"
+            f"{path}: expected a token that this user alone can read, found mode "
+            f"{found.st_mode & 0o777:03o} of uid {found.st_uid}. Nothing was started. Make a new token, as "
+            f"others may know this one: (umask 077; openssl rand -hex 32 > {path})"
         )
     if len(token) < SHORTEST_TOKEN:
         raise BadInputError(
@@ -170,35 +173,36 @@ def read_token(path: Path) -> str:
 def read_access(
     address: str, token_file: Path | None, ca_file: Path | None, certificate_file: Path | None
 ) -> AgentAccess:
-    """Return how an agent is reached, by files of this host.
+    """Return an agent's address and the driver's access to it, from files of this host.
 
     :param address: HOST:PORT, or plain://HOST:PORT.
-    :param ca_file: PEM of who signed the agent's certificate; None: the system's authorities count.
+    :param ca_file: PEM of the authority that signed the agent's certificate; None: the system's authorities
+        count.
     :param certificate_file: PEM of our own certificate with its key.
-    :raises BadInputError: the address is none, or a file can't be used.
+    :raises BadInputError: the address has another form, or a file can't be used.
     """
     if parse_address(address.removeprefix(PLAIN)) is None:
         raise BadInputError(
             f"agent {address}: expected HOST:PORT, or {PLAIN}HOST:PORT where it speaks no TLS. Nothing was "
-            "started. Correct it."
+            "started. Correct the address."
         )
     if token_file is None and certificate_file is None:
         raise BadInputError(
-            f"agent {address}: expected a token or a certificate that lets us ask it, found neither. Nothing "
-            "was started. Name the file of one of them."
+            f"agent {address}: expected a token or a certificate with which the agent answers us, found "
+            "neither. Nothing was started. Name the file of one of them."
         )
     if token_file is None and address.startswith(PLAIN):
         raise BadInputError(
-            f"agent {address}: expected a token, as without TLS nothing else tells who answers, found a "
-            "certificate alone. Nothing was started. Name the token's file."
+            f"agent {address}: expected a token, because without TLS only a token shows which process "
+            "answers, found a certificate alone. Nothing was started. Name the token's file."
         )
     try:
         authorities = "" if ca_file is None else ca_file.read_text()
         _context(authorities, "" if certificate_file is None else str(certificate_file))
     except (OSError, ValueError) as error:
         raise BadInputError(
-            f"agent {address}: expected certificates as PEM in {ca_file or certificate_file}, found that "
-            f"they can't be used: {reason_text(error)}. Nothing was started."
+            f"agent {address}: expected certificates as PEM in {ca_file or certificate_file}, found a file "
+            f"that can't be used: {reason_text(error)}. Nothing was started."
         ) from error
     token = "" if token_file is None else read_token(token_file)
     return AgentAccess(
@@ -208,9 +212,9 @@ def read_access(
 
 @contextmanager
 def run_of(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun]:
-    """Have an agent serve the files of some segments, and nothing else, as long as the block lasts.
+    """Ask an agent to serve only the files of some segments, while the block runs.
 
-    :raises AgentError: it can't be reached, or won't.
+    :raises AgentError: the agent can't be reached, or refuses.
     """
     files: dict[str, list[FileFacts]] = {}
     for job in jobs:
@@ -228,12 +232,12 @@ def run_of(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun
 def begin_run(
     access: AgentAccess, files: Mapping[str, Sequence[FileFacts]], bytes_per_second: int | None = None
 ) -> AgentRun:
-    """Have an agent serve some files, until nobody has asked for them for as long as its lease is.
+    """Ask an agent to serve some files. It serves them until no request comes for the time of its lease.
 
-    The SHA-256 of their paths, inodes and sizes names the run.
+    The run's name is made from the SHA-256 of the files' paths, inodes and sizes.
 
-    :param files: by the real path of their store's root.
-    :raises AgentError: it can't be reached, or won't.
+    :param files: facts of the files, by the real path of their store's root.
+    :raises AgentError: the agent can't be reached, or refuses.
     """
     named = {root: sorted((it.path, it.inode, it.size_bytes) for it in of) for root, of in files.items()}
     content = {"files": named, "bytes_per_second": bytes_per_second}
@@ -255,8 +259,10 @@ def _driver(access: AgentAccess) -> Iterator[_Agent]:
 
 
 class AgentFiles:
-    """Files of one run, read from its agent: what :class:`~storage_engine.lake.file.source_file.LocalFiles`
-    is on the store's host."""
+    """Files of one run, read from its agent.
+
+    On the store's own host, :class:`~storage_engine.lake.file.source_file.LocalFiles` does the same.
+    """
 
     def __init__(self, run: AgentRun) -> None:
         self._agent = _Agent(run.address, run.authorities, "", run.run, run.key)
@@ -265,7 +271,7 @@ class AgentFiles:
         self._agent.close()
 
     def settled(self, path: str) -> FileFacts:
-        """Return a file's facts once they say all that was written."""
+        """Return a file's facts, after all that was written to it is on disk and shows in them."""
         return self._facts({"ask": "look", "path": path, "settled": True})
 
     def facts(self, path: str) -> FileFacts:
@@ -282,8 +288,8 @@ class AgentFiles:
     ) -> tuple[int, FileFacts]:
         """Read a file from an offset on.
 
-        :param seen: is given each part once it is there.
-        :return: how many bytes came, and the facts of the file that was read.
+        :param seen: called with each part after it was received.
+        :return: the number of bytes received, and the facts of the file that was read.
         """
         agent = self._agent
         before = agent.ask({"ask": "read", "path": path, "offset": offset, "bytes": len(into)})
@@ -296,7 +302,7 @@ class AgentFiles:
             while done < size:
                 block = into[done : min(done + BLOCK_BYTES, size)]
                 if not agent.wire.receive_block(block):
-                    raise ValueError(f"other bytes of {path} behind offset {offset + done} than were sent")
+                    raise ValueError(f"other bytes of {path} behind offset {offset + done} than those sent")
                 seen(block)
                 done += len(block)
             after = from_jsonable(FileFacts, agent.wire.receive()["facts"], path)
@@ -305,7 +311,7 @@ class AgentFiles:
         return done, facts
 
     def sha256(self, path: str, size_bytes: int) -> str:
-        """Return the hash of a file that has changed its times."""
+        """Return the hash of a file, for a file whose times have changed."""
         digest, scratch = hashlib.sha256(), memoryview(bytearray(min(size_bytes, _SCRATCH_BYTES)))
         for offset in range(0, size_bytes, _SCRATCH_BYTES):
             self.read(path, scratch[: size_bytes - offset], digest.update, offset)
@@ -335,7 +341,7 @@ def leave_agent() -> None:
 
 
 class _Agent:
-    """A connection to an agent that has shown that it has the secret, as we have."""
+    """A connection to an agent, after both sides have proven that they know the secret."""
 
     def __init__(self, address: str, authorities: str, certificate_file: str, who: str, secret: str) -> None:
         self.address = address
@@ -349,9 +355,9 @@ class _Agent:
                 others, shown = str(answer["nonce"]), str(answer["shown"])
             if not hmac.compare_digest(shown, shows(secret.encode(), "agent", nonce, others)):
                 raise AgentError(
-                    f"agent {address}: expected the one that has our {'token' if who == DRIVER else 'run'}, "
-                    f"found a process that can't show it. {NOTHING} Find out what listens there, and that "
-                    "both have the same token."
+                    f"agent {address}: expected the agent that has our "
+                    f"{'token' if who == DRIVER else 'run'}, found a process that can't prove it. {NOTHING} "
+                    "Find out which process listens there, and check that both sides have the same token."
                 )
             self.ask({"shown": shows(secret.encode(), "asker", nonce, others)})
             self.wire.wait_at_most(ANSWER_SECONDS)
@@ -362,8 +368,8 @@ class _Agent:
     def ask(self, question: Mapping[str, Any], *, behind: bytes = b"") -> dict[str, Any]:
         """Return the agent's answer.
 
-        :param behind: the bytes sent after the question.
-        :raises StorageEngineError: the agent's error; or it doesn't answer.
+        :param behind: bytes to send after the question.
+        :raises StorageEngineError: the agent answers with this error; or it doesn't answer.
         """
         with self.understood():
             try:
@@ -389,27 +395,33 @@ class _Agent:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """
-        :raises AgentError: in the block the connection failed, or the answer isn't an agent's.
+        """Turn the block's errors into an error about the agent.
+
+        :raises AgentError: the connection failed, or the answer isn't an agent's.
         """
         try:
             yield
         except ssl.SSLCertVerificationError as error:
             raise self._failed(
-                f"one whose certificate we trust, found: {error.verify_message}",
-                "Mend its certificate, or name who signed it",
+                f"an agent whose certificate we trust, found: {error.verify_message}",
+                "Correct its certificate, or name the authority that signed it",
             ) from error
         except (BlockingIOError, TimeoutError) as error:
-            raise self._failed("an answer in time, found none", "See whether it or its disk hangs") from error
+            raise self._failed(
+                "an answer in time, found none", "Check whether the agent or its disk hangs"
+            ) from error
         except OSError as error:
             tls = "" if self.address.startswith(PLAIN) else f"; write {PLAIN} before it if it speaks no TLS"
-            then: str = Text("See what ", Command("agent"), " says there, and whether this host may reach ")
+            then: str = Text("See what ", Command("agent"), " logs there, and whether this host may reach ")
             then += f"its port{tls}"
             if (getattr(error, "reason", None) or "").endswith(_OF_OUR_CERTIFICATE):
-                then = "It doesn't take our certificate: renew it, or have --client-ca name who signed it"
+                then = (
+                    "The agent refuses our certificate: renew it, or give the agent the authority that "
+                    "signed it by --client-ca"
+                )
             raise self._failed(f"to be served, found: {reason_text(error)}", then) from error
         except (*MALFORMED, BadInputError) as error:
-            raise self._failed(f"what an agent says, found {error}", "Run it again") from error
+            raise self._failed(f"an agent's answer, found {error}", "Run it again") from error
 
     def _failed(self, what: str, then: str) -> AgentError:
         # What comes next would be taken for something else than it is.
@@ -419,7 +431,7 @@ class _Agent:
 
 
 _OF_OUR_CERTIFICATE = ("CERTIFICATE_EXPIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_UNKNOWN")
-"""Ends of what OpenSSL calls an alert that comes from who looked at our certificate."""
+"""Ends of OpenSSL's names for alerts by which the agent refuses our certificate."""
 
 _PASSED_ON = frozenset(
     {
@@ -431,16 +443,16 @@ _PASSED_ON = frozenset(
         "StoreNotFoundError",
     }
 )
-"""Errors that an agent's word is taken for."""
+"""Errors that are raised here when an agent answers with them."""
 
 
 def error_message(error: StorageEngineError) -> dict[str, Any]:
-    """Return an error as an agent answers with it."""
+    """Return the message with which an agent answers an error."""
     return {"error": {"type": type(error).__name__, "message": str(error)}}
 
 
 def facts_message(facts: FileFacts, **more: Any) -> dict[str, Any]:
-    """Return a file's facts as an agent answers with them."""
+    """Return the message with which an agent answers a file's facts."""
     return {"facts": to_jsonable(facts), **more}
 
 

@@ -1,8 +1,9 @@
 """A segment as one Parquet file: writing it, and turning it back into the segment's bytes.
 
-Rows are clustered by the codec within chunks of the segment, and cut into row groups small enough that
-whoever reads one topic skips most of them. Reading back goes window by window: a window is a run of row
-groups whose rows together cover one run of bytes, so memory follows the chunk, not the segment.
+The codec clusters rows within chunks of the segment, and cuts them into row groups. These are small enough
+that a reader of one topic skips most of them. A file is read back window by window. A window is a run of row
+groups whose rows together cover one run of bytes. So the memory needed depends on the chunk, not on the
+segment.
 """
 
 from __future__ import annotations
@@ -38,23 +39,28 @@ from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4
-"""Clustering larger chunks skips more when one topic is read; a quarter keeps memory within bounds."""
+"""With larger chunks, a reader of one topic skips more row groups. A quarter of the segment limits the
+memory."""
 
 _MOST_KEPT_BYTES = 64 << 20
-"""Of a window's memory, for the next segment. Beside a larger window Arrow keeps nothing unused."""
+"""Most bytes of a window's memory that are kept for the next segment. While a window is larger, Arrow's
+unused memory is released."""
 
 _VIEW = np.dtype("V16")
-"""Arrow's view of some bytes: their length, and where they are."""
+"""Arrow's view of some bytes: their length and their place."""
 
 _per_thread = threading.local()
 
 CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, Any]], None]
-"""Called with the position of some bytes, these, and positions and sizes of the rows among them."""
+"""Called with the position of some bytes, with these bytes, and with positions and sizes of their rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """Facts about a segment from its rows. Timestamps in ms since the epoch; None without messages."""
+    """Facts about a segment from its rows.
+
+    Timestamps are in milliseconds since the epoch; None: it has no messages.
+    """
 
     row_count: int
     message_count: int
@@ -65,7 +71,7 @@ class DataFileStats:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Row groups [first, end) whose rows cover the bytes from one position to another, and no others."""
+    """Row groups [first, end) whose rows cover exactly the bytes from one position to another."""
 
     first_row_group: int
     end_row_group: int
@@ -74,7 +80,7 @@ class Window:
 
 
 def all_is_loaded(first: int, end: int) -> None:
-    """Load nothing: all bytes of the segment are there."""
+    """Do nothing: all bytes of the segment are in memory already."""
 
 
 def write_data_file(
@@ -82,13 +88,13 @@ def write_data_file(
 ) -> None:
     """Write a segment's rows as Parquet.
 
-    :param data: the whole segment, or room for it.
+    :param data: the whole segment, or memory for it that ``load`` fills.
     :param sink: open binary file; it is left open.
     :param load: makes parts of ``data`` readable.
-    :raises CorruptFrameError: for the first bytes that are not a frame and may be others than were written,
-        unless the job accepts damage.
-    :raises ProofError: the codec fails, or its rows aren't as its schema says.
-    :raises OSError: when the sink can't take it.
+    :raises CorruptFrameError: some bytes are not a frame and may differ from what the broker wrote, and the
+        job doesn't accept damage. The error names the first of them.
+    :raises ProofError: the codec fails, or its rows don't match its schema.
+    :raises OSError: the sink can't be written.
     """
     with _row_errors(job.path):
         ranges = decoded_ranges(job, codec, data, load)
@@ -99,7 +105,7 @@ def write_data_file(
 
 
 class LeftOut:
-    """Tells the rows of a segment that stay out of the lake, by archive rules."""
+    """Separates the rows of a segment that archive rules leave out of the lake."""
 
     def __init__(self, permits: ArchivePermits, log: str, columns: Columns) -> None:
         self._permits, self._log = permits, log
@@ -107,15 +113,16 @@ class LeftOut:
         self._rules: dict[str, ArchiveRule | None] = {}
 
     def rule_of(self, topic: str) -> ArchiveRule | None:
-        """Return the rule by which a topic's rows stay out; None: they enter."""
+        """Return the rule that leaves out a topic's rows; None: they are archived."""
         if topic not in self._rules:
             self._rules[topic] = self._permits.rule_of(self._log, topic)
         return self._rules[topic]
 
     def split(self, ranges: Iterable[Iterator[pa.Table]], *, left_out: bool) -> Iterator[pa.Table]:
-        """Yield the rows that stay out, or the others, of each range that has some.
+        """Yield the rows that are left out, or the rows that are archived, of each range that has such rows.
 
-        :param ranges: of :func:`decoded_ranges`.
+        :param ranges: as :func:`decoded_ranges` yields them.
+        :param left_out: True: the rows that are left out.
         """
         for groups in ranges:
             found = [rows for group in groups for rows in self._chosen(group, left_out=left_out)]
@@ -135,7 +142,10 @@ class LeftOut:
 
 
 def _chosen_rows(rows: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
-    """Return some of the rows. Arrow can't choose among views: of these the bytes stay where they are."""
+    """Return the chosen rows.
+
+    Arrow can't filter columns of views: for these only the views are chosen, and the bytes stay in place.
+    """
     mask = pa.array(chosen)
     columns = [
         _chosen_views(column, chosen) if pa.types.is_binary_view(column.type) else column.filter(mask)
@@ -162,13 +172,13 @@ def _chosen_views(
 def decoded_ranges(
     job: SegmentJob, codec: SegmentCodec, data: memoryview, load: LoadBytes = all_is_loaded
 ) -> Iterator[Iterator[pa.Table]]:
-    """Yield a segment's rows, some megabytes of it at a time, each cut into row groups.
+    """Yield a segment's rows in ranges of some megabytes, each cut into row groups.
 
-    A range's bytes are there until the next one is asked for.
+    A range's bytes are valid until the next range is requested.
 
-    :param data: the whole segment, or room for it.
+    :param data: the whole segment, or memory for it that ``load`` fills.
     :param load: makes parts of ``data`` readable.
-    :raises CorruptFrameError: as of :func:`write_data_file`.
+    :raises CorruptFrameError: as :func:`write_data_file` does.
     :raises ProofError: the codec fails.
     """
     chunk_bytes = max(MIN_CHUNK_BYTES, -(-len(data) // CHUNKS_PER_SEGMENT))
@@ -201,20 +211,23 @@ def _groups(job: SegmentJob, codec: SegmentCodec, groups: Iterator[pa.Table]) ->
 
 
 _END: tuple[None, tuple[Damage, ...]] = (None, ())
-"""Stands behind the last rows of a codec."""
+"""The value after the last rows of a codec."""
 
 
 def _read_only(data: memoryview) -> memoryview:
-    """Return a view by which nobody gets at memory that can be written, as by ``memoryview.obj``."""
+    """Return a read-only view.
+
+    Its ``obj`` doesn't lead to writable memory, as that of ``toreadonly`` does.
+    """
     view = data.toreadonly()
     return memoryview(pa.py_buffer(view)).cast("B") if len(view) else view
 
 
 @contextmanager
 def codec_errors(name: str) -> Iterator[None]:
-    """Turn whatever a codec raises into one error; out of memory is no fault of its own.
+    """Turn any error of a codec into one error. Running out of memory isn't the codec's fault and stays.
 
-    :raises ProofError: a broker's codec raises an error that isn't of this package.
+    :raises ProofError: a broker's codec raises an error that isn't from this package.
     """
     try:
         yield
@@ -226,9 +239,9 @@ def codec_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def _row_errors(name: str) -> Iterator[None]:
-    """Turn errors about a codec's rows, raised by a sink that can't take them, into ours.
+    """Turn errors that a codec's rows cause when they are written into our error.
 
-    :raises ProofError: the rows aren't as their schema says.
+    :raises ProofError: the rows don't match their schema.
     """
     try:
         yield
@@ -245,9 +258,9 @@ def _codec_error(name: str, error: BaseException) -> ProofError:
 
 
 def encode_rows(codec: SegmentCodec, rows: pa.Table, out: memoryview, first_position: int, name: str) -> int:
-    """Let a codec write rows' bytes.
+    """Write the bytes of rows by their codec.
 
-    :return: how many bytes it says that it has written.
+    :return: the number of bytes that the codec reports.
     :raises ProofError: the codec fails, or returns impossible values.
     """
     with codec_errors(name):
@@ -265,7 +278,7 @@ def write_decoded(
 ) -> None:
     """Write a codec's rows with the lake's columns and encodings.
 
-    :param ranges: of :func:`decoded_ranges`, or cut into row groups as they are.
+    :param ranges: as :func:`decoded_ranges` yields them, or any tables that are each one row group.
     :param sink: open binary file, which is left open, or a path.
     """
     schema = file_schema(codec.schema, trees=job.trees)
@@ -292,7 +305,7 @@ def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
 
 
 def _taken(groups: list[pa.Table]) -> Iterator[pa.Table]:
-    """Yield groups, and hold on to none."""
+    """Yield groups, and keep no reference to them."""
     while groups:
         yield groups.pop(0)
 
@@ -300,10 +313,10 @@ def _taken(groups: list[pa.Table]) -> Iterator[pa.Table]:
 def lake_groups(
     job: SegmentJob, codec: SegmentCodec, data: memoryview, schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Yield a segment's rows with the lake's columns, a table a row group.
+    """Yield a segment's rows with the lake's columns, one table for each row group.
 
     :param data: the whole segment.
-    :param schema: of :func:`file_schema`, for the codec's rows.
+    :param schema: result of :func:`file_schema` for the codec's rows.
     :raises StorageEngineError: as :func:`write_data_file` does.
     """
     with _row_errors(job.path):
@@ -328,7 +341,7 @@ class RowCounter:
     def add(self, rows: pa.Table) -> None:
         """Count rows of the data file.
 
-        :param rows: with at least the columns ``kind`` and ``size``, and that of the stored time.
+        :param rows: rows with at least the columns ``kind`` and ``size``, and the column of the stored time.
         """
         is_message = pc.equal(rows["kind"], pa.scalar("message"))
         messages = is_message.to_numpy().sum().item()
@@ -360,19 +373,21 @@ class RowCounter:
 
 
 class WindowMemory:
-    """Memory in which windows are put together. It serves one segment after the other, never two at a time.
+    """Memory in which windows are put together, for one segment after the other, never for two at a time.
 
-    Fresh pages would have to be cleared by the kernel, which takes a good part of the time of encoding.
+    It is used again because the kernel must clear fresh pages, which takes a good part of the time of
+    encoding.
     """
 
     def __init__(self, buffers: int = 1) -> None:
         """
-        :param buffers: bytes that were yielded are valid until so many more have been asked for.
+        :param buffers: number of buffers; yielded bytes are valid until this many further buffers were
+            requested.
         """
         self._buffers = [np.empty(0, np.uint8)] * buffers
 
     def forget(self) -> None:
-        """Give back what serves large segments alone."""
+        """Release buffers of a size that only large segments need."""
         self._buffers = [it if len(it) <= _MOST_KEPT_BYTES else it[:0].copy() for it in self._buffers]
 
     def buffers(self, size_bytes: int) -> Iterator[memoryview]:
@@ -383,12 +398,14 @@ class WindowMemory:
             yield self._buffers[number].data
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return memory of this size; as of :meth:`buffers`."""
+        """Return memory of this size, from the next one of :meth:`buffers`."""
         return next(self.buffers(size_bytes))[:size_bytes]
 
 
 def window_memory() -> WindowMemory:
-    """Return this thread's memory for what is read back, which serves one segment after the other."""
+    """Return this thread's memory for windows that are read back, which is used for one segment after the
+    other.
+    """
     if not hasattr(_per_thread, "windows"):
         _per_thread.windows = WindowMemory()
     windows: WindowMemory = _per_thread.windows
@@ -401,10 +418,10 @@ def opened_file(
 ) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile]]:
     """Open a data file of the lake, and its rows, for the duration of the block.
 
-    :param stored_at: where it lies until it has its name; "": it has that.
-    :param footer: as it was read before; None: it is read.
-    :raises ProofError: it is no Parquet file.
-    :raises LakeUnavailableError: it can't be read.
+    :param stored_at: location of the file until it gets its final name; "": it has its final name.
+    :param footer: the footer if it was read before; None: it is read.
+    :raises ProofError: the file is no Parquet file.
+    :raises LakeUnavailableError: the file can't be read.
     """
     with (
         parquet_errors(location),
@@ -418,16 +435,16 @@ def opened_file(
 def opened_rows(
     file_io: FileIO, location: str, footer: pq.FileMetaData | None = None
 ) -> Iterator[pq.ParquetFile]:
-    """Open the rows of a data file of the lake; as of :func:`opened_file`."""
+    """Open the rows of a data file of the lake, like :func:`opened_file`."""
     with opened_file(file_io, location, footer=footer) as (_, parquet):
         yield parquet
 
 
 def open_rows(stored: Any, coded: Iterable[str] = ()) -> pq.ParquetFile:
-    """Open a data file; keys of leaves are read as the codes that they have there.
+    """Open the rows of a data file. The column of leaf keys is read as its dictionary codes.
 
     :param stored: open file.
-    :param coded: further columns that are.
+    :param coded: further columns that are read as dictionary codes.
     """
     footer = pq.read_metadata(stored)
     there = set(footer.schema.to_arrow_schema().names)
@@ -436,11 +453,11 @@ def open_rows(stored: Any, coded: Iterable[str] = ()) -> pq.ParquetFile:
 
 
 class SegmentPart:
-    """A segment's rows in a data file that has others' as well, read as if they were a file of their own.
+    """A segment's rows in a shared data file, read as if they were a file of their own.
 
-    Row groups are counted from the segment's first one; rows of other segments in them are left out.
+    Row groups are counted from the segment's first one. Rows of other segments in them are left out.
 
-    :raises ProofError: the file hasn't as many row groups.
+    :raises ProofError: the file doesn't have so many row groups.
     """
 
     def __init__(
@@ -484,7 +501,7 @@ class SegmentPart:
         return pa.concat_tables(self.read_row_group(it, columns, use_threads=use_threads) for it in numbers)
 
     def statistics(self, column: str) -> list[pq.Statistics | None]:
-        """Return a column's statistics by row group; None where a row group has other segments' rows too."""
+        """Return a column's statistics by row group; None: the row group also has other segments' rows."""
         return [
             found[column] if _says_one(found[it] for it in self._values) else None
             for found in _statistics(
@@ -494,7 +511,7 @@ class SegmentPart:
 
 
 class LastGroup:
-    """A data file of which the row group that was read last isn't read again for the next segment in it."""
+    """A data file that keeps the last row group it has read, for the next segment in that row group."""
 
     def __init__(self, parquet: pq.ParquetFile) -> None:
         self._parquet = parquet
@@ -517,13 +534,13 @@ class LastGroup:
 
 
 SegmentRows = pq.ParquetFile | SegmentPart
-"""A data file with the rows of one segment, or what of it has them."""
+"""A data file with the rows of one segment, or the part of a shared file that has them."""
 
 
 def rows_of_segment(parquet: pq.ParquetFile, receipt: Receipt, name: str) -> SegmentRows:
-    """Return the rows of a receipt in its own data file.
+    """Return the rows of a receipt in its data file.
 
-    :raises ProofError: the file hasn't the row groups that the receipt names.
+    :raises ProofError: the file doesn't have the row groups that the receipt names.
     """
     groups = receipt.groups
     return parquet if groups is None else SegmentPart(parquet, receipt.identity, groups, name)
@@ -532,11 +549,11 @@ def rows_of_segment(parquet: pq.ParquetFile, receipt: Receipt, name: str) -> Seg
 def copy_rows(
     file_io: FileIO, old: str, new: str, columns: Columns, part_of: Callable[[pq.ParquetFile], SegmentRows]
 ) -> None:
-    """Write a segment's rows into a data file of its own, a row group as a row group.
+    """Copy a segment's rows into a data file of its own. Each row group stays a row group.
 
     :param part_of: returns the segment's rows in the old file.
     :raises ProofError: the old file is no Parquet file.
-    :raises LakeUnavailableError: it can't be read, or the new one can't be written.
+    :raises LakeUnavailableError: the old file can't be read, or the new one can't be written.
     """
     with (
         opened_rows(file_io, old) as parquet,
@@ -548,16 +565,16 @@ def copy_rows(
 
 
 _segments: FileMemory[Mapping[SegmentIdentity, range]] = FileMemory(most=200_000)
-"""By a data file's location; some 300 bytes a segment."""
+"""The segments in each data file, by its location; some 300 bytes for each segment."""
 
 
 def segments_in(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, range]:
-    """Return the segments that a data file has rows of, without their SHA-256, and their row groups.
+    """Return the segments that have rows in a data file, without their SHA-256, each with its row groups.
 
-    A file is read once a process.
+    A process reads a file only once.
 
-    :raises ProofError: it is no Parquet file.
-    :raises LakeUnavailableError: it can't be read.
+    :raises ProofError: the file is no Parquet file.
+    :raises LakeUnavailableError: the file can't be read.
     """
     return _segments.get(location, lambda: _read_segments(file_io, location), len)
 
@@ -579,9 +596,9 @@ def _read_segments(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, r
 
 
 def write_groups(columns: Columns, groups: Iterable[pa.Table], sink: Any) -> None:
-    """Write rows of data files as they are, each table as a row group.
+    """Write rows of data files unchanged, each table as one row group.
 
-    :param groups: at least one.
+    :param groups: at least one table.
     :param sink: open binary file; it is left open.
     """
     following = iter(groups)
@@ -594,9 +611,9 @@ def write_groups(columns: Columns, groups: Iterable[pa.Table], sink: Any) -> Non
 
 
 def column_statistics(rows: SegmentRows, column: str, name: str) -> list[pq.Statistics | None]:
-    """Return a column's statistics in each row group of a segment; None where they say nothing of it.
+    """Return a column's statistics in each row group of a segment; None: they say nothing about the segment.
 
-    :raises ProofError: its footer lacks the column.
+    :raises ProofError: the file's footer lacks the column.
     """
     if isinstance(rows, SegmentPart):
         return rows.statistics(column)
@@ -629,13 +646,13 @@ def segment_bytes(
 ) -> Iterator[tuple[int, memoryview]]:
     """Yield a segment's bytes from its data file, in order, as (position, bytes).
 
-    The file is read once, from its begin to its end.
+    The file is read once, from its beginning to its end.
 
     :param origin: position of the segment's first byte.
-    :param counter: is given all rows; None: who reads wants the bytes, and only the columns that they are
-        made of are read.
-    :param memory: says how long the bytes are valid; None: until the next are asked for.
-    :param tree: is given all leaves; for a file that has keys.
+    :param counter: gets all rows; None: only the columns that the bytes are made of are read.
+    :param memory: memory for the bytes, which decides how long they are valid; None: until the next bytes are
+        requested.
+    :param tree: gets all leaves, for a file with leaf keys.
     :raises ProofError: when the rows don't cover [origin, origin + size_bytes) exactly once.
     """
     columns = None if counter is None else list(codec.schema.names)
@@ -662,8 +679,8 @@ def read_window(
 ) -> None:
     """Put a window's bytes together.
 
-    :param out: as long as the window.
-    :param columns: to read; None: those that the bytes are made of.
+    :param out: memory for them, as long as the window.
+    :param columns: columns to read; None: only those that the bytes are made of.
     :raises ProofError: when the rows don't cover the window exactly once.
     """
     # What a codec leaves out must not be found there by chance, as another segment with the same bytes.
@@ -699,7 +716,10 @@ def read_window(
 
 
 def _encoded_rows(parquet: SegmentRows, codec: SegmentCodec, group: int) -> pa.Table:
-    """Read the columns that a row group's bytes are made of, and no column that none of its rows needs."""
+    """Read the columns that a row group's bytes are made of.
+
+    A column that none of its rows needs isn't read.
+    """
     spared = codec.columns.not_of_raw
     names = [name for name in codec.encoded_columns if name not in spared]
     rows = parquet.read_row_group(group, columns=names, use_threads=False)
@@ -719,12 +739,12 @@ def _encoded_rows(parquet: SegmentRows, codec: SegmentCodec, group: int) -> pa.T
 
 
 def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) -> tuple[Window, ...]:
-    """Cut a segment's rows into windows, by what its footer says of where its rows lie.
+    """Cut a segment's rows into windows, by the positions of rows in the footer.
 
-    Whether the rows lie there has to be checked when they are read.
+    The positions must be checked again when the rows are read.
 
     :param origin: position of the segment's first byte.
-    :raises ProofError: there are no rows for a segment that has bytes, or some lie outside of it.
+    :raises ProofError: there are no rows for a segment that has bytes, or some rows are outside of it.
     """
     end = origin + size_bytes
     statistics = column_statistics(parquet, "physical_offset", name)
@@ -757,16 +777,16 @@ def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) 
 
 
 def place_of(metadata: pq.FileMetaData, column: str, name: str) -> int:
-    """Return the position of one of a data file's columns.
+    """Return the index of a column in a data file.
 
-    :raises ProofError: its footer names none.
+    :raises ProofError: the footer doesn't name the column.
     """
     try:
         return metadata.schema.names.index(column)
     except ValueError as error:
         raise ProofError(
             f"{name}: expected a column {column}, found a footer that names none. Run verify, and keep or "
-            "restore what is still elsewhere."
+            "restore the segment from another place that still has it."
         ) from error
 
 
@@ -780,14 +800,15 @@ def push_rows(
     take: Callable[[int, pa.Table], None] | None = None,
     compare: CompareRows | None = None,
 ) -> None:
-    """Give a tree the leaves of rows that are a part of their segment. The file is read once, a window of
-    row groups at a time.
+    """Add leaves to a tree for rows that are only a part of their segment.
+
+    The file is read once, a window of row groups at a time.
 
     :param origin: position of the segment's first byte.
-    :param take: is given each row group with all columns, after its number; None: only the columns that
-        leaves are made of are read.
-    :param compare: is given the bytes of each window's rows.
-    :raises ProofError: rows overlap, or lie outside of the segment.
+    :param take: called with the number of each row group, and with the row group with all its columns; None:
+        only the columns that leaves are made of are read.
+    :param compare: called with the bytes of each window's rows.
+    :raises ProofError: rows overlap, or are outside of the segment.
     """
     needed = list(dict.fromkeys((*codec.encoded_columns, *tree_columns(codec.columns))))
     columns = needed if take is None else None
@@ -822,10 +843,10 @@ def push_rows(
 def check_disjoint(
     starts: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], start: int, end: int, name: str
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Make sure that rows lie in [start, end) and share no byte.
+    """Make sure that rows are within [start, end) and don't overlap.
 
-    :return: the rows that have bytes, by position.
-    :raises ProofError: they don't.
+    :return: indexes of the rows that have bytes, by position.
+    :raises ProofError: a row is outside, or two overlap.
     """
     order = np.flatnonzero(sizes > 0)
     order = order[np.argsort(starts[order], kind="stable")]
@@ -833,8 +854,9 @@ def check_disjoint(
     outside = (begins < np.append(start, ends[:-1])) | (ends > end) if len(order) else np.empty(0, bool)
     if outside.any():
         raise ProofError(
-            f"{name}: expected rows in the bytes [{start}, {end}) that share none, found one at physical "
-            f"offset {int(begins[np.argmax(outside)])} that doesn't fit. The data file is not of the segment."
+            f"{name}: expected rows within the bytes [{start}, {end}) that don't overlap, found one at "
+            f"physical offset {int(begins[np.argmax(outside)])} that does, or is outside. The data file is "
+            "not of the segment."
         )
     return order
 
@@ -842,11 +864,11 @@ def check_disjoint(
 def check_tiled(
     starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], start: int, end: int, name: str
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Make sure that rows cover [start, end) exactly once; one without bytes lies where another begins.
+    """Make sure that rows cover [start, end) exactly once. A row without bytes must be where another begins.
 
     :param starts: position of each row, in any order.
-    :param ends: position behind each.
-    :return: the rows that have bytes, by position.
+    :param ends: position after each row's last byte.
+    :return: indexes of the rows that have bytes, by position.
     :raises ProofError: they don't.
     """
     owning = ends != starts
@@ -889,9 +911,9 @@ def _with_own_columns(job: SegmentJob, rows: pa.Table, columns: Columns, schema:
 
 
 def file_schema(codec_schema: pa.Schema, *, trees: bool) -> pa.Schema:
-    """Return the lake's columns as the Parquet writer takes them: to a reader a dictionary is its values.
+    """Return the lake's columns for the Parquet writer, some as dictionaries. A reader sees plain values.
 
-    Columns of trees that have no value in a new file are left out: Iceberg takes them for null.
+    Columns of trees that have no value in a new file are left out, because Iceberg then reads null.
     """
     names = (*IDENTITY_COLUMNS.names, LEAF_KEY)
     left_out = set(TREE_COLUMNS.names) - {LEAF_KEY}

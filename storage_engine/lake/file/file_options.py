@@ -1,4 +1,4 @@
-"""Parquet encodings of a data file's columns: chosen by their codec and by a sample of them."""
+"""Parquet encodings of a data file's columns. They are chosen by the codec and by a sample of the rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from storage_engine.model.broker.codec import Columns
 
 COMPRESSION_LEVEL: Final = 1
 _PACKED_LEVEL: Final = -100
-"""The level for data that doesn't shrink: zstd then searches little."""
+"""The compression level for data that doesn't shrink, so that zstd searches little."""
 SAMPLE_ROWS: Final = 1 << 14
 """Number of first rows by which a file's options are chosen."""
 _SAMPLE_VALUES: Final = 1000
 _LEAST_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Bytes of a sample: fewer than the least are not judged."""
+"""Bounds for the bytes of a sample. A smaller sample isn't judged; a larger one isn't read."""
 _SHRINKS: Final = 0.97
-"""Part of its size that compression has to reach to be worth its time."""
+"""Largest compressed share of the original size at which compression is worth its time."""
 _MOST_DISTINCT: Final = 0.9
 """Share of distinct values above which no dictionary is tried."""
 
@@ -30,7 +30,7 @@ _MOST_DISTINCT: Final = 0.9
 def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -> dict[str, Any]:
     """Return options of the Parquet writer.
 
-    :param rows: the first of them, from which a sample is taken; None: there is none.
+    :param rows: the file's first rows, from which a sample is taken; None: there are none.
     """
     names = set(schema.names)
     sample = schema.empty_table() if rows is None else rows.slice(0, SAMPLE_ROWS)
@@ -62,7 +62,7 @@ def _has_repeats(column: pa.ChunkedArray[Any]) -> bool:
 
 
 def _is_packed(column: pa.ChunkedArray[Any]) -> bool:
-    """Return whether a column of bytes doesn't shrink, since they are compressed already."""
+    """Return whether a column's bytes don't shrink, because they are compressed already."""
     if not pa.types.is_binary_view(column.type):
         return False
     taken: list[bytes] = []

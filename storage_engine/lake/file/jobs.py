@@ -13,8 +13,8 @@ from storage_engine.model.proof.receipt import ProvenRows, Receipt, SegmentIdent
 from storage_engine.model.store import FileFacts, SegmentContext, in_file_name
 
 _LOG_BYTES = 148
-"""Bytes of a log's name in a data file's name, which has at most 107 more while it is staged; file
-systems take 255."""
+"""Most bytes of a log's name within a data file's name. The rest of the name has at most 107 bytes while the
+file is staged, and file systems allow 255."""
 
 _SHARED_FILE_NAME = re.compile(r"shared-[0-9a-f]{8,32}-\d{1,9}(?:-[0-9a-f]{8})?\.parquet")
 
@@ -26,9 +26,10 @@ class AgentAccess:
     """The address of the agent beside a broker, and the driver's access to it.
 
     :param address: HOST:PORT; plain://HOST:PORT without TLS.
-    :param token: that the agent has as well; "": it asks for a certificate.
-    :param authorities: PEM of who signed the agent's certificate; "": the system's.
-    :param certificate_file: PEM of the driver's own certificate with its key; "": none.
+    :param token: token that the agent has as well; "": the agent requires a certificate instead.
+    :param authorities: PEM of the authority that signed the agent's certificate; "": the system's
+        authorities.
+    :param certificate_file: PEM of the driver's own certificate with its key; "": it has none.
     """
 
     address: str
@@ -41,8 +42,8 @@ class AgentAccess:
 class AgentRun:
     """Everything that a task needs to read the segments of one run from an agent.
 
-    :param address: as of :class:`AgentAccess`, as is ``authorities``.
-    :param run: the agent's name for the run: the digest of the files that it may read, and a number.
+    :param address: as in :class:`AgentAccess`; likewise ``authorities``.
+    :param run: the agent's name for the run: the digest of the files that the run may read, and a number.
     """
 
     address: str
@@ -55,23 +56,23 @@ class AgentRun:
 class SegmentJob:
     """One segment to archive.
 
-    :param facts: the file as it was when it was chosen; a file that differs is refused.
+    :param facts: facts of the file when it was chosen; a file with other facts is refused.
     :param messages_location: the location of the table of rows, so that a task needs no catalog.
-    :param accept_damage: archive bytes that don't decode as they are, instead of refusing them.
-    :param original_mtime_ns: see ``Segment``; the receipt's time of the file.
-    :param attempt: part of the data file's name, where one by that name was in the table and was lost or
-        rewritten: another engine's snapshot expiry may still delete it.
-    :param bytes_per_second: how fast this process may archive; None: as fast as it can. See ``pace``.
-    :param store_name: the receipt's name of the store.
-    :param store_host: the receipt's name of the machine on which the store lies.
-    :param end_offset: see ``Segment.end``; None where it is base offset + size.
-    :param companions: see ``Segment``, as they were when they were chosen.
-    :param context: facts of its broker that its files don't have.
-    :param permits: by which rows of some topics stay out of the lake; None: all rows enter.
-    :param agent: where its files are read; None: on this host.
-    :param found_in: a shared data file of the table that has its rows, without a receipt of it, and the row
-        groups: a run was killed between its commits. None: there is none.
-    :param shares: with which others it may lie in one data file: those with the same word; None: with none.
+    :param accept_damage: archive bytes that don't decode unchanged, instead of refusing them.
+    :param original_mtime_ns: see ``Segment``; the receipt gets this time as the file's.
+    :param attempt: part of the data file's name, if a file with the plain name was in the table and was lost
+        or rewritten. Another engine's snapshot expiry may still delete that file.
+    :param bytes_per_second: limit for this process; None: no limit. See ``pace``.
+    :param store_name: the store's name for the receipt.
+    :param store_host: the machine with the store, for the receipt.
+    :param end_offset: see ``Segment.end``; None: it is base offset + size.
+    :param companions: see ``Segment``; their facts when they were chosen.
+    :param context: facts that the broker knows and the segment's files don't contain.
+    :param permits: rules that leave rows of some topics out of the lake; None: all rows are archived.
+    :param agent: the agent from which its files are read; None: they are read on this host.
+    :param found_in: a shared data file of the table that has the segment's rows without a receipt, and their
+        row groups: a run was killed between its commits. None: there is none.
+    :param shares: jobs with the same word here may share a data file; None: the segment shares none.
     """
 
     store_id: str
@@ -104,13 +105,13 @@ class SegmentJob:
 
     @property
     def slot(self) -> SegmentIdentity:
-        """Return the segment's identity, whatever bytes it has."""
+        """Return the segment's identity without its bytes."""
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, "")
 
     def data_file(self, sha256: str) -> str:
-        """Location of the segment's data file: one name for one identity and attempt.
+        """Return the location of the segment's data file. Each identity and attempt has one name.
 
-        :param sha256: of the segment's bytes, in hex.
+        :param sha256: hash of the segment's bytes, in hex.
         """
         name = data_file_name(replace(self.slot, sha256=sha256), self.attempt)
         return f"{self.messages_location}/data/store_id={self.store_id}/{name}"
@@ -118,14 +119,13 @@ class SegmentJob:
 
 @dataclass(frozen=True, slots=True)
 class ProvenSegment(ProvenRows):
-    """A segment whose data file was read back from the lake and is the source file, byte for byte; or what of
-    it isn't of topics that archive rules leave out.
+    """A segment whose data file was read back from the lake and is equal to the source file, byte for byte.
 
-    The fields are those of :class:`Receipt`, without those that make the chain; ``data_file`` is the whole
-    location.
+    If archive rules leave out topics, this is true of the other topics' rows. The fields are those of
+    :class:`Receipt`, without the fields of the chain. ``data_file`` is the whole location.
 
-    :param staged_file: where the proven bytes lie until they are published under ``data_file``; equal
-        to it when they are there already. Belongs to this attempt alone.
+    :param staged_file: location of the proven bytes until they are published under ``data_file``; equal to
+        ``data_file`` when they are there already. The staged file belongs to this attempt alone.
     :param manifest_facts: values for the data file's entry in the manifest; see
         :func:`~storage_engine.lake.file.table_entries.packed_facts`.
     """
@@ -145,7 +145,7 @@ class ProvenSegment(ProvenRows):
     act: str | None = None
 
     def receipt(self, data_file: str) -> Receipt:
-        """Return the row that says so, not yet a link of its store's chain.
+        """Return the segment's receipt, which isn't linked into its store's chain yet.
 
         :param data_file: the data file's name, relative to the table's location.
         """
@@ -155,7 +155,7 @@ class ProvenSegment(ProvenRows):
 
 
 def new_attempt() -> str:
-    """Eight digits that no other attempt at any segment has."""
+    """Return eight digits that no other attempt at any segment has."""
     return uuid.uuid4().hex[:8]
 
 
@@ -165,22 +165,24 @@ def data_file_name(identity: SegmentIdentity, attempt: str = "") -> str:
 
 
 def with_attempt(location: str, attempt: str) -> str:
-    """Return a data file's location as another attempt names it."""
+    """Return a data file's location with the name that another attempt gives it."""
     directory, _, name = location.rpartition("/")
     slot, digits = split_data_file_name(name)
     return f"{directory}/{slot}{digits}-{attempt}.parquet"
 
 
 def slot_prefix(identity: SegmentIdentity) -> str:
-    """Return how the data files of every content ever seen in one (lineage, log, base offset) begin."""
+    """Return the beginning of all data files' names for one lineage, log and base offset, whatever their
+    bytes are.
+    """
     log = in_file_name(identity.log, _LOG_BYTES)
     return f"{identity.lineage}-{log}-{identity.base_offset:020d}-"
 
 
 def split_data_file_name(name: str) -> tuple[str, str]:
-    """Return the parts that :func:`slot_prefix` was made from, and the 16 digits of the content.
+    """Return the prefix that :func:`slot_prefix` makes, and the 16 digits of the content's hash.
 
-    :return: two empty strings when another program named the file.
+    :return: two empty strings if another program named the file.
     """
     match = _DATA_FILE_NAME.fullmatch(name)
     return (match[1], match[2]) if match else ("", "")
@@ -195,21 +197,24 @@ def shared_file_name(run: str, task: int) -> str:
 
 
 def is_shared_name(name: str) -> bool:
-    """Return whether a data file's name is that of a file of several segments."""
+    """Return whether a data file's name is one for a file of several segments."""
     return _SHARED_FILE_NAME.fullmatch(name) is not None
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a data file has a name that archiving gives; else another program wrote it."""
+    """Return whether a data file has a name that archiving gives.
+
+    Otherwise another program wrote the file.
+    """
     return is_shared_name(name) or split_data_file_name(name)[0] != ""
 
 
 def attempt_of(name: str) -> str:
-    """The attempt in a data file's name; "" when it has none, or another program named the file."""
+    """Return the attempt in a data file's name; "": it has none, or another program named the file."""
     match = _DATA_FILE_NAME.fullmatch(name)
     return (match[3] or "") if match else ""
 
 
 def file_name(location: str) -> str:
-    """The last part of a file's location, whatever its scheme."""
+    """Return the last part of a file's location, for any scheme."""
     return PurePosixPath(location).name

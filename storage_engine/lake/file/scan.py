@@ -1,8 +1,8 @@
-"""Files of a table that hold wanted rows, these rows, and the files that are in use at this moment.
+"""Reading of a table: the files that can have wanted rows, these rows, and the snapshot's live files.
 
-PyIceberg decides which files match. No manifest is parsed twice in a process: it never changes under its
-name. Maintenance writes which rows of which stores each manifest covers, so that a few are found without
-opening all.
+PyIceberg decides which files match. A process parses no manifest twice, because a manifest never changes
+under its name. Maintenance writes down the stores and ranges that each manifest covers, so that a reader
+doesn't open all manifests.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ RANGES_NAME = f"{HIDDEN_PREFIX}manifests.json"
 
 
 class Range(NamedTuple):
-    """Range of a store that a manifest can have.
+    """The range of one store that the files of a manifest can have.
 
     :param first: lowest base offset of a segment; ``last`` the highest.
     :param newest: highest sequence of a row.
-    :param least_rows: no file has fewer.
+    :param least_rows: number of rows of the smallest file.
     """
 
     first: int
@@ -72,11 +72,11 @@ class Range(NamedTuple):
 
 
 class WantedFiles(NamedTuple):
-    """Files of a store that are looked for.
+    """Conditions for the files of a store that are wanted.
 
-    :param first: those with segments of this base offset or a higher one, up to ``last``.
-    :param since: those with rows of this sequence or a higher one.
-    :param below_rows: those with fewer rows.
+    :param first: the file can have segments with this base offset or a higher one, up to ``last``.
+    :param since: the file can have rows with this sequence or a higher one.
+    :param below_rows: the file has fewer rows than this.
     """
 
     first: int = -(2**63)
@@ -102,9 +102,9 @@ def known_ranges(table: Table) -> Mapping[str, Ranges]:
 
 
 def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:
-    """Return whether a manifest can have files of the wanted stores.
+    """Return whether a manifest can have the wanted files of a store.
 
-    :param ranges: None: nothing is known of it.
+    :param ranges: ranges of the manifest; None: they aren't known.
     """
     if ranges is None:
         return True
@@ -125,10 +125,10 @@ def manifest_key(manifest: ManifestFile) -> str:
 def write_ranges(
     table: Table, manifests: Iterable[ManifestFile], ranges_of: Callable[[ManifestFile], Ranges]
 ) -> None:
-    """Write down what a table's manifests cover; where it is known already, nothing is written.
+    """Write down the ranges that a table's manifests cover, unless they are known already.
 
-    :param manifests: of the current snapshot; ranges of others are dropped.
-    :param ranges_of: opens a manifest.
+    :param manifests: manifests of the current snapshot. Ranges of other manifests are dropped.
+    :param ranges_of: opens a manifest and returns its ranges.
     :raises LakeUnavailableError: the file can't be written.
     """
     known = known_ranges(table)
@@ -182,7 +182,7 @@ _POSITIONS = {field.name: at for at, field in enumerate(DATA_FILE_TYPE[2].fields
 class _Entries:
     """A manifest's live entries.
 
-    :param ranges: by entry, a column for each field of :class:`Range`.
+    :param ranges: one row for each entry, one column for each field of :class:`Range`.
     """
 
     entries: Sequence[ManifestEntry]
@@ -197,11 +197,11 @@ class _Entries:
 
 _lists: FileMemory[tuple[ManifestFile, ...]] = FileMemory(most=10_000)
 _entries: FileMemory[_Entries] = FileMemory(most=40_000)
-"""By their number: some 2 KB each."""
+"""Entries by their manifest. Each entry counts, with some 2 KB."""
 
 
 class _KnownManifest(ManifestFile):
-    """A manifest whose entries this process may know."""
+    """A manifest whose entries this process may have parsed already."""
 
     table: Table
     wanted: WantedFiles
@@ -226,8 +226,11 @@ class _KnownManifest(ManifestFile):
 
 
 class _Planner(ManifestGroupPlanner):
-    """PyIceberg's planner, made quicker: what of a filter is left to check is worked out once a partition,
-    not once a file, and no file's bounds are looked at where every file is wanted."""
+    """A faster version of PyIceberg's planner.
+
+    It works out the rest of a filter once for each partition, not for each file. If every file is wanted, it
+    doesn't look at the files' bounds.
+    """
 
     def _build_partition_evaluator(self, spec_id: int) -> Callable[[DataFile], bool]:
         return _is_wanted if self.row_filter == _EVERY else super()._build_partition_evaluator(spec_id)
@@ -284,15 +287,15 @@ def plan_files(
     since: int = EVERYTHING.since,
     below_rows: int = EVERYTHING.below_rows,
 ) -> list[FileScanTask]:
-    """List the files of a loaded table's snapshot that can have rows of this kind.
+    """List the files of a loaded table's snapshot that can have the wanted rows.
 
-    What the table says of a file is its path, partition, number of rows and size, and the bounds of the
-    columns that name a segment; other statistics are left out.
+    A file's entry has its path, partition, number of rows and size, and bounds of the columns that identify a
+    segment. Other statistics are left out.
 
-    :param base_offsets: only files that can hold a segment whose base offset lies within these two.
+    :param base_offsets: only files that can have a segment with a base offset between these two, inclusive.
     :param store_id: only files of this store; None: files of all stores that ``where`` selects.
-    :param since: only files that can hold a row of this sequence, or of a later one.
-    :param below_rows: only files of fewer rows, as far as the catalog leaves the planning to us.
+    :param since: only files that can have a row with this sequence or a later one.
+    :param below_rows: only files with fewer rows. A catalog server that plans itself ignores this.
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
     """
     if table.catalog.supports_server_side_planning():
@@ -306,11 +309,11 @@ def plan_files(
 
 
 def count_rows(table: Table, store_id: str) -> int | None:
-    """Return how many rows a loaded table's files of a store have.
+    """Return how many rows the files of a store have in a loaded table.
 
-    A manifest isn't opened that is known to be of that store alone, or to have none of it.
+    A manifest isn't opened if it is known to have only files of this store, or none of them.
 
-    :return: None: rows of some file may count as deleted.
+    :return: the number; None: rows of some file may count as deleted.
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
     """
     where = EqualTo("store_id", store_id)  # type: ignore[call-arg,arg-type]
@@ -329,13 +332,13 @@ def count_rows(table: Table, store_id: str) -> int | None:
 
 
 def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[ManifestFile], bool]:
-    """Return a check of whether a manifest of a loaded table can list the files that are looked for."""
+    """Return a function that says whether a manifest of a loaded table can have a store's wanted files."""
     ranges = known_ranges(table)
     return lambda manifest: may_hold(ranges.get(manifest_key(manifest)), store_id, wanted)
 
 
 def plan_whole_entries(table: Table, where: BooleanExpression) -> list[FileScanTask]:
-    """List the same files with every statistic that the table has of them, in five times the memory.
+    """List files like :func:`plan_files`, but with all statistics, in five times the memory.
 
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
     """
@@ -347,8 +350,8 @@ def plan_whole_entries(table: Table, where: BooleanExpression) -> list[FileScanT
 def read_rows(table: Table, where: BooleanExpression, columns: Sequence[str] = ()) -> pa.Table:
     """Return a loaded table's rows.
 
-    :param columns: none: all.
-    :raises LakeUnavailableError: they can't be read.
+    :param columns: columns to read; if empty, all.
+    :raises LakeUnavailableError: the rows can't be read.
     """
     with metadata_errors(table.location(), "read the table"):
         return read_files(table, where, columns, plan_files(table, where))
@@ -357,16 +360,16 @@ def read_rows(table: Table, where: BooleanExpression, columns: Sequence[str] = (
 def read_files(
     table: Table, where: BooleanExpression, columns: Sequence[str], tasks: Iterable[FileScanTask]
 ) -> pa.Table:
-    """Return rows of chosen files only, without those that count as deleted.
+    """Return the rows of chosen files, without rows that count as deleted.
 
-    :param columns: none: all.
+    :param columns: columns to read; if empty, all.
     """
     schema = table.schema().select(*columns) if columns else table.schema()
     return ArrowScan(table.metadata, table.io, schema, where).to_table(tasks)
 
 
 def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Range]:
-    """Return, by store id, what a manifest can have files of.
+    """Return the range of each store in a manifest, by store id.
 
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
     """
@@ -418,14 +421,14 @@ def _bound(value: bytes | None, otherwise: int) -> int:
 
 
 def all_equal(values: Mapping[str, str | int]) -> BooleanExpression:
-    """Rows whose columns have all of these values; at least one must be given."""
+    """Return a filter for rows whose columns have all of these values. At least one must be given."""
     # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
     terms: list[BooleanExpression] = [EqualTo(name, value) for name, value in values.items()]  # type: ignore[call-arg,arg-type]
     return And(*terms) if len(terms) > 1 else terms[0]
 
 
 def between(column: str, first: int, last: int) -> BooleanExpression:
-    """Rows whose column lies within these two, inclusive."""
+    """Return a filter for rows whose column is between these two values, inclusive."""
     return And(
         GreaterThanOrEqual(column, first),  # type: ignore[call-arg,arg-type]
         LessThanOrEqual(column, last),  # type: ignore[call-arg,arg-type]
@@ -433,9 +436,9 @@ def between(column: str, first: int, last: int) -> BooleanExpression:
 
 
 def store_rows(store_id: str, base_offsets: tuple[int, int] | None = None) -> BooleanExpression:
-    """A store's rows in the table of rows.
+    """Return a filter for a store's rows in the table of rows.
 
-    :param base_offsets: only of segments whose base offset lies within these two, inclusive.
+    :param base_offsets: only rows of segments with a base offset between these two, inclusive.
     """
     store = all_equal({"store_id": store_id})
     if base_offsets is None:
@@ -444,7 +447,7 @@ def store_rows(store_id: str, base_offsets: tuple[int, int] | None = None) -> Bo
 
 
 def segment_rows(store_id: str, lineage: int, log: str, base_offset: int) -> BooleanExpression:
-    """One segment's rows in the table of rows, in whichever files they lie."""
+    """Return a filter for one segment's rows in the table of rows, whichever files have them."""
     return all_equal(
         {"store_id": store_id, "segment_base_offset": base_offset, "lineage": lineage, "log": log}
     )
@@ -461,7 +464,7 @@ _BOUNDED: Mapping[str, Callable[[SegmentIdentity], Any]] = {
 class LiveFile:
     """A data file as a snapshot's manifests list it.
 
-    :param deletes: the files that say which of its rows count as deleted (merge-on-read).
+    :param deletes: delete files, which say that some of its rows count as deleted (merge-on-read).
     """
 
     entry: DataFile
@@ -486,7 +489,7 @@ class LiveFile:
         return bool(self.deletes)
 
     def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
-        """Return a check of whether a file may have a segment, by the table's bounds of the file."""
+        """Return a function that says whether this file may have a segment, by the bounds in its entry."""
         bounds = []
         for name, value_of in _BOUNDED.items():
             field = schema.find_field(name)
@@ -503,7 +506,7 @@ class LiveFile:
 
 
 def offsets_of(segments: Iterable[Segment | SegmentIdentity | ProvenRows]) -> Offsets:
-    """Return the lowest and the highest base offset of segments, of which there is at least one."""
+    """Return the lowest and the highest base offset of segments. There must be at least one segment."""
     offsets = [segment.base_offset for segment in segments]
     return min(offsets), max(offsets)
 
@@ -515,12 +518,13 @@ def live_data_files(
     *,
     statistics: bool = False,
 ) -> tuple[LiveFile, ...]:
-    """A store's data files in the table's loaded snapshot; a file listed twice is there twice.
+    """Return a store's data files in the table's loaded snapshot.
 
-    :param base_offsets: only files that can hold a segment whose base offset lies within these two,
-        inclusive.
-    :param statistics: with every statistic that the table has of them, in five times the memory.
-    :raises LakeUnavailableError: the manifests can't be read, or don't tell enough.
+    A file that is listed twice is returned twice.
+
+    :param base_offsets: only files that can have a segment with a base offset between these two, inclusive.
+    :param statistics: with all statistics that the table has of them, in five times the memory.
+    :raises LakeUnavailableError: the manifests can't be read, or rows are deleted by equality delete files.
     """
     with metadata_errors(table.location(), "read the table's manifests"):
         try:
@@ -533,9 +537,9 @@ def live_data_files(
             if "equality delete" not in str(error):
                 raise
             raise LakeUnavailableError(
-                f"lake table {table.location()}: another engine deleted rows by equality delete files, "
-                "so which rows are left can't be told. Nothing was changed. Let that engine rewrite "
-                "the data files (in Spark: rewrite_data_files), or roll the table back, and then run ",
+                f"lake table {table.location()}: another engine deleted rows by equality delete files, so "
+                "it isn't known which rows are left. Nothing was changed. Rewrite the data files with that "
+                "engine (in Spark: rewrite_data_files), or roll the table back, and then run ",
                 Command("verify --level bytes --renew"),
                 ".",
             ) from error
@@ -543,9 +547,9 @@ def live_data_files(
 
 
 def live_files_of(table: Table, rows: Iterable[ProvenRows]) -> list[LiveFile]:
-    """Return the data files in the table's loaded snapshot that can have segments of receipts.
+    """Return the data files in the table's loaded snapshot that can have the segments of receipts.
 
-    :raises LakeUnavailableError: as of :func:`live_data_files`.
+    :raises LakeUnavailableError: as :func:`live_data_files` does.
     """
     found: list[LiveFile] = []
     for store_id, of_store in grouped(rows, lambda row: row.store_id).items():

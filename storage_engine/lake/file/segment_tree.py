@@ -1,7 +1,8 @@
 """The tree of a segment's rows, from its leaves to its root; docs/format.md specifies it.
 
-Each row that has bytes is a leaf of the tree of its stream, which is its topic; the root is over all
-streams. Salts keep a leaf from telling what its bytes were: they come from keys that stand in the rows alone.
+Each row that has bytes is a leaf in the tree of its stream; its stream is its topic. The root covers all
+streams. Because of salts, nobody can find out a row's bytes from its leaf. The salts come from keys that only
+the rows have.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ RUN_LEAVES = 4096
 NOTHING_GONE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 _TOGETHER = 1 << 15
-"""Leaves that are pushed at a time, so that their hashes stay in the processor's cache."""
+"""Most leaves that are added at a time, so that their hashes stay in the processor's cache."""
 
 _STREAM, _ROOT = b"\x03", b"\x04"
 _FORMAT = b"storage-engine/3"
@@ -52,8 +53,9 @@ _INT64 = np.iinfo(np.int64)
 class Tree:
     """A receipt's record of its segment's tree.
 
-    :param root: in hex.
-    :param streams: JSON list of the streams by name; None: there is one, and nothing of it is gone.
+    :param root: the root's hash, in hex.
+    :param streams: JSON list of the streams by name; None: there is one stream, and none of its rows was
+        removed.
     """
 
     root: str
@@ -61,13 +63,13 @@ class Tree:
 
 
 def tree_columns(columns: Columns) -> tuple[str, ...]:
-    """Return the columns that a tree is made of, beside those that the bytes are made of."""
+    """Return the columns that a tree needs in addition to those that the bytes are made of."""
     times = () if columns.stored_at is None else (columns.stored_at,)
     return (*columns.streams[:1], *times, "kind", LEAF_KEY, LEAF_SALT)
 
 
 class SegmentTree:
-    """Makes a segment's tree while its rows are turned back into its bytes."""
+    """Builds a segment's tree while its rows are turned back into its bytes."""
 
     def __init__(self, columns: Columns, name: str) -> None:
         self._topic = columns.streams[0] if columns.streams else None
@@ -90,9 +92,9 @@ class SegmentTree:
         self._are_salts: list[npt.NDArray[np.uint8]] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows whose bytes come next. That a tree can't be made of them is said at its end.
+        """Take rows whose bytes come next. If no tree can be made of them, :meth:`tree` raises the error.
 
-        :param rows: with :func:`tree_columns`.
+        :param rows: rows with the columns of :func:`tree_columns`.
         """
         if LEAF_KEY not in rows.column_names:
             self._fault = self._fault or f"expected a column {LEAF_KEY}, found none"
@@ -123,12 +125,13 @@ class SegmentTree:
         data: memoryview,
         first_position: int,
     ) -> None:
-        """Add the leaves of the rows that were added since the last time.
+        """Add leaves for the rows of :meth:`add` since the last call.
 
-        :param order: of those that have bytes, by position; they lie in ``data`` and don't overlap.
-        :param positions: of all.
-        :param sizes: of all.
-        :param first_position: of the first of ``data``.
+        :param order: indexes of the rows that have bytes, by position. The rows are within ``data`` and don't
+            overlap.
+        :param positions: positions of all these rows.
+        :param sizes: sizes of all these rows.
+        :param first_position: position of the first byte of ``data``.
         """
         if self._fault or not len(order):
             return
@@ -178,15 +181,18 @@ class SegmentTree:
         sha256: str,
         gone: Mapping[str, Mapping[str, Any]] = NOTHING_GONE,
     ) -> Tree:
-        """Return the tree over all that was pushed.
+        """Return the tree over all leaves that were added.
 
-        :param sha256: of the segment's file, in hex.
-        :param gone: streams without rows, by name, whose recorded hashes stand for them.
-        :raises ProofError: the rows lack columns that a tree needs, or a stream that is gone has some.
+        :param sha256: hash of the segment's file, in hex.
+        :param gone: facts of streams whose rows were removed, by name; their recorded hashes replace their
+            leaves.
+        :raises ProofError: the rows lack columns that a tree needs, or a removed stream has rows.
         """
         kept = self.streams()
         if odd := kept.keys() & gone.keys():
-            raise ProofError(f"{self._name}: expected no row of {min(odd)}, which is gone, found some.")
+            raise ProofError(
+                f"{self._name}: expected no row of {min(odd)}, whose rows were removed, found some."
+            )
         every_stream = {**kept, **gone}
         streams = [dict(every_stream[name]) for name in sorted(every_stream)]
         root = hashlib.sha256(
@@ -202,9 +208,9 @@ class SegmentTree:
         return Tree(root.hexdigest(), text)
 
     def streams(self) -> dict[str, Mapping[str, Any]]:
-        """Return the streams of all that was pushed, by name, as a receipt has them.
+        """Return the streams of all leaves that were added, by name, in the form that a receipt has.
 
-        :raises ProofError: the rows lack what a tree is made of.
+        :raises ProofError: the rows lack columns or keys that a tree needs.
         """
         if self._fault:
             raise ProofError(f"{self._name}: {self._fault}. The root of its rows can't be computed.")
@@ -254,9 +260,9 @@ class SegmentTree:
     ) -> None:
         """Widen the streams' spans of time by the times at which messages were stored.
 
-        :param streams: of the rows.
-        :param ends: of runs of rows of one stream.
-        :param numbers: of these streams.
+        :param streams: the stream's number of each row.
+        :param ends: ends of the runs of rows that have one stream.
+        :param numbers: the stream's number of each run.
         """
         if self._stored_at is None:
             return
@@ -274,7 +280,7 @@ class SegmentTree:
         np.maximum.at(self._last_us, streams[counts], known)
 
     def _secrets_of(self, column: pa.ChunkedArray[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
-        """Return the place of each row's key or salt among the distinct ones, -1 without one, and these."""
+        """Return each row's index into the distinct keys or salts (-1: none), and these keys or salts."""
         coded = one_array(column)
         indices: Any = coded.indices
         codes: npt.NDArray[np.int64] = pc.fill_null(indices, -1).to_numpy().astype(np.int64)
@@ -290,8 +296,8 @@ def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> S
     """Return the builder of a data file's tree; None: the file was written before its lake had trees.
 
     :param parquet: the file, or a segment's part of it.
-    :raises ProofError: the file has keys of leaves, and the lake is of an older version: its table of rows
-        lacks columns of the file, so that who rewrites the rows would lose them.
+    :raises ProofError: the file has leaf keys, but the lake is of an older version. Its table of rows lacks
+        columns of the file, so that a program that rewrites the rows would lose them.
     """
     if LEAF_KEY not in parquet.schema_arrow.names:
         return None
@@ -306,9 +312,9 @@ def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> S
 
 
 def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
-    """Return the keys of rows of one row group, as they are written first.
+    """Return new leaf keys for the rows of one row group.
 
-    A run of rows of one stream has a key for each :data:`RUN_LEAVES` leaves.
+    A run of rows of one stream gets a key for each :data:`RUN_LEAVES` leaves.
     """
     count = rows.num_rows
     are_leaves = rows["size"].to_numpy() > 0
@@ -330,9 +336,9 @@ def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
 
 
 def _runs_of(rows: pa.Table, topic: str | None) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return the ends of runs of rows of one stream, and the stream of each.
+    """Cut rows into runs of one stream, and return the end and the stream of each run.
 
-    :param topic: column of the stream's name; None: all rows are of one.
+    :param topic: column of the stream's name; None: all rows have one stream.
     """
     if topic is None:
         return np.array([rows.num_rows], np.int64), [""]

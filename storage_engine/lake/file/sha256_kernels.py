@@ -1,10 +1,10 @@
-"""SHA-256 for the kernels: OpenSSL's compiled functions where they can be reached, else a kernel of our own.
+"""SHA-256 for the kernels: OpenSSL's compiled functions if they can be reached, otherwise our own kernel.
 
 OpenSSL's one-shot functions look the algorithm up at each call, which takes longer than hashing a small
-message. ``SHA256_Init``, ``_Update``, ``_Final`` and, of one block, ``_Transform`` don't. They are of the
-libcrypto behind Python's ``_hashlib``. Where that is linked statically, and they can't be found, a kernel of
-our own gives the same. A processor of x86 with instructions for SHA-256 hashes four messages side by side in
-half the time, which OpenSSL doesn't offer.
+message. ``SHA256_Init``, ``_Update``, ``_Final`` and, for one block, ``_Transform`` don't. They belong to the
+libcrypto of Python's ``_hashlib``. If libcrypto is linked statically, they can't be found, and our own kernel
+computes the same hashes. An x86 processor with instructions for SHA-256 hashes four messages side by side in
+half the time; OpenSSL doesn't offer this.
 """
 
 from __future__ import annotations
@@ -48,33 +48,35 @@ from storage_engine.native import (
 DIGEST_BYTES = 32
 BLOCK_BYTES = 64
 _PART_BYTES = 1 << 17
-"""Of a file, read and hashed at a time: those of four files stay in the processor's cache."""
+"""Bytes of a file that are read and hashed at a time. Those of four files stay in the processor's cache."""
 SCRATCH_BYTES = 1024
-"""What one hash needs: OpenSSL's SHA256_CTX, of 112 bytes, or our own state, block and words."""
+"""Memory that one hash needs: OpenSSL's SHA256_CTX, of 112 bytes, or our own state, block and words."""
 
 _SYMBOLS = ("SHA256_Init", "SHA256_Update", "SHA256_Final", "SHA256_Transform")
 _SELF_TEST_SIZES = (0, 1, 29, 55, 56, 63, 64, 65, 119, 120, 255, 1024, 4099)
 _ALL = 0xFFFFFFFF
 _INIT, _UPDATE, _FINAL, _TRANSFORM, _FIRST, _CONSTANTS, _LANE_FIRST, _LANE_CONSTANTS = range(8)
-"""Places in an engine: addresses of four functions (0: our own kernel), of the first state's eight words, and
-of the 64 constants of our own kernel."""
+"""Indexes into an engine: addresses of four functions (0: our own kernel), of the eight words of the first
+state, and of the 64 constants of our own kernel. The last two are for lanes."""
 _LANE_ORDER = (5, 4, 1, 0, 7, 6, 3, 2)
-"""Words of a state as the processor's instructions have them."""
+"""Order of a state's words for the processor's instructions."""
 LANES = 4
 LANE_BYTES = 256
-"""Of a lane's scratch: its state, the first block of its message, and the last one or two; then three words:
-where the rest of the message lies, how many blocks have no padding, how many there are."""
+"""Bytes of a lane's scratch memory: its state, the first block of its message, and the last one or two
+blocks. Then follow three words: the address of the rest of the message, the number of blocks without padding,
+and the number of all blocks."""
 _HEAD, _TAIL = 32, 96
 _DATA, _WHOLE, _BLOCKS = 28, 29, 30
 _BLOCK, _WORDS = 64, 128
-"""Of our own kernel's scratch: eight words of state as in SHA256_CTX, a block, 64 words of its schedule."""
+"""Offsets in our own kernel's scratch memory: after eight words of state as in SHA256_CTX, a block and 64
+words of its schedule."""
 
 
 @functools.cache
 def sha256_engine() -> npt.NDArray[np.int64]:
-    """Return what the kernels need to hash, compared with hashlib on this machine; it is never freed.
+    """Return the engine that the kernels hash with, after comparing it with hashlib. It is never freed.
 
-    :raises ProofError: on this machine the kernels hash otherwise than hashlib, whichever way they do it.
+    :raises ProofError: on this machine no engine gives the hashes of hashlib.
     """
     own, lanes = own_engine(), _lanes() if HAS_SHA256 else [0, 0]
     for functions in filter(None, (_openssl_functions(), [0, 0, 0, 0])):
@@ -83,13 +85,14 @@ def sha256_engine() -> npt.NDArray[np.int64]:
             if is_right(engine):
                 return engine
     raise ProofError(
-        "SHA-256: expected the hashes of Python's hashlib, found others of each compiled function. Nothing "
-        "was proven. Remove the compiled kernels that are kept on this machine, and run again."
+        "SHA-256: expected the hashes of Python's hashlib, found that each compiled function gives other "
+        "hashes. Nothing was proven. Remove the compiled kernels that are cached on this machine, and run "
+        "again."
     )
 
 
 def _lanes() -> list[int]:
-    """Return addresses of the first state and of the constants, as the processor's instructions take them."""
+    """Return the addresses of the first state and of the constants for the processor's instructions."""
     first, constants = _constants()
     state, small = first[list(_LANE_ORDER)].copy(), constants.astype(np.uint32)
     _kept.extend((state, small))
@@ -97,7 +100,7 @@ def _lanes() -> list[int]:
 
 
 _kept: list[Any] = []
-"""Arrays and a library whose addresses stand in an engine."""
+"""Arrays and a library that stay in memory because engines contain their addresses."""
 
 
 @functools.cache
@@ -109,7 +112,7 @@ def own_engine() -> npt.NDArray[np.int64]:
 
 
 def is_right(engine: npt.NDArray[np.int64]) -> bool:
-    """Return whether an engine gives what hashlib gives, of messages of all kinds of lengths in two parts."""
+    """Return whether an engine gives the hashes of hashlib, for messages of various lengths in two parts."""
     sample = np.frombuffer(bytes(range(256)) * 17, np.uint8)
     scratch, digest = np.empty(SCRATCH_BYTES, np.uint8), np.empty(DIGEST_BYTES, np.uint8)
     for size in _SELF_TEST_SIZES:
@@ -138,9 +141,11 @@ def _are_lanes_right(
 
 
 def sha256_of_files(files: Sequence[io.FileIO]) -> list[str]:
-    """Return the SHA-256 of files, in hex; of several they are hashed side by side as far as the shortest.
+    """Return the SHA-256 of files, in hex.
 
-    :param files: at most :data:`LANES`, each open at its beginning.
+    Several files are hashed side by side up to the end of the shortest.
+
+    :param files: at most :data:`LANES` files, each open at its beginning.
     """
     engine = sha256_engine()
     if len(files) < 2 or engine[_LANE_FIRST] == 0:
@@ -173,7 +178,7 @@ def sha256_of_files(files: Sequence[io.FileIO]) -> list[str]:
 
 
 def _fill(file: io.FileIO, part: npt.NDArray[np.uint8]) -> int:
-    """Read a file's next bytes; fewer than a part at its end alone."""
+    """Read a file's next part. It is shorter only at the end of the file."""
     room, done = part.data[:_PART_BYTES], 0
     while done < _PART_BYTES and (count := file.readinto(room[done:])):
         done += count
@@ -181,7 +186,7 @@ def _fill(file: io.FileIO, part: npt.NDArray[np.uint8]) -> int:
 
 
 def _openssl_functions() -> list[int]:
-    """Return the addresses of OpenSSL's three functions; none where they can't be found."""
+    """Return the addresses of OpenSSL's four functions; an empty list if they can't be found."""
     try:
         import _hashlib
 
@@ -194,10 +199,10 @@ def _openssl_functions() -> list[int]:
 
 
 def _constants() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Return eight words of the first state and 64 round constants, by their definition.
+    """Compute the eight words of the first state and the 64 round constants by their definition.
 
-    They are the first 32 bits of the fractional parts of the square roots of the first 8 primes, and of the
-    cube roots of the first 64 (FIPS 180-4, 5.3.3 and 4.2.2).
+    Each is the first 32 bits of the fractional part of a root. The words are from the square roots of the
+    first 8 primes. The round constants are from the cube roots of the first 64 (FIPS 180-4, 5.3.3 and 4.2.2).
     """
     primes = [n for n in range(2, 312) if all(n % divisor for divisor in range(2, n))]
     squares = [_root(prime << 64, 2) & _ALL for prime in primes[:8]]
@@ -230,7 +235,7 @@ def sha256_blocks(engine: int, scratch: int, message: int, blocks: int, digest: 
     """Write the SHA-256 of a short message to an address.
 
     :param message: address of the message with its padding.
-    :param blocks: that it has.
+    :param blocks: number of its blocks.
     """
     if word(engine, _LANE_FIRST) != 0:
         copy_32(scratch, word(engine, _LANE_FIRST))
@@ -269,10 +274,10 @@ def _hash_lanes(
 def _hash_parts(
     engine: npt.NDArray[np.int64], lanes: int, parts: int, step: int, blocks: int, count: int
 ) -> None:
-    """Hash a part of each file; a lane without one hashes what lies in its place.
+    """Hash a part of each file. A lane without a file hashes the bytes that happen to be in its place.
 
-    :param step: from one file's part to the next one's.
-    :param blocks: that each has.
+    :param step: bytes from one file's part to the next file's part.
+    :param blocks: number of blocks of each part.
     """
     constants = word(engine.ctypes.data, _LANE_CONSTANTS)
     for at in range(parts, parts + BLOCK_BYTES * blocks, BLOCK_BYTES):
@@ -292,13 +297,13 @@ def has_lanes(engine: int) -> bool:
 
 @inlined
 def lane_head(lane: int) -> int:
-    """Return where a lane's message begins."""
+    """Return the address of the beginning of a lane's message."""
     return lane + _HEAD
 
 
 @inlined
 def lane_tail(lane: int) -> int:
-    """Return where a lane has room for a message of two blocks."""
+    """Return the address of a lane's memory for a message of two blocks."""
     return lane + _TAIL
 
 
@@ -306,9 +311,9 @@ def lane_tail(lane: int) -> int:
 def hash_blocks_of_lanes(engine: int, lanes: int, messages: int, step: int, blocks: int) -> None:
     """Hash a short message in each lane.
 
-    :param messages: address of the first, with its padding.
-    :param step: from one to the next.
-    :param blocks: that each has.
+    :param messages: address of the first message with its padding.
+    :param step: bytes from one message to the next.
+    :param blocks: number of blocks of each message.
     """
     for lane in range(LANES):
         copy_32(lanes + LANE_BYTES * lane, word(engine, _LANE_FIRST))
@@ -319,9 +324,9 @@ def hash_blocks_of_lanes(engine: int, lanes: int, messages: int, step: int, bloc
 
 @inlined
 def hash_lanes(engine: int, lanes: int, ahead: int) -> None:
-    """Hash the messages that were begun in all lanes. They are hashed side by side as far as the shortest.
+    """Hash the messages that were begun in all lanes, side by side up to the end of the shortest.
 
-    :param ahead: how far behind each block one lies that is hashed soon, and is fetched meanwhile.
+    :param ahead: bytes from each block to a later block that is fetched meanwhile, because it is hashed soon.
     """
     whole, blocks = word(lanes, _WHOLE), word(lanes, _BLOCKS)
     for lane in range(LANES):
@@ -372,8 +377,8 @@ def _blocks_of(size: int) -> int:
 def begin_lane(lane: int, head: int, data: int, size: int) -> None:
     """Write a message's first block and its last one or two.
 
-    :param head: bytes that lie at :func:`lane_head` already, less than a block.
-    :param data: address of the others.
+    :param head: number of bytes that are at :func:`lane_head` already; less than a block.
+    :param data: address of the other bytes.
     """
     whole = (head + size) // BLOCK_BYTES
     tail = lane + _TAIL
@@ -392,7 +397,7 @@ def begin_lane(lane: int, head: int, data: int, size: int) -> None:
 
 @inlined
 def _lane_block(lane: int, number: int) -> int:
-    """Return where a block of a lane's message lies."""
+    """Return the address of a block of a lane's message."""
     whole = word(lane, _WHOLE)
     if number >= whole:
         return lane + _TAIL + BLOCK_BYTES * (number - whole)
@@ -422,10 +427,10 @@ def _write_state(scratch: int, digest: int) -> None:
 def sha256(
     engine: int, scratch: int, first: int, first_size: int, second: int, second_size: int, digest: int
 ) -> None:
-    """Write the SHA-256 of two runs of bytes, one behind the other, to an address.
+    """Write the SHA-256 of two runs of bytes, one after the other, to an address.
 
-    :param engine: address of what :func:`sha256_engine` returns.
-    :param scratch: address of :data:`SCRATCH_BYTES` that nobody else uses meanwhile.
+    :param engine: address of the result of :func:`sha256_engine`.
+    :param scratch: address of :data:`SCRATCH_BYTES` bytes that nobody else uses meanwhile.
     """
     if word(engine, _INIT) != 0:
         call_1(word(engine, _INIT), scratch)
@@ -461,9 +466,9 @@ def _own_sha256(
 
 @inlined
 def _take(constants: int, scratch: int, used: int, data: int, size: int) -> int:
-    """Hash whole blocks, and keep what is left over.
+    """Hash whole blocks, and keep the remaining bytes in the block.
 
-    :param used: bytes in the block by now.
+    :param used: bytes in the block before.
     :return: bytes in the block now.
     """
     at, end = data, data + size
@@ -488,7 +493,7 @@ def _rotated(value: int, bits: int) -> int:
 
 @inlined
 def _compress(constants: int, scratch: int, block: int) -> None:
-    """FIPS 180-4, 6.2.2."""
+    """Hash one block into the state (FIPS 180-4, 6.2.2)."""
     words = scratch + _WORDS
     for t in range(16):
         set_word(words, t, load_be_u32(block + 4 * t))

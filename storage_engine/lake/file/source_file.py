@@ -1,12 +1,13 @@
-"""The files that are archived: the same ones from the moment they were chosen until their copy is proven.
+"""Reading the files to archive. They must stay the same from the choice until their copy is proven.
 
-A touch in between is no reason to begin again. What counts is that the bytes that were read are those of the
-file as its facts describe it, at the end too: where these moved by another's doing, it is hashed again.
-They are read on this host, or where a job says so from the agent on their broker's.
+A changed time alone is no reason to begin again. The bytes that were read must still be the file's bytes at
+the end. If another process has changed the file's facts, the file is hashed again. Files are read on this
+host. If the job names an agent, they are read from the agent on their broker's host.
 
-A large segment is never in memory whole: it is read three times, to hash it, to decode it a part after the
-other, and to compare it with its copy. The page cache has it by then, mostly. Its times say that nobody wrote
-to it meanwhile; a checksum of each block, that the disk gave the bytes which were hashed once more.
+A large segment is never completely in memory. It is read three times: to hash it, to decode it part by part,
+and to compare it with its copy. After the first time, the page cache mostly has it. The file's times show
+that nobody wrote to it meanwhile. A checksum of each block shows that the disk returned the hashed bytes
+again.
 """
 
 from __future__ import annotations
@@ -35,21 +36,24 @@ from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.trusted_times import settle, times_are_trusted
 
 _BLOCK_BYTES = 1 << 20
-"""Read and hashed at a time, so that the hash finds it in the processor's caches."""
+"""Bytes that are read and hashed at a time, so that the hash finds them in the processor's caches."""
 
 WHOLE_BYTES = 128 << 20
-"""A segment of at most so many bytes is in memory whole, from being read until its copy is proven."""
+"""A segment of at most so many bytes is completely in memory until its copy is proven."""
 
 _per_thread = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """:param data: the file's bytes, or room for them, in memory that serves the thread's next segment too.
-    :param sha256: of them, in hex.
-    :param facts: of the file before it was read, when every later write had to change them.
-    :param files: where parts of it are read again; None: ``data`` has all bytes.
-    :param checksums: of each block that is read again, as it was hashed.
+    """A file that was read.
+
+    :param data: the file's bytes, or memory for them. The thread's next segment uses the same memory.
+    :param sha256: hash of the file's bytes, in hex.
+    :param facts: facts of the file before it was read. They were taken at a time when every later write would
+        change them.
+    :param files: reads parts of the file again; None: ``data`` has all bytes.
+    :param checksums: checksums of the blocks when they were hashed, for blocks that are read again.
     """
 
     data: memoryview
@@ -59,7 +63,7 @@ class Source:
     checksums: Sequence[int] = ()
 
     def loader(self) -> LoadBytes:
-        """Return a function that makes parts of ``data`` readable, each behind the one before.
+        """Return a function that makes parts of ``data`` readable, one after the other.
 
         :raises StorageEngineError: as :func:`read_source` does.
         """
@@ -77,9 +81,9 @@ class Source:
         return load
 
     def parts(self, position: int, size_bytes: int) -> Iterator[memoryview]:
-        """Yield bytes of the file in order. Each part is valid until the next one is asked for.
+        """Yield bytes of the file in order. Each part is valid until the next one is requested.
 
-        :param position: in the file, of the first of them.
+        :param position: position in the file of the first byte.
         :raises StorageEngineError: as :func:`read_source` does.
         """
         if self.files is None:
@@ -93,24 +97,25 @@ class Source:
             self.files.read_again(self.facts, at, part, forgets=is_last)
             if isal_zlib.crc32(part) != self.checksums[number]:
                 raise ProofError(
-                    f"{self.facts.path}: expected at {at} the {len(part)} bytes that were read before, found "
-                    "others: the file was written to meanwhile, or a disk or memory is faulty. Nothing was "
-                    "committed or deleted. Make a new plan; if it is refused again, find out which it is."
+                    f"{self.facts.path}: expected at {at} the {len(part)} bytes that were read before, "
+                    "found others: the file was written to meanwhile, or a disk or memory is faulty. "
+                    "Nothing was committed or deleted. Make a new plan. If it is refused again, find out "
+                    "which of these is true."
                 )
             yield part[max(position - at, 0) : end - at]
 
     def release(self) -> None:
-        """Give memory back that a large segment took: :meth:`loader` and :meth:`parts` read it again."""
+        """Release the memory of a large segment. :meth:`loader` and :meth:`parts` read the file again."""
         if self.files is not None:
             _room().release(0, len(self.data))
 
 
 def read_source(job: SegmentJob) -> Source:
-    """Read the whole file.
+    """Read a segment's whole file.
 
-    :raises FileGoneError: it vanished since it was listed.
-    :raises StoreNotFoundError: it can't be seen from this host.
-    :raises ProofError: another file lies there, or it is truncated.
+    :raises FileGoneError: the file vanished since it was listed.
+    :raises StoreNotFoundError: the file can't be seen from this host.
+    :raises ProofError: another file has its name, or it is truncated.
     :raises ChangedUnderUsError: another process keeps writing to it.
     """
     files = files_of(job)
@@ -135,9 +140,10 @@ def read_source(job: SegmentJob) -> Source:
 
 
 def _read_again(job: SegmentJob, files: LocalFiles | AgentFiles) -> LocalFiles | None:
-    """Return where parts of a segment are read again; None: it is read once, into memory.
+    """Return the files from which parts of a segment are read again; None: it is read once, into memory.
 
-    What comes from another host is, and so is a file whose times don't tell whether it is the same.
+    A small segment and a file from another host are read once. So is a file on a disk whose times don't show
+    every write.
     """
     if not isinstance(files, LocalFiles) or job.facts.size_bytes <= WHOLE_BYTES:
         return None
@@ -152,7 +158,7 @@ class LocalFiles:
         self._pace = pace_at(bytes_per_second)
 
     def settled(self, path: str) -> FileFacts:
-        """Return a file's facts once they say all that was written."""
+        """Return a file's facts, after all that was written to it is on disk and shows in them."""
         return settle(path)
 
     def facts(self, path: str) -> FileFacts:
@@ -165,8 +171,8 @@ class LocalFiles:
     def read(self, path: str, into: memoryview, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts]:
         """Read a file's beginning.
 
-        :param seen: is given each part once it is there.
-        :return: how many bytes it has of these, and the facts of the file that was read.
+        :param seen: called with each part after it was read.
+        :return: the number of bytes read, and the facts of the file that was read.
         """
         done = 0
         with Path(path).open("rb", buffering=0) as file:
@@ -178,10 +184,10 @@ class LocalFiles:
         return done, facts
 
     def look(self, path: str, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts, list[int]]:
-        """Read a file that is read again soon: its pages stay in the page cache.
+        """Read a whole file for the first of several times. Its pages stay in the page cache.
 
-        :param seen: is given each part, which is valid for that long.
-        :return: how many bytes it has, the facts of the file that was read, and a checksum of each block.
+        :param seen: called with each part, which is valid only during the call.
+        :return: the number of bytes read, the facts of the file that was read, and a checksum of each block.
         """
         done, block, checksums = 0, memoryview(bytearray(_BLOCK_BYTES)), list[int]()
         with Path(path).open("rb", buffering=0) as file:
@@ -194,10 +200,11 @@ class LocalFiles:
         return done, facts, checksums
 
     def read_again(self, known: FileFacts, offset: int, into: memoryview, *, forgets: bool = False) -> None:
-        """Read a part of a file that was read before. What the page cache still has costs the disk nothing,
-        and counts as nothing.
+        """Read a part of a file that was read before.
 
-        :param forgets: nobody reads the file again soon.
+        Bytes that the page cache still has don't count for the pace, because the disk isn't read.
+
+        :param forgets: nobody reads the file again soon, so its pages may leave the page cache.
         :raises StorageEngineError: as :func:`read_source` does.
         """
         done = 0
@@ -221,12 +228,12 @@ class LocalFiles:
         return count
 
     def sha256(self, path: str, size_bytes: int) -> str:
-        """Return the hash of a file that has changed its times."""
+        """Return the hash of a file, for a file whose times have changed."""
         return sha256_of(path)
 
 
 def files_of(job: SegmentJob) -> LocalFiles | AgentFiles:
-    """Return where a segment's files are read."""
+    """Return the place from which a segment's files are read: this host, or an agent."""
     if job.agent is not None:
         return files_from(job.agent)
     return LocalFiles(job.store_root, job.bytes_per_second)
@@ -235,15 +242,15 @@ def files_of(job: SegmentJob) -> LocalFiles | AgentFiles:
 def read_beginning(
     chosen: FileFacts, size_bytes: int, store_root: str, agent: AgentRun | None = None
 ) -> memoryview:
-    """Read the first bytes of a segment's file, which its broker may still write behind them.
+    """Read the first bytes of a segment's file. The broker may still append to the file.
 
-    :param chosen: the file as it was chosen.
-    :param store_root: "": it may have changed. Otherwise it may not, but by our own acts: its name and its
-        inode may be another file's by now.
-    :param agent: where it is read; None: on this host.
-    :raises FileGoneError: it vanished since, or another file has its name.
-    :raises StoreNotFoundError: it can't be seen from this host.
-    :raises ProofError: it is shorter.
+    :param chosen: facts of the file when it was chosen.
+    :param store_root: "": the file may have changed. Otherwise only our own acts may have changed it, because
+        another file may have its name and its inode by now.
+    :param agent: the agent from which it is read; None: it is read on this host.
+    :raises FileGoneError: the file vanished since, or another file has its name.
+    :raises StoreNotFoundError: the file can't be seen from this host.
+    :raises ProofError: the file is shorter than that.
     """
     data, path = _source_memory(size_bytes), chosen.path
     files = LocalFiles(store_root) if agent is None else files_from(agent)
@@ -279,7 +286,7 @@ def _read_companion(files: LocalFiles | AgentFiles, chosen: FileFacts) -> Source
 
 
 def companions_of_proven(job: SegmentJob, sources: Sequence[Source]) -> tuple[Companion, ...]:
-    """Return the segment's further files as they were read, now that its copy is proven.
+    """Check that the segment's further files haven't changed since they were read, and return them.
 
     :raises ProofError: as :func:`facts_of_proven` does.
     """
@@ -290,9 +297,9 @@ def companions_of_proven(job: SegmentJob, sources: Sequence[Source]) -> tuple[Co
 
 
 def facts_of_proven(job: SegmentJob, source: Source) -> FileFacts:
-    """Return the facts of the file that has the bytes which were read, now that their copy is proven.
+    """Check that a proven segment's file still has the bytes that were read, and return the file's facts.
 
-    :raises ProofError: it was written to meanwhile, or another file lies there.
+    :raises ProofError: the file was written to meanwhile, or another file has its name.
     """
     return _unchanged(job, job.facts, source)
 
@@ -313,7 +320,8 @@ def _unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
 
 
 def _as_chosen(chosen: FileFacts, found: FileFacts) -> FileFacts:
-    """
+    """Return a file's facts with the device of the choice.
+
     :raises ProofError: it isn't the file that was chosen.
     """
     # A disk mounted on several hosts is another device on each.
@@ -324,8 +332,9 @@ def _as_chosen(chosen: FileFacts, found: FileFacts) -> FileFacts:
 
 
 def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
-    """
-    :raises ProofError: another file was read, or not all of it.
+    """Make sure that the chosen file was read completely.
+
+    :raises ProofError: another file was read, or not all of the file.
     """
     if (size_bytes, inode) != (chosen.size_bytes, chosen.inode):
         raise ProofError(
@@ -336,7 +345,8 @@ def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
 
 
 def _check_part(known: FileFacts, offset: int, expected: int, done: int, inode: int) -> None:
-    """
+    """Make sure that a part of the known file was read completely.
+
     :raises ProofError: another file was read, or not all of the part.
     """
     if (done, inode) != (expected, known.inode):
@@ -359,7 +369,7 @@ def _changed(chosen: FileFacts, found: FileFacts) -> ProofError:
 
 
 class _Room:
-    """Memory for a segment of which pages can be given back."""
+    """Memory for a segment, whose pages can be given back to the kernel."""
 
     def __init__(self, size_bytes: int) -> None:
         self._map = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -368,16 +378,16 @@ class _Room:
         self.data = memoryview(self._map)
 
     def release(self, begin: int, end: int) -> None:
-        """Give the pages of a range back, whole ones: who reads there finds zeros."""
+        """Give the whole pages of a range back to the kernel. A later read finds zeros there."""
         begin, end = (at // mmap.PAGESIZE * mmap.PAGESIZE for at in (begin, min(end, len(self.data))))
         if end > begin:
             self._map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 def _room(size_bytes: int = 0) -> _Room:
-    """This thread's memory for a segment, which serves the next one too.
+    """Return this thread's memory for a segment. The next segment uses the same memory.
 
-    Fresh pages would have to be cleared by the kernel, which takes as long as reading the file.
+    The kernel would have to clear fresh pages, which takes as long as reading the file.
     """
     room: _Room | None = getattr(_per_thread, "room", None)
     if room is None or len(room.data) < size_bytes:
@@ -393,9 +403,10 @@ def _source_memory(size_bytes: int) -> memoryview:
 
 @contextmanager
 def source_errors(path: str) -> Iterator[None]:
-    """
-    :raises FileGoneError: in the block a segment's file vanished.
-    :raises StoreNotFoundError: it can't be seen from this host.
+    """Replace the block's errors about a segment's file with our own exceptions.
+
+    :raises FileGoneError: the file vanished.
+    :raises StoreNotFoundError: the file can't be seen from this host.
     """
     try:
         yield

@@ -1,9 +1,9 @@
-"""Data files before they count: written under a name of this attempt's own, then published by a hard link.
+"""Data files before their commit: written under a name of their attempt, then published by a hard link.
 
-A hard link never overwrites, so of two attempts at one segment the first to publish wins and the other
-finds the file there. Object stores have no links, and what is written later under a name replaces what
-was there: each attempt writes under a final name that no other has (see ``archive_segment``), the first to
-commit wins, nothing refers to the other's file, and nothing here applies.
+A hard link never overwrites a file. So of two attempts at one segment the first to publish wins, and the
+other finds the file. Object stores have no links, and a later file of one name replaces the earlier file.
+There, each attempt writes under a final name that no other attempt has (see ``archive_segment``). The first
+to commit wins, and nothing refers to the other's file. Nothing in this module applies to object stores.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ PARTIAL_SUFFIX = ".partial"
 
 
 def staged_location(data_file: str) -> str:
-    """A name beside the final one that no other attempt uses."""
+    """Return a name beside the final name that no other attempt uses."""
     return f"{data_file}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
 
 
 def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
-    """Give proven files their final names, durably. Doing it again, or beside another attempt, is fine.
+    """Give proven files their final names, durably.
 
-    :return: the segments, with a name of its own for each whose name another attempt's file has: two files of
-        one segment have other keys. Who commits first wins, as on an object store.
+    It may be repeated, or run at the same time as another attempt.
+
+    :return: the segments. If another attempt's file has a segment's name, the segment's file gets a different
+        name: two files of one segment have different keys. The first attempt to commit wins, as on an object
+        store.
     :raises LakeUnavailableError: when the lake can't be written.
     """
     directories = set()
@@ -58,8 +61,9 @@ def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
 
 
 def _published(segment: ProvenSegment) -> ProvenSegment:
-    """
-    :raises OSError: its file can't be given a final name.
+    """Give one segment's file its final name.
+
+    :raises OSError: the file can't be given a final name.
     """
     staged, final = _paths(segment)
     if staged == final:
@@ -111,13 +115,13 @@ def sweep(segments: Iterable[ProvenSegment]) -> None:
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a local file, in hex."""
+    """Return the SHA-256 of a local file, in hex."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def final_name(staged: str) -> str:
-    """Return the name under which a staged file is published, of its own."""
+    """Return the final name of a staged file, from its staged name."""
     return staged.removesuffix(PARTIAL_SUFFIX).rpartition(".")[0]
 
 

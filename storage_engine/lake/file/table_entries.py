@@ -48,9 +48,10 @@ from storage_engine.model.report.validation import Finding, Status
 
 
 def list_entries(table: Table, store_id: str | None, *, statistics: bool = True) -> dict[str, list[LiveFile]]:
-    """The entries of the table's loaded snapshot by store; of one store only, if one is given.
+    """Return the entries of the table's loaded snapshot by store, or those of one store.
 
-    :param statistics: with every statistic that the table has of them, in five times the memory.
+    :param store_id: only entries of this store; None: entries of all stores.
+    :param statistics: with all statistics that the table has of them, in five times the memory.
     :raises LakeUnavailableError: the manifests can't be read.
     """
     found: dict[str, list[LiveFile]] = {}
@@ -63,7 +64,10 @@ def list_entries(table: Table, store_id: str | None, *, statistics: bool = True)
 
 
 def _stores_in(table: Table, task: FileScanTask) -> list[str]:
-    """Return the stores that a file has rows of; where another engine made its partitions, the rows tell."""
+    """Return the stores that have rows in a file.
+
+    If another engine made the file's partition, the rows are read.
+    """
     if is_by_store(table, task.file.spec_id):
         return [str(task.file.partition[0])]
     rows = read_files(table, AlwaysTrue(), ("store_id",), [task])
@@ -73,9 +77,9 @@ def _stores_in(table: Table, task: FileScanTask) -> list[str]:
 def check_entries(
     table: Table, rows: Sequence[Receipt], entries: Sequence[LiveFile], committed_since: frozenset[str]
 ) -> tuple[Finding, ...]:
-    """Return faults of entries that no receipt names, though every receipt may be sound.
+    """Return faults of entries that no receipt names. Every receipt may be sound nevertheless.
 
-    :param rows: receipts that count; the file of a segment that expired may be there, or not any more.
+    :param rows: receipts that count. The file of an expired segment may be in the table or removed already.
     :param committed_since: data files whose receipts came after ``rows`` was read.
     """
     by_file = {data_file_of(table, row): row for row in rows}
@@ -98,7 +102,7 @@ def check_entries(
 
 
 def _rows_of_nobody(table: Table, rows: Sequence[Receipt], entries: Sequence[LiveFile]) -> Iterator[Finding]:
-    """Yield the data files of several segments that have more rows than the receipts which name them."""
+    """Yield a finding for each shared data file that has more rows than the receipts that name it."""
     named: dict[str, int] = {}
     for row in rows:
         if row.row_groups is not None:
@@ -140,9 +144,10 @@ def _without_receipt(entry: LiveFile) -> Finding:
 
 
 def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[LiveFile]) -> Iterator[Finding]:
-    """Other engines may rewrite rows into files of their own, but not into more rows.
+    """Yield a finding if other engines' files have more rows than the segments that they took them from.
 
-    If there are as many as there should be and each segment's are proven, none is there twice.
+    Other engines may rewrite rows into files of their own, but not add rows. If the number is right and each
+    segment's rows are proven, no row is in the table twice.
     """
     expected = sum(row.row_count for row in moved)
     found = sum(entry.entry.record_count for entry in foreign)
@@ -162,9 +167,10 @@ def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[LiveFile]) -> Ite
 
 
 def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[LiveFile]) -> frozenset[str]:
-    """Files that are named as archiving names them, and that no receipt names.
+    """Return the files that archiving named, but that no receipt names.
 
-    The file that an expiry of some streams replaces is in the table until the second of its two commits.
+    An expiry of some streams replaces a file. The old file is in the table until the second of its two
+    commits, and isn't returned.
     """
     there = {entry.location for entry in entries}
     known = {data_file_of(table, row): row for row in rows}
@@ -186,7 +192,7 @@ _BOUNDS = ("lower_bounds", "upper_bounds")
 
 
 def packed_facts(footer: pq.FileMetaData, codec: SegmentCodec) -> bytes:
-    """A data file's counts, sizes, bounds and split offsets, in some 400 bytes."""
+    """Return a data file's counts, sizes, bounds and split offsets, packed into some 400 bytes."""
     plan, field_ids = _statistics_plan(codec.schema, codec.columns)
     facts = data_file_statistics_from_parquet_metadata(footer, plan, field_ids).to_serialized_dict()
     plain = {name: facts[name] for name in ("record_count", "split_offsets", *_COUNTS)}
@@ -195,7 +201,7 @@ def packed_facts(footer: pq.FileMetaData, codec: SegmentCodec) -> bytes:
 
 
 def iceberg_data_file(table: Table, location: str, size_bytes: int, store_id: str, packed: bytes) -> DataFile:
-    """The manifest's entry of a file in the partition of its store.
+    """Return the manifest's entry for a file in the partition of its store.
 
     :raises LakeUnavailableError: the table has other partitions.
     """
@@ -221,7 +227,7 @@ def iceberg_data_file(table: Table, location: str, size_bytes: int, store_id: st
 
 
 def record_count(packed: bytes) -> int:
-    """Return how many rows a data file has, by what :func:`packed_facts` made."""
+    """Return how many rows a data file has, from the result of :func:`packed_facts`."""
     return int(json.loads(zlib.decompress(packed))["record_count"])
 
 

@@ -1,7 +1,7 @@
-"""Leaves of a segment's rows, and the trees that they make: a run of rows a call.
+"""Compiled code that adds leaves for a segment's rows to its trees, one run of rows in each call.
 
-Of a tree no more is kept than the tops of its whole subtrees: the one of 2^n leaves at level n, where bit n
-of the number of leaves is set. Leaves are added as a binary counter carries, level by level.
+Of a tree, only the roots of its complete subtrees are kept: if bit n of the number of leaves is set, level n
+has the root of a subtree with 2^n leaves. Leaves are added like a carry in a binary counter, level by level.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from storage_engine.lake.file.sha256_kernels import (
 from storage_engine.native import copy_16, copy_32, inlined, kernel, store_be_i32, store_be_i64, store_u8
 
 LEVELS = 48
-"""Of a tree at most: so many bits has the number of its leaves, each of at least one byte."""
+"""Most levels of a tree: the number of bits of its number of leaves. Each leaf has at least one byte."""
 SALT_BYTES = 16
 LEAF, NODE, SALT = 0, 1, 2
-"""First bytes of what is hashed, so that none is taken for another."""
+"""The first byte of each hashed message. It distinguishes leaves, nodes and salts."""
 
 _LEAF_PREFIX = 1 + SALT_BYTES + 8 + 4
 _SALT_MESSAGE = 1 + SALT_BYTES + 8
@@ -42,8 +42,8 @@ _NODE_AT = _SALTS_AT + LANES * BLOCK_BYTES
 _HASH_AT = _NODE_AT + 2 * BLOCK_BYTES
 _LANES_AT = _HASH_AT + DIGEST_BYTES
 TREE_SCRATCH_BYTES = _LANES_AT + LANES * LANE_BYTES
-"""Behind what a hash needs: a leaf's first bytes, messages of salts and of a node with their padding, a hash;
-and lanes for leaves and nodes side by side."""
+"""Size of the scratch memory. In order, it has room for a hash, a leaf's first bytes, messages of salts and
+of a node with their padding, another hash, and the lanes. The lanes hash leaves and nodes side by side."""
 
 
 @kernel
@@ -68,19 +68,19 @@ def push_leaves(
 
     The caller has proven that each row lies inside the bytes, and each place inside the secrets.
 
-    :param engine: address of what ``sha256_engine`` returns.
-    :param scratch: address of :data:`TREE_SCRATCH_BYTES`.
+    :param engine: address of the result of ``sha256_engine``.
+    :param scratch: address of :data:`TREE_SCRATCH_BYTES` bytes.
     :param data: address of the segment's bytes from ``first_position`` on.
-    :param order: of the rows, by position.
-    :param slots: by place in ``order``, that of the leaf among the hashes: a stream's by position, and a free
-        one before them.
-    :param lengths: of each stream's slots, without the free one.
+    :param order: indexes of the rows, by position.
+    :param slots: for each entry of ``order``, the index of its leaf among the hashes. A stream's leaves
+        follow each other by position, after one free slot.
+    :param lengths: number of each stream's slots, without the free one.
     :param secrets: address of keys and salts of 16 bytes each.
-    :param places: of each row's among them.
-    :param are_salts: whether it is the salt itself, and no key.
-    :param hashes: address of room for a hash in each slot.
+    :param places: index of each row's key or salt among them.
+    :param are_salts: for each row, whether it is the salt itself and no key.
+    :param hashes: address of memory for a hash in each slot.
     :param subtrees: address of :data:`LEVELS` hashes of each stream.
-    :param counts: leaves of each stream.
+    :param counts: number of leaves of each stream.
     """
     leaf, digest, salts = scratch + _LEAF_AT, scratch + _HASH_AT, scratch + _SALTS_AT
     node, lanes = scratch + _NODE_AT, scratch + _LANES_AT
@@ -154,10 +154,10 @@ def _pad(message: int, first: int, size: int, blocks: int) -> None:
 def _push(engine: int, scratch: int, tops: int, count: int, free: int, added: int) -> None:
     """Add leaves to a stream's tree.
 
-    :param tops: address of its whole subtrees.
-    :param count: of its leaves so far.
-    :param free: address of room for a hash; the leaves lie behind it, and are overwritten.
-    :param added: how many they are.
+    :param tops: address of the roots of its complete subtrees.
+    :param count: number of its leaves so far.
+    :param free: address of memory for one hash. The new leaves follow it, and are overwritten.
+    :param added: number of new leaves.
     """
     lanes, node = scratch + _LANES_AT, scratch + _NODE_AT
     level = 0
@@ -185,6 +185,6 @@ def _push(engine: int, scratch: int, tops: int, count: int, free: int, added: in
 
 @inlined
 def _join(message: int, hashes: int) -> None:
-    """Write what is hashed for a node over two hashes, one behind the other."""
+    """Write the message that is hashed for a node, from two adjacent hashes."""
     copy_32(message + 1, hashes)
     copy_32(message + 1 + DIGEST_BYTES, hashes + DIGEST_BYTES)

@@ -1,13 +1,13 @@
-"""Small data files of one topic, written again as one larger file, and proven there before they leave.
+"""Compaction: small data files of one topic are written again as one larger file, which is proven first.
 
-Two commits: the larger file takes the place of the small ones in the table of rows, and after that the
-receipts name it. Killed between them the receipts name files that the table no longer has. Then whatever
-rests on them waits, verification finds and proves their rows in the table, and the next compaction adds the
-receipts. Where a receipt changed meanwhile, or the larger file doesn't prove it, the files that the receipts
-name come back.
-A small file stays where it is until gc takes it, as its rows are provably in the larger one.
+There are two commits. The first replaces the small files by the larger one in the table of rows; the second
+makes the receipts name the larger file. After a kill between them, the receipts name files that the table no
+longer has. Then steps that need these receipts wait, verification finds and proves the rows in the table, and
+the next compaction adds the receipts. If a receipt changed meanwhile, or the larger file doesn't prove it,
+the files that the receipts name are put back into the table. A small file stays at its place until gc takes
+it, because its rows are provably in the larger file.
 
-Must never do: remove a data file that a receipt has named; let a file into the table that was not read back.
+Must never do: remove a data file that a receipt has named; add a file to the table that was not read back.
 """
 
 from __future__ import annotations
@@ -86,27 +86,28 @@ from storage_engine.model.proof.receipt import (
 from storage_engine.model.store import grouped
 
 COMPACTED_FILE_BYTES = 256 << 20
-"""About so large a data file becomes; one of :data:`SHARED_SEGMENT_BYTES` is no small one any more."""
+"""Approximate size of a compacted file. A file of :data:`SHARED_SEGMENT_BYTES` no longer counts as small."""
 
 COMPACTED_FILE_SEGMENTS = 10_000
-"""Segments in such a file at most: their receipts are committed together."""
+"""Most segments in a compacted file, because their receipts are committed together."""
 
 COMPACTED_LEAST_FILES = SHARED_LEAST_SEGMENTS
-"""Fewer small files stay as they are."""
+"""If there are fewer small files than this, they stay as they are."""
 
 _PART_OF_RULE = 10
-"""Segments of one file are at most this part of their rule's days apart: it leaves with the last one."""
+"""Segments of one file may be apart by one part in so many of their rule's days: the file can be removed only
+after its last segment has expired."""
 
 _WHY = "compaction"
 
 
 @dataclass(frozen=True, slots=True)
 class SmallFile:
-    """A data file of the table that may be written again with others.
+    """A data file of the table that may be joined with other files.
 
-    :param kind: the common values of files that may be joined into one.
-    :param days: of the rule by which they expire; None: by none.
-    :param newest_ms: from when its newest segment's age counts; None: unknown.
+    :param kind: values that are equal for files that may be joined.
+    :param days: days of the rule by which its segments expire; None: no rule.
+    :param newest_ms: time from which its newest segment's age counts; None: not known.
     """
 
     location: str
@@ -119,10 +120,10 @@ class SmallFile:
 
 @dataclass(frozen=True, slots=True)
 class LargerFile:
-    """A data file that takes the place of small ones.
+    """A data file that replaces small ones.
 
-    :param old: the receipts of its segments that counted before.
-    :param new: those that name it; (): it doesn't prove them.
+    :param old: its segments' receipts that counted before.
+    :param new: new receipts that name this file; (): the file doesn't prove its segments.
     """
 
     location: str
@@ -134,11 +135,11 @@ class LargerFile:
 class LakeCompaction:
     """Changes to a lake's small data files, done or planned.
 
-    :param files: number of those that were replaced.
-    :param larger_files: number of those that replaced them.
-    :param size_bytes: of the replaced ones.
+    :param files: number of files that were replaced.
+    :param larger_files: number of files that replaced them.
+    :param size_bytes: bytes of the replaced files.
     :param faults: damaged files, which stay as they are.
-    :param notices: other files left as they are, and why.
+    :param notices: other files that stay as they are, with the reason.
     """
 
     dry_run: bool
@@ -161,11 +162,12 @@ class LakeCompaction:
 def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> LakeCompaction:
     """Write small data files again as larger ones. It may be killed at any instant and run again.
 
-    One that is damaged stays as it is, and so do segments of which something expired or is about to. What is
-    lost or broken of one store is among the faults, and ends no other store's compaction.
+    A damaged file stays as it is. So does a segment if some of its rows have expired or are expiring. A lost
+    file or a broken receipt of one store is reported as a fault and doesn't stop the compaction of other
+    stores.
 
-    :param store_id: of that store alone; None: of every one.
-    :param dry_run: describe the changes by the tables alone, and make none.
+    :param store_id: compact only this store's files; None: all stores' files.
+    :param dry_run: describe the changes from the tables, but make none.
     :raises BadInputError: the lake is of a version without trees.
     :raises LakeIdentityError: the lake is a copy, or its catalog is older than the warehouse.
     :raises LakeUnavailableError: the lake can't be read or written; commits made before stay.
@@ -206,7 +208,7 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
 def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> tuple[str, ...]:
     """Run :func:`compact_lake` as a part of a lake's maintenance.
 
-    :return: the changes, or why there were none, as sentences.
+    :return: sentences with the changes, or with the reason why there are none.
     """
     if not has_trees(lake.segments().properties):
         return ()
@@ -218,9 +220,9 @@ def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: boo
 
 
 def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
-    """Choose small files that become one each. Pure.
+    """Choose groups of small files, each of which becomes one file. Pure.
 
-    :param files: of one store.
+    :param files: the small files of one store.
     """
     plan = []
     for of_kind in grouped(files, lambda file: file.kind).values():
@@ -240,8 +242,9 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
 
 
 def _without_largest(group: tuple[SmallFile, ...]) -> tuple[SmallFile, ...]:
-    """Leave out each file that has more than twice the segments of all smaller ones: what runs each day
-    writes a segment, and its receipt, again a few times, and not each day.
+    """Leave out each file that has more than twice as many segments as all smaller files together.
+
+    So a daily compaction writes a segment and its receipt again only a few times, not each day.
     """
     while group:
         *counts, most = sorted(len(file.receipts) for file in group)
@@ -252,7 +255,7 @@ def _without_largest(group: tuple[SmallFile, ...]) -> tuple[SmallFile, ...]:
 
 
 def _near_in_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
-    """Cut files of one rule where they are too far apart to expire together."""
+    """Cut files of one rule into groups that are near enough in time to expire together."""
     if files[0].days is None:
         yield list(files)
         return
@@ -276,7 +279,9 @@ def _place_of(file: SmallFile) -> tuple[str, int, int]:
 
 
 def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
-    """Yield the small files of a store that are as they were archived, with nothing gone or going of them."""
+    """Yield the small files of a store that are as they were archived, and from which no rows were or are
+    being removed.
+    """
     acts = read_acts(lake)
     policy, taken = policy_of(acts), expired_files(acts)
     names = read_store_names(lake).get(store_id, ()) if policy.rules or policy.holds else ()
@@ -328,7 +333,7 @@ def _is_as_archived(file: LiveFile, rows: Sequence[Receipt]) -> bool:
 def _kind_of(
     row: Receipt, names: tuple[str, ...], policy: KeepPolicy
 ) -> tuple[str, object, int | None, frozenset[str]] | None:
-    """Return topic, rule with its days, and holds of a segment; None: it shares a file with no other."""
+    """Return a segment's topic, rule, the rule's days and holds; None: the segment may share no file."""
     topic, broker = topic_of(row.broker, row.log), find_broker(row.broker)
     if topic is None:
         return None
@@ -395,9 +400,10 @@ def _changed_text(larger: LargerFile) -> str:
 
 
 def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile | None, list[str]]:
-    """Write small files as one, without those that are damaged.
+    """Write small files as one, without the damaged files.
 
-    :return: None where too few are left, or the larger file can't be proven; and the faults.
+    :return: the larger file, and the faults. None: too few files are left, or the larger file can't be
+        proven.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     try:
@@ -421,8 +427,9 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
 
 
 def _check(table: Table, file: SmallFile) -> None:
-    """
-    :raises ProofError: a small file is lost, or doesn't prove one of its segments, which it names.
+    """Make sure that a small file proves its segments.
+
+    :raises ProofError: the file is lost, or doesn't prove a segment. The error names this segment.
     """
     for row in file.receipts:
         what = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
@@ -437,7 +444,9 @@ def _check(table: Table, file: SmallFile) -> None:
 
 
 def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
-    """Write small files as one, prove each segment there, and give it its name. Nothing refers to it yet.
+    """Write small files as one larger file, prove each segment in it, and give it its final name.
+
+    Nothing refers to the larger file yet.
 
     :raises ProofError: the rows read back differ from those before.
     :raises LakeUnavailableError: the lake can't be read or written.
@@ -468,9 +477,11 @@ def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
 def _groups(
     table: Table, files: Sequence[SmallFile], placed: list[tuple[Receipt, range]]
 ) -> Iterator[pa.Table]:
-    """Yield rows of small files, a table a row group: small row groups together, each segment's in one run.
+    """Yield rows of small files, one table for each row group of the larger file.
 
-    :param placed: takes the receipts, with the row groups that have their rows.
+    Small row groups are joined. The row groups of each segment follow each other.
+
+    :param placed: this function adds each receipt to it, with the row groups that have the receipt's rows.
     """
     waiting: list[pa.Table] = []
     waiting_bytes = number = 0
@@ -511,12 +522,12 @@ def _groups(
 def _prove(
     table: Table, placed: Sequence[tuple[Receipt, range]], location: str, stored_at: str
 ) -> tuple[Receipt, ...]:
-    """Prove segments in a data file, and return the receipts that name it, no links of a chain yet.
+    """Prove segments in a data file, and return receipts that name it. They aren't linked into a chain yet.
 
-    :param placed: their receipts, with the row groups that have their rows.
-    :param stored_at: where the file lies until it has its name.
-    :raises ProofError: it isn't them.
-    :raises LakeUnavailableError: it can't be read.
+    :param placed: earlier receipts of the segments, each with the row groups that have its rows.
+    :param stored_at: location of the file until it gets its final name.
+    :raises ProofError: the file doesn't have these segments.
+    :raises LakeUnavailableError: the file can't be read.
     """
     memory = WindowMemory()
     with opened_file(table.io, location, stored_at) as (stored, parquet):
@@ -526,9 +537,9 @@ def _prove(
                 receipt, SegmentPart(rows, receipt.identity, groups, location), location, memory
             ):
                 raise ProofError(
-                    f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it "
-                    f"was proven in {receipt.data_file}, found {fault}. No receipt was changed, and "
-                    "that file stays. Run ",
+                    f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it was "
+                    f"proven in {receipt.data_file}, found {fault}. No receipt was changed, and the earlier "
+                    "file stays. Run ",
                     Command("verify", "--level bytes"),
                     ": the disk or the codec is at fault.",
                 )
@@ -552,7 +563,7 @@ def _prove(
 
 
 def _fault(receipt: Receipt, part: SegmentPart, location: str, memory: WindowMemory) -> str:
-    """Return how rows differ from the segment that was proven; "" where they don't."""
+    """Return how rows differ from the proven segment; "": they don't."""
     codec = find_broker(receipt.broker).codec
     digest, counter, leaves = hashlib.sha256(), RowCounter(codec.columns), tree_to_compare(receipt, location)
     origin, size_bytes = origin_of(receipt), receipt.size_bytes
@@ -567,10 +578,12 @@ def _fault(receipt: Receipt, part: SegmentPart, location: str, memory: WindowMem
 
 
 def _commit(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-    """Let larger files take the place of small ones; or put those back, where that isn't right any more.
+    """Replace small files by larger files in the tables.
 
-    :param files: of one store.
-    :return: those that don't count: somebody changed a receipt meanwhile.
+    If that is no longer right, put the small files back.
+
+    :param files: larger files of one store.
+    :return: the larger files that don't count, because another process changed a receipt meanwhile.
     """
     with CHANGE_LOCK:
         commit_steps(lake, partial(_next_step, lake, files))
@@ -578,9 +591,9 @@ def _commit(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
 
 
 def _discard_changed(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-    """Remove larger files to which nothing refers.
+    """Remove larger files that nothing refers to.
 
-    :return: those that don't count.
+    :return: the larger files that don't count.
     """
     if not files:
         return []
@@ -611,14 +624,14 @@ def _rows(segments: Table, files: Sequence[LargerFile]) -> dict[SegmentIdentity,
 
 
 def _names(messages: Table, row: Receipt | None, location: str) -> bool:
-    """Return whether a receipt names a data file for the rows, as we have put them there."""
+    """Return whether a receipt names a data file as the file of its rows."""
     return row is not None and row.moved_to is None and data_file_of(messages, row) == location
 
 
 def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
     """Return the next step: data files first; receipts only when the table has all data files.
 
-    What is to come is asked of the very tables that the commit is then bound to.
+    The commit is bound to the very tables that were asked what is missing.
     """
     store_id = files[0].old[0].store_id
     taken, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
@@ -660,9 +673,9 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
 def _going_back(
     messages: Table, file: LargerFile, now: Sequence[Receipt | None], there: Mapping[str, LiveFile]
 ) -> list[Receipt] | None:
-    """Return receipts whose data files come back in the place of a larger one; None: that one stays.
+    """Return the receipts whose data files replace a larger file again; None: the larger file stays.
 
-    It stays where a receipt rests on it, or a file that is to come back isn't there.
+    It stays if a receipt's proof depends on it, or if one of the earlier files is missing.
     """
     rows = [row for row in now if row is not None and row.has_rows]
     if any(file.location == it.location for row in rows for it in proven_files(messages, row)):
@@ -672,9 +685,10 @@ def _going_back(
 
 
 def _finish(lake: Lake, store_id: str) -> list[str]:
-    """Go on with larger files of which the table has the rows, and not all receipts: a compaction was killed.
+    """Finish compactions that were killed: the table has the larger file's rows, but not all receipts name
+    it.
 
-    :return: the faults of those that don't prove their segments.
+    :return: the faults of larger files that don't prove their segments.
     """
     faults: list[str] = []
     segments, messages = lake.segments(), lake.messages()
@@ -710,9 +724,9 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
 
 
 def _file_fault(error: ProofError | LakeUnavailableError) -> Text:
-    """Return the fault of one data file.
+    """Return an error as the fault of one data file.
 
-    :raises LakeUnavailableError: the lake can't be read.
+    :raises LakeUnavailableError: the error isn't about a missing or damaged file: the lake can't be read.
     """
     if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
         raise error

@@ -1,13 +1,14 @@
-"""Finding files that may be removed from the lake, taking them into the trash, and emptying that later.
+"""Garbage collection: find files that may be removed from the lake, put them into the trash, empty it later.
 
-What may go says :mod:`storage_engine.lake.gc.garbage_rule`. Here the tables are read and the files listed,
-and what was decided is done. It is decided twice: once before the lock, for live files are read back and that
-takes its time; and under it, by tables that are loaded again, while our commits wait.
+:mod:`storage_engine.lake.gc.garbage_rule` decides which files may be removed. This module reads the tables,
+lists the files and carries out the decision. It decides twice. The first time is before the lock, because
+reading live files back takes long. The second time is under the lock, with tables that are loaded again,
+while our commits wait.
 
-What a hold covers stays in the trash until it is lifted.
+Files that a hold covers stay in the trash until the hold is lifted.
 
-Must never do: take a file after a look at the tables that is older than the last commit; remove one that was
-not in the trash before; touch our own small files, or what neither we nor Iceberg name so.
+Must never do: take a file by a look at the tables that is older than the last commit; remove a file that was
+not in the trash before; touch our own small files, or files whose names neither we nor Iceberg give.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _locations(table: Table) -> Iterator[str]:
 
 
 class Evidence:
-    """Reads files of one table; what a file says of itself is read once, however often it is asked for."""
+    """Reads files of one table. Each file's own contents are read only once."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -100,7 +101,7 @@ class Evidence:
         self._needed: dict[str, frozenset[str]] = {}
 
     def needed(self, table: Table) -> frozenset[str]:
-        """Return the keys of what a loaded table leads to, and of the metadata that was marked last.
+        """Return the keys of all files that a loaded table leads to, and of the metadata file in its mark.
 
         :raises LakeUnavailableError: the table can't be read.
         """
@@ -112,9 +113,9 @@ class Evidence:
         return self._needed[table.metadata_location] | marked
 
     def of(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> GarbageContents:
-        """Return the contents of a file, or the files that it names, and where a live file holds the same.
+        """Return the contents of a file, or the files that it names, with live files that hold the same.
 
-        :param table: the file's, as loaded now.
+        :param table: the file's table, loaded now.
         :raises LakeUnavailableError: live files can't be read.
         """
         if file.size_bytes == 0:
@@ -155,8 +156,10 @@ class Evidence:
         return GarbageContents(tuple(twins.of_rows(table, location, slot) for slot in slots))
 
     def _slots(self, file: TableFile) -> GarbageContents | _Rows:
-        """The segments that a shared file, or one of another engine, has rows of; of one that says which
-        rows of others count as deleted, those others."""
+        """Return the segments that have rows in a shared file or in another engine's file.
+
+        For a delete file, return the data files that it is about.
+        """
         slots = self._column_values(file, tuple(IDENTITY_COLUMNS.names))
         if not isinstance(slots, GarbageContents) or slots.fault.startswith(_UNREADABLE):
             return slots
@@ -174,7 +177,7 @@ class Evidence:
         return f"{self._place.location}/{file.found}"
 
     def _column_values(self, file: TableFile, columns: tuple[str, ...]) -> GarbageContents | _Rows:
-        """Distinct values of some columns of a Parquet file; or why they can't be told."""
+        """Return the distinct values of some columns of a Parquet file, or why they can't be read."""
         try:
             with (
                 self._place.file_system.open_input_file(file.path) as source,
@@ -224,7 +227,10 @@ def _named_by_metadata(table: Table, location: str) -> GarbageContents:
 
 
 def _manifest(location: str, size_bytes: int) -> ManifestFile:
-    """A manifest as a list would name it: nothing in a list tells which files it names."""
+    """Return a manifest's entry as a manifest list would have it.
+
+    Its other fields don't decide which files it names.
+    """
     return ManifestFile.from_args(
         manifest_path=location,
         manifest_length=size_bytes,
@@ -237,17 +243,19 @@ def _manifest(location: str, size_bytes: int) -> ManifestFile:
 
 
 FOREIGN_GRACE_MS = DAY_MS
-"""How long a data file that another program named is left alone, at least: a compaction that runs since then
-may be about to commit it, and knows nothing of our lock."""
+"""How long a data file that another program named is left alone, at least. Another engine's compaction may
+have written it and not have committed it yet, and that engine doesn't know our lock."""
 
 _METADATA_KINDS = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADATA)
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """:param settled_ns: files that were modified after this are young.
-    :param foreign_ns: data files of other programs that were modified after this are young.
-    :param due_ns: what entered the trash before this may be removed for good.
+    """Times that separate young files from others.
+
+    :param settled_ns: files that were modified after this time are young.
+    :param foreign_ns: data files of other programs that were modified after this time are young.
+    :param due_ns: files that entered the trash before this time may be removed for good.
     """
 
     settled_ns: int
@@ -256,9 +264,9 @@ class Waits:
 
     @classmethod
     def at(cls, now: int, grace_ms: int, trash_ms: int) -> Waits:
-        """Return the times that separate young files from others, and kept trash from due trash, at a moment.
+        """Return these times for a moment.
 
-        :param now: nanoseconds since the epoch.
+        :param now: the moment, in nanoseconds since the epoch.
         """
         foreign_ms = max(grace_ms, FOREIGN_GRACE_MS)
         return cls(*(now - wait_ms * 1_000_000 for wait_ms in (grace_ms, foreign_ms, trash_ms)))
@@ -266,7 +274,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Files below one table's location, listed once, and the parts of them read so far."""
+    """Files below one table's location, listed once, with the contents that were read so far."""
 
     place: Place
     listing: Listing
@@ -276,13 +284,13 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class DecidedFile:
-    """A file that its table doesn't need, and why it may go or is kept.
+    """A file that its table doesn't need, with the reason why it may be removed or is kept.
 
-    :param table: name of the table below whose location it lies.
-    :param path: as the file system names it, without a scheme.
-    :param location: what opens it through the table's file access.
-    :param reason: why nothing is lost with it; or what would be, or why that can't be told.
-    :param twins: the live files that hold what it holds.
+    :param table: name of the table that has the file below its location.
+    :param path: the file system's path, without a scheme.
+    :param location: location that opens it through the table's file access.
+    :param reason: why nothing is lost with it; or what would be lost, or why that isn't known.
+    :param twins: live files with the same content.
     """
 
     table: str
@@ -297,9 +305,9 @@ class DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """Where a file was found about which was decided.
+    """A file that was decided about, and the place where it was found.
 
-    :param listed: what took it; None: it isn't in the trash.
+    :param listed: the pass that took it; None: it isn't in the trash.
     """
 
     file: TableFile
@@ -311,10 +319,13 @@ class FoundFile:
 class TableDecision:
     """Decision on one table's files.
 
-    :param orphans: files that are kept, those in the trash too.
-    :param due: files that may go from the trash for good.
-    :param over: passes that have nothing in the trash any more once that is done.
-    :param waiting: files that have to stay in the trash for longer.
+    :param going: files that go into the trash.
+    :param orphans: files that are kept, also those in the trash.
+    :param due: files in the trash that may be removed for good.
+    :param over: passes that have no file in the trash after that.
+    :param waiting: files that must stay in the trash for longer.
+    :param young: files that are younger than the grace.
+    :param unknown: paths of files that are never taken.
     """
 
     place: Place
@@ -330,7 +341,7 @@ class TableDecision:
 def look(lake: Lake) -> list[Scene]:
     """List the files below the tables' locations.
 
-    :raises LakeUnavailableError: it can't be listed, or lacks a table's metadata.
+    :raises LakeUnavailableError: a location can't be listed, or lacks a table's metadata.
     """
     messages, segments, *deletions = lake.every_table()
     scenes = [_look(table) for table in (messages, segments)]
@@ -346,16 +357,16 @@ def _look(table: Table) -> Scene:
     listing = list_place(place)
     if key_of(table.metadata_location) not in {file.key(place) for file in listing.files}:
         raise LakeUnavailableError(
-            f"{table.location()}: expected the table's metadata {table.metadata_location} among its "
-            "files, found it missing. Nothing was removed. Does the warehouse lie where the catalog "
-            "says? If another engine puts metadata there, remove the table's property "
-            "write.metadata.path; of a SQL catalog the next commit of storage-engine brings it back."
+            f"{table.location()}: expected the table's metadata {table.metadata_location} among its files, "
+            "found it missing. Nothing was removed. Is the warehouse at the place that the catalog names? "
+            "If another engine puts metadata there, remove the table's property write.metadata.path. With "
+            "a SQL catalog, the next commit of storage-engine brings the metadata back."
         )
     return Scene(place, listing, tuple(in_trash(place, listing)), Evidence(place))
 
 
 def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Waits) -> list[TableDecision]:
-    """Decide about the files that were listed, by the tables as they are now.
+    """Decide about the listed files, by the tables as they are now.
 
     :raises LakeUnavailableError: files that the tables need can't be read.
     """
@@ -422,9 +433,9 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Table
 
 
 def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> TableDecision:
-    """Return a decision by which what is held stays in the trash. Pure.
+    """Return a decision that keeps held files in the trash. Pure.
 
-    :param is_held: asked of a file's path, relative to the table's location.
+    :param is_held: returns whether a hold covers a file; it gets the path relative to the table's location.
     """
     held = [it for it in decision.due if is_held(it.file.inside)]
     staying = {it.listed.moment for it in held if it.listed is not None}
@@ -459,15 +470,18 @@ def _candidate(
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """:param garbage: files that may be removed and are older than the grace.
-    :param taken: those of them that went into the trash now.
-    :param moment: name of the pass, by which they come back; "" where nothing was taken.
+    """Result of a pass of garbage collection.
+
+    :param garbage: files that may be removed and are older than the grace.
+    :param taken: files of ``garbage`` that were put into the trash now.
+    :param moment: name of the pass, by which they can be put back; "": nothing was taken.
     :param orphans: files that the tables don't need and that are kept.
     :param due: files that have been in the trash for long enough.
-    :param deleted: those of them that were removed for good now.
-    :param waiting_count: files that have to stay in the trash for longer.
-    :param young_count: files that the tables don't need and that are younger than the grace.
-    :param unknown: files that neither we nor Iceberg name so, or that a link leads to; they are never taken.
+    :param deleted: files of ``due`` that were removed for good now.
+    :param waiting_count: number of files that must stay in the trash for longer.
+    :param young_count: number of files that the tables don't need and that are younger than the grace.
+    :param unknown: files whose names neither we nor Iceberg give, or that a link leads to. They are never
+        taken.
     """
 
     garbage: tuple[DecidedFile, ...] = ()
@@ -490,19 +504,20 @@ def collect(
     trash_ms: int = TRASH_MS,
     known_heads: Mapping[str, Sequence[ChainHead]] | None = None,
 ) -> Collection:
-    """Find garbage; if asked to, take it into the trash, and remove for good what was there for long enough.
+    """Find garbage. With ``delete``, put it into the trash, and empty the trash of files that are old enough.
 
     :param grace_ms: how long a file that the tables don't need is left alone, in milliseconds since its last
-        modification. The lock keeps our own commits safe even without one; other engines' need it, and
-        on object stores ours do, too.
-    :param trash_ms: how long a file is in the trash before it goes; on object stores never less than a grace.
-    :param known_heads: by store, rows known to have been in the chain of receipts.
+        modification. The lock makes our own commits safe without a grace. Other engines' commits need it, and
+        on object stores our own do, too.
+    :param trash_ms: how long a file is in the trash before it is removed for good; on object stores never
+        shorter than the grace.
+    :param known_heads: for each store, links that are known to have been in its chain of receipts.
     :raises BadInputError: the grace is under ``UNLOCKED_GRACE_MS``, and files are to be taken from an
         object store.
-    :raises LakeIdentityError: the lake is an unpromoted copy, lacks a receipt that is known, or its acts are
-        no one chain.
+    :raises LakeIdentityError: the lake is an unpromoted copy, lacks a known receipt, or its acts form no
+        single chain.
     :raises LakeUnavailableError: the lake can't be read, listed or written, got its identity within the
-        grace, or another process commits all the time. What was taken before the error was garbage.
+        grace, or another process commits all the time. Files that were taken before the error were garbage.
     """
     tables = lake.tables()
     unlocked = [place.location for place in map(Place.of, tables) if not place.is_local]
@@ -510,7 +525,7 @@ def collect(
         raise BadInputError(
             f"{unlocked[0]}: expected a grace of at least {UNLOCKED_GRACE_MS // HOUR_MS} hours, found "
             f"{grace_ms / HOUR_MS:g}: on object stores no lock keeps a commit's files from being removed. "
-            "Nothing was removed. Use one that is longer than any job that writes to the lake."
+            "Nothing was removed. Use a grace that is longer than any job that writes to the lake."
         )
     _check_heads(lake, known_heads or {})
     if delete:
@@ -565,8 +580,8 @@ def _check_heads(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> 
                 raise LakeIdentityError(
                     f"lake {lake.location}: expected receipt number {head.sequence} of store {store_id} "
                     f"with the hash {head.row_hash}, which was recorded, found "
-                    f"{found.get(head.sequence, 'none of that number')}: the catalog was put back from "
-                    "an older copy, or another branch of it went on. Nothing was removed. Run ",
+                    f"{found.get(head.sequence, 'none of that number')}: the catalog was put back from an "
+                    "older copy, or another copy of it was used. Nothing was removed. Run ",
                     Command("lake rebuild"),
                     ", which brings the catalog up to what the warehouse holds.",
                 )
@@ -579,16 +594,16 @@ def _check_taken_over(lake: Lake, now_ms: int, grace_ms: int) -> None:
             raise LakeUnavailableError(
                 f"{table.location()}: expected a lake that has had its identity for {grace_ms / HOUR_MS:g} "
                 f"hours, found it taken over from an older version {age_ms / HOUR_MS:.1f} hours ago: "
-                "who works with it on another host may not know yet. Nothing was removed. Run again later."
+                "processes on other hosts may not know this yet. Nothing was removed. Run again later."
             )
 
 
 def undo(config: LakeConfig, moment: str | None = None) -> PutBack:
-    """Put back what a pass took, or what all passes took that is in the trash still.
+    """Put back the files that one pass took, or all files that are still in the trash.
 
-    The tables needn't be readable: a catalog may name what is in the trash.
+    The tables needn't be readable: a catalog may name files that are in the trash.
 
-    :param moment: name of the pass; None: all.
+    :param moment: name of the pass; None: all passes.
     :raises BadInputError: there is no such pass.
     :raises LakeUnavailableError: the lake can't be reached, or its files can't be moved.
     """
@@ -597,7 +612,7 @@ def undo(config: LakeConfig, moment: str | None = None) -> PutBack:
     if moment is not None and not moments:
         raise BadInputError(
             f"lake {config.location}: expected a pass {moment} in the trash, found none of that name. "
-            "Nothing was changed. Name one that gc --delete told, or none for all."
+            "Nothing was changed. Name a pass that gc --delete has printed, or none for all."
         )
     return PutBack(
         tuple(moments),
@@ -625,7 +640,10 @@ def _places(config: LakeConfig) -> list[Place]:
 
 
 def _rows_table(lake: Lake) -> str:
-    """Return the name of the table of rows; where ``segments`` can't be read, by the catalog's tables."""
+    """Return the name of the table of rows.
+
+    If ``segments`` can't be read, the catalog's tables tell the name.
+    """
     try:
         return lake.rows_table
     except LakeUnavailableError:

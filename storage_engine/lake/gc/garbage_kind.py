@@ -1,4 +1,4 @@
-"""Kinds of files below a lake's tables, and how long removed ones can be put back; imports no library."""
+"""Kinds of files below a lake's tables, and how long removed files can be put back. Imports no library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from storage_engine.core.clock import DAY_MS
 
 TRASH_MS = 7 * DAY_MS
-"""How long a file is in the trash, at least, if no other time is given."""
+"""Shortest time of a file in the trash if no other time is given."""
 
 
 class GarbageKind(StrEnum):

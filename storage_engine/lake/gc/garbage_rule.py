@@ -1,10 +1,10 @@
 """The rule that decides which files below a lake's tables may be removed; it does nothing else. Pure.
 
-Nothing is garbage because nobody names it; only because something live provably holds the same. So a data
-file goes if each segment in it is held by a live file as well, and a file of receipts if each of its rows is
-in the table. Metadata goes if all that it names is needed, goes too, or is gone. What can't be read is kept,
-and so is whatever only it could name. A young file stays: ``garbage.py`` says how long. Everything that is
-kept and that the table doesn't need is an orphan.
+A file isn't garbage because nobody names it. It is garbage only if a live file provably holds the same. So a
+data file may be removed if a live file also has each of its segments. A file of receipts may be removed if
+the table has each of its rows. Metadata may be removed if all files that it names are needed, are removed
+too, or are gone. A file that can't be read is kept, and so are files that only this file could name. A young
+file stays: ``garbage.py`` says how long. Every kept file that the table doesn't need is an orphan.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NAMED_BY = {
     GarbageKind.RECEIPTS: GarbageKind.MANIFEST,
     GarbageKind.DELETIONS: GarbageKind.MANIFEST,
 }
-"""Kinds of files that each kind names; no file names a staged one."""
+"""For each kind, the kind of file that names it. No file names a staged file."""
 
 _SMALL_TABLES = {SEGMENTS: GarbageKind.RECEIPTS, DELETIONS: GarbageKind.DELETIONS}
-"""Kind of a data file by its table; in any other table it has rows of segments."""
+"""For these two tables, the kind of their data files. Data files of any other table have rows of segments."""
 
 _BOTTOM_UP = (
     GarbageKind.STAGED,
@@ -51,8 +51,8 @@ class GarbageStanding(Enum):
 class Held:
     """A segment, or a receipt, that a file holds.
 
-    :param twin: the live file with the same content; "" where there is none.
-    :param fault: why nothing does.
+    :param twin: the live file with the same content; "": there is none.
+    :param fault: why no live file has it.
     """
 
     name: str
@@ -66,9 +66,10 @@ class GarbageContents:
 
     :param held: the segments or receipts in it.
     :param names: keys of the files that it names.
-    :param fault: why its content is unknown; "" when it is known.
-    :param keep: why it has to stay whatever it holds or names; "" where nothing is against it.
-    :param empty: it has no byte: its writer died before it wrote one, or it was damaged since.
+    :param fault: why its content is unknown; "": the content is known.
+    :param keep: why it must stay, independent of what it holds or names; "": no such reason.
+    :param empty: the file has no byte: its writer was killed before it wrote any, or the file was damaged
+        since.
     """
 
     held: tuple[Held, ...] = ()
@@ -83,9 +84,9 @@ class Candidate:
     """A file below a table's location that the table doesn't need.
 
     :param key: the name by which other files refer to it.
-    :param kind: None: neither we nor Iceberg name files so; it is never removed.
-    :param contents: None: it was not looked at, since it is young.
-    :param young: it may belong to work that goes on.
+    :param kind: None: neither we nor Iceberg give such names; the file is never removed.
+    :param contents: None: the file was not read, because it is young.
+    :param young: it may belong to work in progress.
     """
 
     key: str
@@ -96,7 +97,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param twins: live files with the same content as a file that may be removed."""
+    """Decision about one file.
+
+    :param twins: live files with the same content, for a file that may be removed.
+    """
 
     standing: GarbageStanding
     reason: str
@@ -104,9 +108,9 @@ class Verdict:
 
 
 def kind_of(table: str, inside: str) -> GarbageKind | None:
-    """Return a file's kind by its name; None where neither we nor Iceberg give such names.
+    """Return a file's kind by its name; None: neither we nor Iceberg give such names.
 
-    :param inside: its path, relative to the table's location.
+    :param inside: path of the file, relative to the table's location.
     """
     folder, _, _ = inside.partition("/")
     name = inside.rpartition("/")[2]
@@ -127,7 +131,7 @@ def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | N
     """Decide about each file of one table that the table doesn't need.
 
     :param needed: keys of the files that the table needs.
-    :return: in the order of ``candidates``; None for a file of unknown kind.
+    :return: the verdicts, in the order of ``candidates``; None for a file of unknown kind.
     """
     candidates = list(_with_damage(candidates))
     by_key: dict[str, list[int]] = {}
@@ -141,7 +145,7 @@ def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | N
         return verdict is not None and verdict.standing is GarbageStanding.GARBAGE
 
     def kept(candidate: Candidate) -> str:
-        """The first name in a file that keeps it; "" where none does."""
+        """Return the first file named in this file because of which it is kept; "": there is none."""
         for key in sorted(candidate.contents.names if candidate.contents else ()):
             # What a table needs it names itself; but which rows count as deleted nothing else says.
             if key in needed:
@@ -161,9 +165,10 @@ def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | N
 
 
 def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
-    """
-    :param kept: key of a file that is kept, and that this one names; "" where there is none.
-    :param hidden_by: key of a file that can't be read, and that alone could name this one; "" likewise.
+    """Decide about one file.
+
+    :param kept: key of a kept file that this file names; "": there is none.
+    :param hidden_by: key of an unreadable file, the only file that could name this one; "": there is none.
     """
     contents = candidate.contents
     if contents is None or candidate.young:
@@ -189,7 +194,7 @@ def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
 
 
 def _with_damage(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield the candidates; one that is empty and that metadata names counts as damaged, not as garbage."""
+    """Yield the candidates. An empty file that metadata names counts as damaged, not as garbage."""
     named = {key for candidate in candidates if candidate.contents for key in candidate.contents.names}
     for candidate in candidates:
         if candidate.contents and candidate.contents.empty and candidate.key in named:
@@ -214,7 +219,7 @@ class _Hidden:
                 self._named.setdefault(kind, set()).update(contents.names)
 
     def behind(self, candidate: Candidate) -> str:
-        """Return the key of a file that can't be read, and that alone could lead to this one; "" for none."""
+        """Return the key of an unreadable file, the only one that could lead to this file; "": none."""
         kind = None if candidate.kind is None else _NAMED_BY.get(candidate.kind)
         if kind is None or candidate.key in self._named.get(kind, ()):
             return ""

@@ -1,4 +1,7 @@
-"""Live files that provably hold a segment or a receipt: each is read back and compared with its SHA-256."""
+"""Search for live files that provably hold a segment or a receipt.
+
+Each is read back and its SHA-256 compared.
+"""
 
 from __future__ import annotations
 
@@ -42,21 +45,21 @@ RANGE_COLUMNS = (
     "end_offset",
     "events_sha256",
 )
-"""The columns that tell a row of ``deletions`` from all others."""
+"""The columns that together identify a row of ``deletions``."""
 
 
 class ReadBack:
-    """Results of reading files back, so that none is read twice while it is unchanged."""
+    """Results of reading files back, so that an unchanged file isn't read twice."""
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, int, int], str] = {}
         self.differences: dict[tuple[str, str], str] = {}
-        """Differences of a file's rows, by the file's location and a receipt's ``row_hash``."""
+        """How a file's rows differ from a segment, by the file's location and the receipt's ``row_hash``."""
 
     def fault(self, table: Table, file: StoredFile) -> str:
-        """Return why a file isn't as it was proven; "" when it is.
+        """Return how a file differs from the proven file; "": it doesn't.
 
-        :raises LakeUnavailableError: it is there and can't be read.
+        :raises LakeUnavailableError: the file exists and can't be read.
         """
         file_system, path = file_system_of(table.io, file.location)
         with lake_errors(file.location, "read a data file back"):
@@ -76,7 +79,10 @@ class ReadBack:
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """:param fault: why none of its receipts counts; "" when they do."""
+    """Receipts of one store.
+
+    :param fault: why none of its receipts counts; "": they count.
+    """
 
     fault: str
     rows: dict[str, list[Receipt]]
@@ -84,9 +90,9 @@ class _Store:
 
 
 class LiveTwins:
-    """Asks loaded tables, whose state is the one that counts, and the files that they name.
+    """Looks for twins in loaded tables, whose state counts, and in the files that they name.
 
-    :param deletions: None: the lake has none that can be read.
+    :param deletions: the table of deletions; None: the lake has none that can be read.
     """
 
     def __init__(
@@ -100,10 +106,10 @@ class LiveTwins:
         self._row_hashes: frozenset[str] | None = None
 
     def of_content(self, store_id: str, prefix: str, digits: str) -> Held:
-        """Look for a segment by what a data file's name says of it.
+        """Look for the segment that a data file's name gives.
 
         :param prefix: see ``slot_prefix``.
-        :param digits: the first of its SHA-256.
+        :param digits: first digits of the segment's SHA-256.
         :raises LakeUnavailableError: the lake can't be read.
         """
         name = f"store {store_id} {prefix}{digits}"
@@ -112,7 +118,7 @@ class LiveTwins:
         return Held(name, fault=fault) if row is None else Held(name, self._file_of(row))
 
     def of_rows(self, table: Table, location: str, slot: tuple[str, int, str, int]) -> Held:
-        """Look for what a file of another engine holds of a segment.
+        """Look for the rows of a segment that another engine's file or a shared file has.
 
         :param slot: store, lineage, log and base offset of the segment.
         :raises LakeUnavailableError: the lake can't be read.
@@ -150,7 +156,7 @@ class LiveTwins:
     def of_range(self, values: tuple[Any, ...]) -> Held:
         """Look for a row of ``deletions``.
 
-        :param values: of its ``RANGE_COLUMNS``.
+        :param values: the row's values of ``RANGE_COLUMNS``.
         :raises LakeUnavailableError: the table can't be read.
         """
         if self._ranges is None:
@@ -163,7 +169,9 @@ class LiveTwins:
         return Held(name, fault="it is not in the table, which the journal makes again")
 
     def _counting(self, store_id: str, rows: list[Receipt]) -> tuple[Receipt | None, str]:
-        """The first of some receipts that counts, by files that are read back now; or why none does."""
+        """Return the first receipt that counts, by files that are read back now; or the reason why none
+        counts.
+        """
         if fault := self._store(store_id).fault:
             return None, fault
         faults = [self._fault(row, self._store(store_id)) for row in rows]
@@ -204,9 +212,9 @@ def _row_hashes(segments: Table) -> frozenset[str]:
 
 
 def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
-    """Return why a file's rows of a segment are not the segment's; "" when they are its very bytes.
+    """Return how a file's rows differ from a segment; "": they are the segment's very bytes.
 
-    :param table: that of rows.
+    :param table: the table of rows.
     """
     codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
     whole = np.empty(receipt.size_bytes, np.uint8)

@@ -1,7 +1,7 @@
-"""Data files of segments that no receipt which counts names: found, and proven again from the file alone.
+"""Orphans: data files that no receipt in force names. They are found, and proven from the file alone.
 
-A file says what it is: its name has store, lineage, log, offset and the first digits of the segment's
-SHA-256. Its rows are encoded again, and only where they come to that hash is it the segment.
+The file's path has store, lineage, log, offset and the first digits of the segment's SHA-256. Its rows are
+encoded again. Only if their hash begins with these digits, the file is the segment.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ _PARTITION = "store_id="
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """:param location: the data file.
-    :param slot: the beginning of its name: lineage, log and base offset.
-    :param digest: first 16 digits of the segment's SHA-256; "" for a shared file, whose name doesn't name its
+    """A segment in a data file that no receipt in force names.
+
+    :param location: location of the data file.
+    :param slot: the beginning of the file's name: lineage, log and base offset.
+    :param digest: first 16 digits of the segment's SHA-256; "": a shared file, whose name doesn't give its
         segments.
-    :param part: the segment and its row groups in such a file.
+    :param part: in a shared file, the segment and its row groups.
     """
 
     location: str
@@ -66,9 +68,11 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """:param found: segments without a sound receipt; an expired one is left to expiry.
-    :param conflicting: the same where other bytes have a receipt under the segment's offset.
-    :param foreign: data files that another program named, and that the table doesn't have.
+    """Orphans of a lake.
+
+    :param found: segments without a sound receipt. Expired segments are left to expiry.
+    :param conflicting: data files of segments whose offset has a receipt of other bytes.
+    :param foreign: data files that another program named and that the table doesn't have.
     """
 
     found: tuple[Orphan, ...]
@@ -77,11 +81,11 @@ class Orphans:
 
 
 def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
-    """Hold the data files below the table of rows against what its receipts name.
+    """Compare the data files below the table of rows with those that its receipts name.
 
-    :param messages: in the state that counts.
-    :param rows: every receipt of that state.
-    :raises LakeUnavailableError: the files can't be listed, or the manifests not be read.
+    :param messages: the table of rows, in the state that counts.
+    :param rows: all receipts of that state.
+    :raises LakeUnavailableError: the files can't be listed, or the manifests can't be read.
     """
     live = live_files(messages)
     listed = list_files(messages.io, f"{messages.location}/data")
@@ -152,12 +156,12 @@ def prove_orphan(
     trees: bool,
     beside: ProvenSegment | None = None,
 ) -> ProvenSegment:
-    """Prove that a file is the segment in its name, or has the expected one.
+    """Prove that a file is the segment in its name, or that a shared file has the expected segment.
 
-    :param earlier: receipts that don't count any more, or never did: they describe the broker's file.
-    :param beside: a segment that was proven in the same file just now: it isn't hashed again.
-    :raises ProofError: it isn't.
-    :raises LakeUnavailableError: it can't be read.
+    :param earlier: receipts that no longer count, or never counted: they describe the broker's file.
+    :param beside: another segment that was just proven in the same file, so that the file isn't hashed again.
+    :raises ProofError: the file isn't the segment.
+    :raises LakeUnavailableError: the file can't be read.
     """
     broker = broker_in(messages.metadata.properties)
     codec = find_broker(broker).codec
@@ -186,8 +190,8 @@ def prove_orphan(
     known = earlier.get(identity)
     if known is None and not offsets_count_bytes(codec):
         raise ProofError(
-            f"{orphan.location}: expected a receipt, of whatever state of the lake, that tells where its "
-            "segment ends, since its broker's offsets don't count bytes; found none. Nothing was committed; "
+            f"{orphan.location}: expected a receipt, from any state of the lake, with the end of its "
+            "segment, because its broker's offsets don't count bytes; found none. Nothing was committed; "
             "the file is left alone. Archive the segment again while it is on the broker's disk."
         )
     return ProvenSegment(
@@ -226,7 +230,9 @@ def prove_orphan(
 
 
 def take_out_orphan(messages: PlacedTable, orphan: Orphan, proven: ProvenSegment) -> Orphan:
-    """Write a segment of a shared file into a file of its own, to be proven there. Nothing refers to it yet.
+    """Copy a segment of a shared file into a file of its own, which is to be proven.
+
+    Nothing refers to it yet.
 
     :raises LakeUnavailableError: the lake can't be read or written.
     """
@@ -239,9 +245,9 @@ def take_out_orphan(messages: PlacedTable, orphan: Orphan, proven: ProvenSegment
 
 
 def _identity(orphan: Orphan, parquet: SegmentRows) -> tuple[int, str, int, int]:
-    """Return lineage, log, base offset and the position behind the last byte, by the rows.
+    """Return lineage, log, base offset and the position after the last byte, by the rows.
 
-    :raises ProofError: they are of several segments, or of another store.
+    :raises ProofError: the rows belong to several segments, or to another store.
     """
     columns = [*IDENTITY_COLUMNS.names, "physical_offset", "size"]
     rows = parquet.read_row_groups(list(range(parquet.num_row_groups)), columns=columns)

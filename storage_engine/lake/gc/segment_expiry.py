@@ -1,11 +1,12 @@
-"""Segments leave a lake, come back, and go for good, each by an act that is durable before anything is done.
+"""Expiry of segments from a lake, its undo, and final removal. Each has an act that is durable first.
 
-An expiry's act names the segments and their data files. Then for a batch of them the receipts say that they
-expired, or which of their streams did, and after that the data files leave the table of rows, or others with
-the rows that stay take their place; none is read or written. An undo brings the files back first, and the
-receipts after that. So a receipt has the rows that it says at every instant.
-The files stay where they are until a third act records that they are gone. Killed at any instant and run
-again, each of the three goes on; an expiry only while it is what the rules say still.
+An expiry's act names the segments and their data files. Then, batch by batch, new receipts say that the
+segments or some of their streams have expired. After that the data files leave the table of rows, or files
+with the remaining rows replace them; no data file is read or written. An undo brings the files back first,
+and the receipts after that. So at every instant the table has the rows that a receipt says.
+
+The files stay at their places until a third act records their removal. Each of the three is safe to kill at
+any instant and to run again; an expiry continues only while the rules still require it.
 
 Must never do: take a file that a whole receipt names, that a hold covers, or that no act names.
 """
@@ -81,13 +82,15 @@ from storage_engine.model.proof.receipt import (
 
 
 def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity] = frozenset()) -> None:
-    """Go on with every expiry and undo whose writer was killed.
+    """Finish every expiry and undo whose writer was killed.
 
-    No segment leaves by an act that another rule or hold followed, nor by one of another day: what it left
-    is decided again. But its receipt says that it expired once an act says that its file is gone.
+    If a rule or hold was recorded after an act, or if the act is a day old, no further segment leaves by it:
+    these segments are decided again. But once an act says that a segment's file is removed, its receipt must
+    say that it expired.
 
-    :param rebuilt: the receipts may be of before an act whose files are all gone. Nothing more leaves.
-    :param kept: segments that don't leave any more, because of other lakes' holds or another reason.
+    :param rebuilt: the receipts may be older than an act whose files are all removed. No further segment
+        leaves.
+    :param kept: segments that may not leave any more, because of other lakes' holds or for another reason.
     :raises LakeIdentityError: the lake is a copy, its catalog is older than the warehouse, or its acts are no
         single chain.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on.
@@ -106,13 +109,15 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity]
 
 
 def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
-    """Bring back what expired by an act and isn't gone for good. Every file is read and held against its
-    SHA-256 first.
+    """Bring back the segments that expired by an act, unless their files were removed for good.
+
+    Before that, every file is read and compared with its SHA-256.
 
     :param act_id: the beginning of the SHA-256 of the act.
     :return: the undo's act.
-    :raises BadInputError: no expiry, or several, begin so; or it can't be undone any more.
-    :raises ProofError: a file isn't as it was; nothing was changed.
+    :raises BadInputError: no expiry or several expiries have this beginning, or the expiry can't be undone
+        any more.
+    :raises ProofError: a file has changed; nothing was changed here.
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
     ready_to_write(lake)
@@ -141,12 +146,12 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
 def remove_expired(
     lake: Lake, *, trash_ms: int = TRASH_MS, kept: Set[str] = frozenset(), dry_run: bool = False
 ) -> tuple[StoredFile, ...]:
-    """Remove for good the files of expiries that are old enough, but what a hold covers.
+    """Remove for good the files of expiries that are old enough, except files that a hold covers.
 
-    :param trash_ms: how long after its act a file stays, in milliseconds by the lake's clock.
-    :param kept: ids of stores of which nothing leaves the lake, because of other lakes' holds, known or
-        possible.
-    :return: segments that left, by the names that receipts give them.
+    :param trash_ms: how long a file stays after its act, in milliseconds by the lake's clock.
+    :param kept: ids of stores whose files must all stay, because other lakes have holds, or may have them.
+    :param dry_run: return the files, but remove none.
+    :return: the removed data files, by the names that receipts give them.
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
     going: list[StoredFile] = []
@@ -185,10 +190,10 @@ def remove_expired(
 
 @dataclass(frozen=True, slots=True)
 class EarlierFile:
-    """A data file that had rows of segments before another took its place, and that is there still.
+    """A data file that another file has replaced and that still exists.
 
-    :param segments: of which it has rows.
-    :param for_gc: no act can take it: it lies in gc's trash, or no receipt describes it.
+    :param segments: segments that have rows in it.
+    :param for_gc: no act can remove it, because it is in gc's trash, or because no receipt describes it.
     """
 
     file: StoredFile
@@ -197,9 +202,10 @@ class EarlierFile:
 
 
 def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[EarlierFile, ...]:
-    """Return the files of segments that compaction, or archiving again, has replaced, but those of acts.
+    """Return the files of segments that compaction or archiving again has replaced.
 
-    A run that was killed before its commit leaves such a file, too, which no receipt names.
+    Files that acts name are left out. A run that was killed before its commit also leaves such a file, which
+    no receipt names.
 
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -238,9 +244,10 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
 
 
 def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
-    """Return the segments that a file without a receipt has rows of, as their own files' names begin.
+    """Return the segments that have rows in a file without a receipt, by how the names of their own files
+    begin.
 
-    :raises LakeUnavailableError: it can't be read.
+    :raises LakeUnavailableError: the file can't be read.
     """
     name = file_name(location)
     name = final_name(name) if name.endswith(PARTIAL_SUFFIX) else name
@@ -256,7 +263,7 @@ def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
 
 
 def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
-    """Yield the segments of an act in batches: of one store each, those of one data file in one batch."""
+    """Yield the segments of an act in batches. A batch has one store, and all segments of each data file."""
     decision = expiry.recorded.act.decision
     sharing: dict[object, list[SegmentIdentity]] = {}
     files: Sequence[object] = decision.files if _shares(expiry) else decision.taken
@@ -279,7 +286,10 @@ def _place_of(identity: SegmentIdentity) -> tuple[str, int, str, int]:
 
 
 def _shares(expiry: RecordedExpiry) -> bool:
-    """Return whether segments of an act share data files: the act names the file of each, in their order."""
+    """Return whether segments of an act share data files.
+
+    The act names one file for each segment, in order.
+    """
     decision = expiry.recorded.act.decision
     return not decision.thinned and len(set(decision.files)) < len(decision.files) == len(decision.segments)
 
@@ -298,7 +308,7 @@ def _now(acts: Acts, expiry: RecordedExpiry) -> RecordedExpiry:
 
 
 def _is_current(acts: Acts, expiry: RecordedExpiry) -> bool:
-    """Return whether an expiry may still follow the rules, and its files may still be brought back."""
+    """Return whether an expiry still follows the present rules and is less than a day old."""
     act = expiry.recorded.act
     return act.decision.policy == policy_of(acts).version and abs(clock_ms() - act.at_ms) < DAY_MS
 
@@ -312,7 +322,7 @@ def _next_step(
 ) -> CommitStep | None:
     """Return the next step of an expiry, or of its undo.
 
-    :param kept: segments that don't leave any more; None: all of them.
+    :param kept: segments that may not leave any more; None: no segment may leave.
     """
     # Read here: while a commit waited for its turn, a hold or an undo may have been recorded.
     acts = read_acts(lake)
@@ -335,12 +345,13 @@ def _next_expiry_step(
     batch: Sequence[SegmentIdentity],
     may_leave: Set[SegmentIdentity],
 ) -> CommitStep | None:
-    """Return the next step: receipts first; data files only when the receipts of the whole batch have
+    """Return an expiry's next step: receipts first, data files only once the whole batch's receipts say
     expired.
 
-    Where an act says that a file is gone for good, both tables may be of before that act or of after it.
+    If an act says that a file was removed for good, each of the two tables may be older or newer than that
+    act.
 
-    :param may_leave: by it, of those that haven't yet.
+    :param may_leave: segments that may still leave by this expiry.
     """
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
@@ -387,7 +398,10 @@ def _next_expiry_step(
 def _shared_with_others(
     messages: Table, segments: Table, rows: Sequence[Receipt], leaving: Set[SegmentIdentity]
 ) -> set[str]:
-    """Return the data files of receipts that have rows of a segment which stays, too: they stay whole."""
+    """Return the data files of receipts that also have rows of a segment that stays.
+
+    These files stay whole.
+    """
     shared = {data_file_of(messages, row) for row in rows if row.row_groups is not None}
     if not shared:
         return shared
@@ -399,7 +413,7 @@ def _shared_with_others(
 def _next_undo_step(
     lake: Lake, expiry: RecordedExpiry, undo: RecordedAct, batch: Sequence[SegmentIdentity]
 ) -> CommitStep | None:
-    """Data files first; receipts only when the table has all of them."""
+    """Return an undo's next step: data files first, receipts only once the table has all data files."""
     store_id, act, text = batch[0].store_id, expiry.recorded, _act_text(undo)
     segments, messages = lake.segments(), lake.messages()
     by_act, files, thinned = _act_text(act), _located(messages, expiry.returning), _thinned(messages, expiry)
@@ -466,13 +480,15 @@ def _name_of(row: Receipt) -> tuple[str, str]:
 
 
 def _state_of(streams: str | None) -> str | None:
-    """Return the state of a receipt with rows: streams that went by an earlier act are gone still."""
+    """Return the state of a receipt with rows. It is partial if an earlier act removed some streams."""
     is_partial = any(it["gone"] is not None for it in json.loads(streams or "[]"))
     return PARTIAL if is_partial else None
 
 
 def _thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
-    """Return the segments that an act takes in part, its files by the locations that they have now."""
+    """Return the segments of which an act removes only some streams, with the present locations of their
+    files.
+    """
     return {
         it.segment: replace(
             it,
@@ -483,15 +499,15 @@ def _thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, T
 
 
 def _is_thinned_by(row: Receipt, thinned: Mapping[SegmentIdentity, Thinning]) -> bool:
-    """Return whether a receipt is the one left by an act that took its segment in part."""
+    """Return whether a receipt is the one that an act made when it removed some streams of the segment."""
     thinning = thinned.get(row.identity)
     return thinning is not None and row.state == PARTIAL and row.proven_files == (thinning.kept,)
 
 
 def is_there(messages: Table, row: Receipt) -> bool:
-    """Return whether a receipt's data file is at its place, by its size.
+    """Return whether a receipt's data file exists at its place and has the right size.
 
-    :raises LakeUnavailableError: that can't be told.
+    :raises LakeUnavailableError: the place can't be looked at.
     """
     location = data_file_of(messages, row)
     with lake_errors(location, "look for a data file"):
@@ -510,8 +526,10 @@ def data_step(
 ) -> CommitStep | None:
     """Return the commit that removes data files from the table of rows and adds files of receipts.
 
-    :param why: says the same for the same work.
-    :param taking: receipts whose data files come, where the table hasn't them.
+    :param why: a text that is equal for equal work.
+    :param leaving: entries of the files to remove.
+    :param taking: receipts whose data files are added, unless the table has them.
+    :param live: data files that the table has.
     """
     there = {file.location for file in live}
     by_file = {data_file_of(messages, row): row for row in taking}
@@ -538,7 +556,10 @@ def data_step(
 
 
 def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool = False) -> list[Receipt]:
-    """Return the receipts that count of a batch's segments; or all, the newest last."""
+    """Return the receipts that count for a batch's segments.
+
+    :param superseded: return all receipts of these segments, the newest last.
+    """
     of_batch = set(batch)
     rows = receipts_in(
         segments, batch[0].store_id, base_offsets=offsets_of(batch), superseded=superseded, with_ended=True
@@ -563,20 +584,22 @@ def _facts_of(messages: Table, location: str, broker: str) -> bytes:
 
 
 def _check_left(expiry: RecordedExpiry) -> None:
-    """
-    :raises BadInputError: all files of an expiry are gone for good.
+    """Make sure that an expiry can be undone.
+
+    :raises BadInputError: all files of the expiry were removed for good.
     """
     if not expiry.returning:
         raise BadInputError(
-            f"undo: expected an act of which files are still there, found {expiry.recorded.sha256}, whose "
-            f"{len(expiry.recorded.act.decision.files)} files were removed for good. Nothing was changed. "
-            "A copy of the lake may have them."
+            f"undo: expected an act whose files still exist, found {expiry.recorded.sha256}, whose "
+            f"{len(expiry.recorded.act.decision.files)} files were removed for good. Nothing was changed. A "
+            "copy of the lake may have them."
         )
 
 
 def _check_file(messages: Table, file: StoredFile) -> None:
-    """
-    :raises ProofError: a file isn't as an act says.
+    """Make sure that a file is as its act says.
+
+    :raises ProofError: the file is missing or differs.
     """
     location = location_of(messages, file.location)
     try:
@@ -588,9 +611,9 @@ def _check_file(messages: Table, file: StoredFile) -> None:
             file,
             "no file",
             Text(
-                " If a removal that was killed took it, record a hold, then run ",
+                " If a killed removal has deleted it, record a hold, then run ",
                 Command("lake expire", "--trash-days 0"),
-                ", which removes nothing more, and then undo the rest.",
+                ", which then removes no further file, and then undo the rest.",
             ),
         ) from error
     if (size_bytes, sha256) != (file.size_bytes, file.sha256):
@@ -606,8 +629,9 @@ def _changed(location: str, file: StoredFile, what: str, advice: str = "") -> Pr
 
 
 def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]) -> list[StoredFile]:
-    """Return the files of an expiry that may be removed for good now, without those that a later one can
-    bring back.
+    """Return the files of an expiry that may be removed for good now.
+
+    Files that the undo of a later expiry would need are left out.
 
     :raises LakeUnavailableError: the lake can't be read, or its clock isn't this machine's.
     """
@@ -645,7 +669,7 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
 
 
 def _last_sound(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile]) -> set[StoredFile]:
-    """Return the files that are still needed: they have rows that stay, and no sound new file has these."""
+    """Return the files that are still needed: rows that stay are in no sound new file."""
     decision = expiry.recorded.act.decision
     by_segment = [*zip(decision.segments, decision.files, strict=False)]
     by_segment += [(it.segment, it.file) for it in decision.thinned]

@@ -1,15 +1,15 @@
-"""Keeping a lake's metadata from growing for ever: snapshots that nobody needs any more expire.
+"""Expiry of snapshots that nobody needs, so that a lake's metadata doesn't grow for ever.
 
-The order: the receipts of every store are held against both tables; snapshots of the table of rows expire,
-then those of ``segments`` and ``deletions``; then gc takes into its trash what nothing needs and is older
-than :data:`METADATA_AGE_MS`. Each commit writes all snapshots that are left, so their number is
-what a long history costs.
+First the receipts of every store are compared with both tables. Then snapshots of the table of rows expire,
+then those of ``segments`` and ``deletions``. Then gc puts unneeded files that are older than
+:data:`METADATA_AGE_MS` into its trash. Each commit writes all remaining snapshots, so their number decides
+the cost of a long history.
 
-Never: the current snapshot, one that a branch or tag names, one that is not in the current one's history (the
-table was rolled back, and what came after may be wanted again); nor any, while a receipt or the chain is not
-whole in the current one, for an older snapshot may have what it lacks. Expiring removes no file: a reader
-that is at work with an older snapshot finds its files, and so does a catalog that was brought back from a
-backup, until gc takes them, by its own rule.
+Some snapshots never expire: the current one; one that a branch or tag names; one that is not in the history
+of the current one, because the table was rolled back and the later snapshots may be wanted again. None
+expires while a receipt is broken or the chain is incomplete in the current snapshot, because an older
+snapshot may have the missing rows. Expiry removes no file. A reader of an older snapshot and a catalog from a
+backup find their files until gc takes them by its own rule.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.proof.receipt import ChainHead, with_rows
 
 _AT_ONCE = 1000
-"""Snapshots that expire in one commit at most: PyIceberg compares each with every other."""
+"""Most snapshots that expire in one commit, because PyIceberg compares each with every other."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakePolicy:
     """Snapshot retention of a table.
 
-    :param snapshot_age_ms: younger ones are, as long as there are no more than ``most_snapshots``.
-    :param least_snapshots: so many of the newest are, however old.
-    :param most_snapshots: so many at most, however young: each costs some 700 bytes in every commit.
+    :param snapshot_age_ms: younger snapshots are kept, up to ``most_snapshots``.
+    :param least_snapshots: number of the newest snapshots that are kept, whatever their age is.
+    :param most_snapshots: largest number of snapshots that are kept, whatever their age is: each costs some
+        700 bytes in every commit.
     """
 
     snapshot_age_ms: int = DAY_MS
@@ -63,10 +64,10 @@ class LakePolicy:
 class MaintainedTable:
     """Changes to one table, done or planned.
 
-    :param expired: number of snapshots.
-    :param left: likewise; the figures that each commit records.
+    :param expired: number of snapshots that expired.
+    :param left: number of snapshots that are left, which each commit writes.
     :param metadata_bytes: size of the table's metadata file before.
-    :param left_bytes: the same after.
+    :param left_bytes: size of the table's metadata file after.
     """
 
     table: str
@@ -90,7 +91,7 @@ class LakeMaintenance:
 
     :param taken_files: number of files that gc took into its trash.
     :param deleted_files: number of files that had been in the trash for long enough.
-    :param notices: files that were left alone, and why.
+    :param notices: snapshots and files that were left alone, with the reason.
     """
 
     dry_run: bool
@@ -103,7 +104,7 @@ class LakeMaintenance:
 
     @property
     def expired(self) -> int:
-        """Number of snapshots that expired in all tables."""
+        """Return how many snapshots expired in all tables."""
         return sum(table.expired for table in self.tables)
 
 
@@ -117,9 +118,10 @@ def maintain_lake(
 ) -> LakeMaintenance:
     """Expire snapshots that a policy doesn't keep. It may be killed at any instant and run again.
 
-    :param known_heads: by store, receipts that the lake is known to have had.
+    :param known_heads: for each store, links that are known to have been in its chain of receipts.
     :raises LakeIdentityError: the lake is a copy, or its catalog is older than the warehouse.
-    :raises LakeUnavailableError: the lake can't be read or written; snapshots expired before that stay so.
+    :raises LakeUnavailableError: the lake can't be read or written; snapshots that expired before stay
+        expired.
     :raises CommitStateUnknownError: the outcome of a commit can't be read; run again.
     """
     if not dry_run:
@@ -135,9 +137,9 @@ def maintain_lake(
         expiring = [] if fault else snapshots_to_expire(table, policy, now_ms)
         if strays := _strays(table):
             notices.append(
-                f"{name}: {count_text(len(strays), 'snapshot')} kept that the current one does not follow: "
-                "the table was rolled back. If nothing of it is wanted, expire them with the program that "
-                "did so"
+                f"{name}: {count_text(len(strays), 'snapshot')} kept that are not in the history of the "
+                "current one: the table was rolled back. If nobody wants them, expire them with the "
+                "program that rolled it back"
             )
         if expiring and not dry_run:
             _expire(lake, load, expiring)
@@ -166,7 +168,7 @@ def maintain_lake(
 
 
 def snapshots_to_expire(table: Table, policy: LakePolicy, now_ms: int) -> list[int]:
-    """Choose a loaded table's snapshots that a policy doesn't keep, oldest first, by their ids."""
+    """Return the ids of a loaded table's snapshots that a policy doesn't keep, the oldest first."""
     named = {ref.snapshot_id for ref in table.metadata.refs.values()}
     history = _history(table)
     least = max(1, policy.least_snapshots)
@@ -181,9 +183,9 @@ def snapshots_to_expire(table: Table, policy: LakePolicy, now_ms: int) -> list[i
 
 
 def _history(table: Table) -> list[Snapshot]:
-    """Return the current snapshot and those it follows, the newest first.
+    """Return the current snapshot and all snapshots before it, the newest first.
 
-    PyIceberg's own walk looks for each in the list of all, which takes the square of their number.
+    PyIceberg's own function searches the whole list for each, which takes quadratic time.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     history, following = [], table.metadata.current_snapshot_id
@@ -200,7 +202,7 @@ def _strays(table: Table) -> set[int]:
 
 
 def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
-    """Return the fault of the current snapshots that an older one may mend; "": there is none."""
+    """Return a fault of the current snapshots that an older snapshot may help to repair; "": none."""
     segments = lake.segments()
     try:
         for store_id, heads in known_heads.items():
@@ -211,8 +213,8 @@ def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
             if moved := moved_receipts(lake, with_rows(current(rows))):
                 return Text(
                     f"{count_text(len(moved), 'receipt')} of store {store.store_id}, of the segment at "
-                    f"offset {moved[0].base_offset} among others, can't be held against the table of "
-                    "rows: another engine has put rows into other files, or dropped them. Run ",
+                    f"offset {moved[0].base_offset} among others, can't be compared with the table of rows: "
+                    "another engine has put rows into other files, or dropped them. Run ",
                     Command("verify --level bytes --renew"),
                     ", which proves them where they are; or roll messages back",
                 )
@@ -249,8 +251,11 @@ def _prepare(table: Table, expiring: Sequence[int]) -> Transaction:
 
 
 class _BoundExpiry(ExpireSnapshots):
-    """PyIceberg's, bound to the snapshot that is current: one that somebody rolls the table back to
-    meanwhile would expire with it, and leave the table empty."""
+    """PyIceberg's expiry, but bound to the current snapshot.
+
+    Otherwise, if somebody rolled the table back to an expiring snapshot meanwhile, this snapshot would expire
+    and leave the table empty.
+    """
 
     def _commit(self) -> UpdatesAndRequirements:
         updates, requirements = super()._commit()

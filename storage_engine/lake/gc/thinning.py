@@ -1,10 +1,10 @@
-"""A segment's data file, written again without the rows of some streams, and proven before it counts.
+"""Thinning: a segment's data file is written again without the rows of some streams, and proven first.
 
-One segment at a time, a row group of it in memory beside a window of its bytes. What is written is read back:
-every row that stays is compared with the old file's, and with the recorded hashes of what is gone the rows
-reach the root that the segment was proven with.
+This is done for one segment at a time, with one row group and one window of its bytes in memory. The new file
+is read back. Every row that stays is compared with the old file's row. The rows, together with the recorded
+hashes of the removed streams, must give the root with which the segment was proven.
 
-Must never do: compute another root; touch the old file.
+Must never do: accept another root; touch the old file.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from storage_engine.model.proof.receipt import Receipt, StoredFile, gone_by
 
 
 def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thinning:
-    """Write the rows of a segment that stay into another data file, and prove it. Nothing refers to it yet.
+    """Write the rows of a segment that stay into a new data file, and prove it. Nothing refers to it yet.
 
-    :param receipt: that counts; its rows are in its data file alone.
-    :param streams: names of those that go; others stay.
+    :param receipt: the segment's receipt that counts; all its rows are in its own data file.
+    :param streams: names of the streams to remove; other streams stay.
     :raises ProofError: the rows read back differ from those before.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     table = lake.messages()
     if receipt.row_groups is not None:
         raise ProofError(
-            f"{receipt.data_file}: expected a data file of one segment, found one that others share with "
-            f"{receipt.log}/{receipt.base_offset:020d}. Nothing was written. It leaves with all of them."
+            f"{receipt.data_file}: expected a data file of one segment, found one that other segments share "
+            f"with {receipt.log}/{receipt.base_offset:020d}. Nothing was written. Such a file leaves the "
+            "lake only with all of its segments."
         )
     old, gone = data_file_of(table, receipt), frozenset(streams)
     new = with_attempt(old, new_attempt())
@@ -64,9 +65,9 @@ def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thin
 
 
 def discard_files(table: Table, locations: Iterable[str]) -> None:
-    """Remove data files that nothing refers to, and that this process has written.
+    """Remove data files that this process has written and that nothing refers to.
 
-    :param locations: whole, or as receipts name them.
+    :param locations: whole locations, or names as receipts have them.
     """
     for location in locations:
         location = location_of(table, location)
@@ -80,7 +81,10 @@ def discard_files(table: Table, locations: Iterable[str]) -> None:
 
 
 def _kept_groups(old: pq.ParquetFile, columns: Columns, gone: Collection[str]) -> Iterator[pa.Table]:
-    """Yield the rows that stay, a table a row group; a group of which none stays is left out."""
+    """Yield the rows that stay, one table for each row group.
+
+    A row group of which no row stays is left out.
+    """
     topic, names = columns.streams[0], pa.array(sorted(gone), pa.string())
     for group in range(old.num_row_groups):
         topics: Any = old.read_row_group(group, columns=[topic], use_threads=False)[topic]
@@ -92,8 +96,9 @@ def _kept_groups(old: pq.ParquetFile, columns: Columns, gone: Collection[str]) -
 
 
 def _prove(table: Table, receipt: Receipt, gone: Collection[str], new: str, old: pq.ParquetFile) -> Thinning:
-    """
-    :raises ProofError: the new file isn't the old one without the rows of some streams.
+    """Prove that the new file is the old file without the rows of some streams.
+
+    :raises ProofError: it isn't.
     """
     codec = find_broker(receipt.broker).codec
     counter, leaves = RowCounter(codec.columns), SegmentTree(codec.columns, new)
@@ -128,7 +133,9 @@ def _prove(table: Table, receipt: Receipt, gone: Collection[str], new: str, old:
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """Return rows without codes, which may differ where the values don't."""
+    """Return rows with plain values instead of dictionary codes: codes may differ although the values are
+    equal.
+    """
     return rows.cast(
         pa.schema(
             [

@@ -1,10 +1,11 @@
-"""The trash: where files go that gc takes, how they come back, and when they go for good.
+"""The trash: gc puts files into it, which can be put back, or are removed for good later.
 
-On this machine's file systems a file is renamed into a hidden directory below its table's location, one
-directory a pass, under the path that it had. On object stores, which can't rename, it stays where it is and
-stands on a list there; it is off the list when the list is removed. Each pass writes its list before it takes
-anything, and never changes another's; the list's own time says when. Killed at any instant and run again,
-nothing is in neither place.
+On this machine's file systems, a file is renamed into a hidden directory below its table's location. There is
+one directory for each pass, and the file keeps its path below it. Object stores can't rename. There, a file
+stays at its place and is named in the list of its pass; when the list is removed, the file is out of the
+trash. Each pass writes its list before it takes a file, and never changes another pass's list. The list's
+modification time is the time of the pass. After a kill at any instant, each file is at its place or in the
+trash.
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ from storage_engine.lake.storage.small_files import (
 )
 
 TRASH = f"{HIDDEN_PREFIX}trash"
-"""Directory below a table's location: one directory a pass, with the files that it took."""
+"""Directory below a table's location. It has one directory for each pass, with the files that the pass took.
+"""
 
 TAKEN_LIST = f"{HIDDEN_PREFIX}taken.json"
-"""Name, in such a directory, of the list of files that the pass took. On an object store there is nothing
-else."""
+"""Name of a pass's list of files, in the directory of that pass. On an object store the directory has only
+this list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """The place of a table's files.
 
-    :param location: without a final slash.
-    :param root: the same as the file system names it.
+    :param location: the table's location, without a final slash.
+    :param root: the file system's path of this location.
     """
 
     name: str
@@ -83,7 +85,7 @@ class Place:
         return local_path(self.location) is not None
 
     def now_ns(self) -> int:
-        """Return the time there.
+        """Return the present time of the storage at this place.
 
         :raises LakeUnavailableError: nothing can be written there.
         """
@@ -94,9 +96,10 @@ class Place:
 class TableFile:
     """A file below a table's location.
 
-    :param inside: its path, relative to that location; for one in the trash the path that it was taken from.
-    :param found: the same as it lies there now.
-    :param path: as the file system names it, without a scheme.
+    :param inside: path relative to that location. For a file in the trash, it is the path before it was
+        taken.
+    :param found: present path relative to that location.
+    :param path: the file system's path, without a scheme.
     """
 
     inside: str
@@ -106,13 +109,13 @@ class TableFile:
     modified_ns: int
 
     def key(self, place: Place) -> str:
-        """Return the name by which other files refer to it."""
+        """Return the key by which other files refer to this file."""
         return key_of(f"{place.root}/{self.inside}")
 
 
 @dataclass(frozen=True, slots=True)
 class TrashList:
-    """A pass that took files."""
+    """The list of a pass that took files."""
 
     moment: str
     since_ns: int
@@ -120,10 +123,12 @@ class TrashList:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """:param files: of the table, without ours and without the trash.
+    """All files below a table's location.
+
+    :param files: the table's files, without our own small files and without the trash.
     :param linked: files that a symbolic link leads to; they are left alone.
-    :param trashed: files in the trash, by the moment at which they were taken.
-    :param lists: the lists of the passes that took them.
+    :param trashed: files in the trash, by the name of the pass that took them.
+    :param lists: the lists of these passes.
     """
 
     files: tuple[TableFile, ...]
@@ -133,14 +138,17 @@ class Listing:
 
 
 def key_of(location: str) -> str:
-    """The last two parts of a location, which are unique, and the same however the warehouse is reached."""
+    """Return the last two parts of a location.
+
+    They are unique, and don't depend on how the warehouse is reached.
+    """
     return "/".join(location.rsplit("/", 2)[-2:])
 
 
 def list_place(place: Place) -> Listing:
     """List every file below a table's location.
 
-    :raises LakeUnavailableError: it can't be listed.
+    :raises LakeUnavailableError: the location can't be listed.
     """
     files: list[TableFile] = []
     linked: list[str] = []
@@ -167,7 +175,8 @@ def list_place(place: Place) -> Listing:
 def now_ns(places: Collection[Place], *, may_guess: bool) -> int:
     """Return the earliest time of some places.
 
-    :param may_guess: take this host's clock where a place can't be written to: nothing is removed there.
+    :param may_guess: if a place can't be written to, use this host's clock. Only for callers that remove
+        nothing.
     :raises LakeUnavailableError: a place can't be written to.
     """
     try:
@@ -183,7 +192,9 @@ def _table_file(file: ListedFile, inside: str) -> TableFile:
 
 
 class _Links:
-    """Files of a local place that a symbolic link leads to: another name for a file, or a file elsewhere."""
+    """Finds files of a local place that a symbolic link leads to: a second name of a file, or a file
+    elsewhere.
+    """
 
     def __init__(self, place: Place) -> None:
         self._root = os.path.realpath(place.root) if place.is_local else None
@@ -203,7 +214,7 @@ class _Links:
 class Taken:
     """A file on a pass's list.
 
-    :param why: its kind, and why it could be removed.
+    :param why: the file's kind, and the reason why it may be removed.
     """
 
     inside: str
@@ -214,9 +225,11 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """:param moments: whose files are out of the trash.
-    :param paths: of the files that are back.
-    :param occupied: of those that stay in the trash: another file has the name by now.
+    """Files that were put back from the trash.
+
+    :param moments: names of the passes whose files were put back.
+    :param paths: paths of the files that are back.
+    :param occupied: paths of files that stay in the trash, because another file has the name by now.
     """
 
     moments: tuple[str, ...] = ()
@@ -225,15 +238,15 @@ class PutBack:
 
 
 def new_moment(now_ns: int) -> str:
-    """Return a name for a pass: its time in UTC, and what no other has."""
+    """Return a name for a pass: its time in UTC, and digits that no other pass has."""
     now = datetime.fromtimestamp(now_ns / 1e9, UTC)
     return f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
 
 
 def in_trash(place: Place, listing: Listing) -> list[tuple[TrashList, TableFile]]:
-    """Return the files that are in the trash, with what took them.
+    """Return the files in the trash, each with the list of its pass.
 
-    On an object store those that are on a list and as they were then.
+    On an object store, these are the listed files that are unchanged since.
 
     :raises LakeUnavailableError: a list can't be read.
     """
@@ -250,10 +263,10 @@ def in_trash(place: Place, listing: Listing) -> list[tuple[TrashList, TableFile]
 
 
 def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> list[TableFile]:
-    """Put files into the trash; one that isn't as it was listed is left alone.
+    """Put files into the trash. A file that has changed since it was listed is left alone.
 
-    :param files: with why each may go.
-    :return: those that are in it now.
+    :param files: files, each with the reason why it may be removed.
+    :return: the files that are in the trash now.
     :raises LakeUnavailableError: the place can't be written.
     """
     if not files:
@@ -273,9 +286,9 @@ def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> l
 
 
 def empty(place: Place, files: Iterable[tuple[TrashList, TableFile]]) -> list[TableFile]:
-    """Remove files of the trash for good; one that isn't as it was listed is left alone.
+    """Remove files from the trash for good. A file that has changed since it was listed is left alone.
 
-    :return: those that were removed.
+    :return: the removed files.
     :raises LakeUnavailableError: the place can't be written.
     """
     _check_own(place)
@@ -316,11 +329,11 @@ def forget(place: Place, moment: str) -> None:
 
 
 def put_back(place: Place, moment: str | None) -> PutBack:
-    """Put the files of one pass, or of all, back under the names that they had.
+    """Put the files of one pass or of all passes back under their former names.
 
-    Needs no table: it works where the catalog names a file that is in the trash.
+    No table is needed: it works even if the catalog names a file that is in the trash.
 
-    :param moment: None: all.
+    :param moment: name of the pass; None: all passes.
     :raises LakeUnavailableError: the place can't be read or written.
     """
     _check_own(place)
@@ -351,8 +364,9 @@ def put_back(place: Place, moment: str | None) -> PutBack:
 
 
 def _check_own(place: Place) -> None:
-    """
-    :raises LakeUnavailableError: the trash is a link to another directory.
+    """Make sure that the trash is a directory of the lake.
+
+    :raises LakeUnavailableError: it is a link to another directory.
     """
     trash = Path(place.root) / TRASH
     if place.is_local and trash.is_symlink():
@@ -378,7 +392,7 @@ def _move(source: Path, target: Path, file: TableFile) -> bool:
 
 
 def _return(target: Path, source: Path) -> bool:
-    """Give a file in the trash its old name too; whether that is the file's own name now."""
+    """Link a file in the trash to its former name, and return whether the name belongs to this file now."""
     with lake_errors(str(source), "put a file back"):
         durable.make_dirs(target.parent)
         try:

@@ -1,10 +1,9 @@
-"""Copying a lake: a backup with a UUID, a catalog and names of its own, which verifies without the
-original.
+"""Copying a lake: the backup has its own UUID, catalog and names, and can be verified without the original.
 
-Data files come first, each compared with its receipt on the way and on disk before it has its final
-name; then the metadata, by the writer that relocation uses; then the catalog's rows. The copy is read-
-only until a person promotes it, when the original is gone: then it is a lake of its own. Copied again,
-it gets what is new; nothing that it has is removed.
+Data files are copied first. Each is compared with its receipt and is on disk before it gets its final name.
+Then the metadata is written, by the writer that relocation uses, and then the catalog's rows. The copy is
+read-only until a person promotes it after the original is lost. Then it is a lake of its own. If the lake is
+copied again, the copy gets the new files, and none of its files is removed.
 """
 
 from __future__ import annotations
@@ -82,8 +81,10 @@ from storage_engine.model.proof.receipt import PARTIAL, ChainHead, Receipt
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """:param copy_of: UUID of the lake that it was a copy of.
-    :param lake_id: its own.
+    """The record of a copy's promotion.
+
+    :param copy_of: UUID of the lake that it was a copy of.
+    :param lake_id: the copy's own UUID.
     """
 
     lake_id: str
@@ -94,17 +95,17 @@ class Promotion:
 
 
 def promote(lake: Lake, person: str, reason: str) -> Promotion:
-    """Make a copy writable, and record who decided that, and why. Its UUID stays.
+    """Make a copy writable, and record who decided that, and why. The UUID stays.
 
-    Killed at any instant and run again, it goes on; a promoted one is left as it is.
+    It is safe to kill at any instant and to run again. A promoted copy is left as it is.
 
-    :raises BadInputError: it is no copy, and never was one; or nobody, or no reason, is named.
-    :raises LakeUnavailableError: it can't be written.
+    :raises BadInputError: the lake is no copy and never was one; or person or reason is empty.
+    :raises LakeUnavailableError: the lake can't be written.
     """
     if not person.strip() or not reason.strip():
         raise BadInputError(
-            "lake promote: expected a person and a reason, found an empty one. Nothing was changed: the lake "
-            "keeps who decided that, and why."
+            "lake promote: expected a person and a reason, found an empty one. Nothing was changed: the "
+            "lake records who decided that, and why."
         )
     with CHANGE_LOCK, nobody_commits(lake):
         messages, segments = lake.tables()
@@ -154,12 +155,12 @@ def copy_file(
     sha256: str | None,
     advance: Callable[[int], None],
 ) -> bool:
-    """Copy a file; one that is there already is read and compared instead.
+    """Copy a file. If the target has a file of this name already, it is read and compared instead.
 
-    :param size_bytes: that it has, by the table.
-    :param sha256: in hex, by its receipt; None: no receipt says so.
+    :param size_bytes: the file's size, by the table.
+    :param sha256: the file's hash in hex, by its receipt; None: no receipt has it.
     :return: whether it was copied now.
-    :raises LakeUnavailableError: either can't be read or written, or the source isn't as it should be.
+    :raises LakeUnavailableError: source or target can't be read or written, or the source is damaged.
     """
     with lake_errors(target, "look for a data file"):
         exists = target_io.new_input(target).exists()
@@ -186,11 +187,11 @@ def copy_file(
                 advance(len(block))
         if copied != size_bytes or (sha256 is not None and digest.hexdigest() != sha256):
             raise LakeUnavailableError(
-                f"{source}: expected {size_bytes} bytes with SHA-256 {sha256 or 'unknown'}, read "
-                f"{copied} with {digest.hexdigest()}: the file is damaged. It was not copied; what was "
-                "copied before it stays. Run ",
+                f"{source}: expected {size_bytes} bytes with SHA-256 {sha256 or 'unknown'}, read {copied} "
+                f"with {digest.hexdigest()}: the file is damaged. It was not copied; files that were copied "
+                "before stay. Run ",
                 Command("verify"),
-                " on the lake, and bring the file back as it says.",
+                " on the lake, and bring the file back as that command says.",
             )
         path = local_path(staged)
         if final is not None and path is not None:
@@ -226,11 +227,13 @@ def _is_copied(
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """:param lake_id: UUID of the copy.
+    """Result of copying a lake.
+
+    :param lake_id: UUID of the copy.
     :param copy_of: UUID of the lake that was copied.
-    :param file_count: data files that were copied now.
-    :param receipt_count: receipts that the copy has now.
-    :param waiting: data files of segments without receipts at that moment; the next copy has them.
+    :param file_count: number of data files that were copied now.
+    :param receipt_count: number of receipts that the copy has now.
+    :param waiting: number of data files whose segments had no receipts yet; the next copy includes them.
     """
 
     location: str
@@ -243,14 +246,16 @@ class Copied:
 
 
 def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
-    """Copy a lake, or bring a copy up to it. Killed at any instant and run again, it goes on.
+    """Copy a lake, or bring an existing copy up to date. It is safe to kill at any instant and to run again.
 
-    :param to: where the copy is, or comes to be.
-    :raises BadInputError: the place is inside the lake, another one, or a broker's store, or around a lake.
-    :raises LakeIdentityError: something else is in the place.
-    :raises LakeUnavailableError: either can't be read or written, or a data file isn't as it was proven.
+    :param to: configuration of the copy.
+    :raises BadInputError: the copy's place is inside the lake, another lake or a broker's store, or contains
+        a lake.
+    :raises LakeIdentityError: something else is at this place.
+    :raises LakeUnavailableError: lake or copy can't be read or written, or a data file has changed since its
+        proof.
     :raises ProofError: a data file that no receipt names is damaged.
-    :raises ReceiptError: the lake lacks receipts that the copy has, or has others.
+    :raises ReceiptError: the lake lacks receipts that the copy has, or has other ones.
     """
     _check_apart(lake, to)
     refuse_nested(to)
@@ -282,11 +287,11 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
 
 
 class _Work:
-    """One copy: what the lake has at this moment, and what the copy lacks of it.
+    """One run of copying: the lake's present files, and those that the copy lacks.
 
     :param there: the copy's tables; None: it has none yet.
-    :param hashes: SHA-256 of each file that a receipt rests on, by location.
-    :param waiting: data files of the lake whose segments have no receipt yet.
+    :param hashes: SHA-256 of each file that a receipt's proof depends on, by location.
+    :param waiting: data files of the lake whose segments have no receipts yet.
     """
 
     def __init__(
@@ -408,7 +413,7 @@ def _loaded(lake: Lake) -> dict[str, PlacedTable]:
 
 
 def _is_whole(deletions: PlacedTable) -> bool:
-    """Return whether a table can be copied; one of deletions that can't doesn't stop the copy of a lake."""
+    """Return whether a table of deletions can be copied. If it can't, the lake is copied without it."""
     with suppress(LakeUnavailableError):
         files = live_files(deletions).items()
         return not any(file_fault(deletions.io, at, it.file_size_in_bytes, None) for at, it in files)
@@ -421,8 +426,9 @@ def _original_id(lake: Lake) -> str:
 
 
 def _check_apart(lake: Lake, to: LakeConfig) -> None:
-    """
-    :raises BadInputError: a part of the copy would lie inside the lake, or of the lake inside the copy.
+    """Make sure that lake and copy are apart.
+
+    :raises BadInputError: a part of the copy would be inside the lake, or a part of the lake inside the copy.
     """
     warehouse = to.properties.get("warehouse", "")
     if "://" not in warehouse:
@@ -441,9 +447,8 @@ def _check_apart(lake: Lake, to: LakeConfig) -> None:
             if outer is not None and is_below(f"{inner}/", f"{outer}/"):
                 raise BadInputError(
                     f"lake {to.location}: expected a place apart from the lake, found one that shares "
-                    f"{outer} with it: whatever destroys that destroys both. Nothing was created. Name "
-                    "another "
-                    "directory, on another disk."
+                    f"{outer} with it: whatever destroys that directory destroys both. Nothing was created. "
+                    "Name another directory, on another disk."
                 )
 
 
@@ -453,9 +458,9 @@ def _catalog_file(config: LakeConfig) -> tuple[Path, ...]:
 
 
 def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
-    """Return the tables of a copy that is there, and what an attempt that was killed meant to do.
+    """Return the tables of an existing copy, and the intent of a killed attempt.
 
-    :raises LakeIdentityError: something else is there.
+    :raises LakeIdentityError: something else is at the copy's place.
     """
     location = own_location(to, SEGMENTS)
     file_io = load_file_io(to.file_io_properties, location)
@@ -501,9 +506,9 @@ def _taken(to: LakeConfig, found: str, original: str) -> LakeIdentityError:
 
 
 def _check_continues(there: Tables | None, rows: Sequence[Receipt]) -> None:
-    """Make sure that a lake has every receipt that its copy has: an older state must not replace it.
+    """Make sure that a lake has every receipt that its copy has: an older state must not replace the copy.
 
-    :raises ReceiptError: it hasn't.
+    :raises ReceiptError: a receipt is missing or differs.
     """
     stores = by_store(rows)
     copied = by_store(all_receipts(there[SEGMENTS])) if there is not None else {}
@@ -513,9 +518,10 @@ def _check_continues(there: Tables | None, rows: Sequence[Receipt]) -> None:
 
 
 def _sweep(written: Iterable[PlacedTable], before: Tables | None) -> None:
-    """Remove metadata of earlier copies but the last, and parts of files that a kill left.
+    """Remove metadata of older copies, and incomplete files that a kill left.
 
-    Nobody else writes into a copy, so that what names neither of the two belongs to it alone.
+    The metadata of this copy and of the one before stays. Nobody else writes into a copy, so other files
+    there aren't needed.
     """
     for table in written:
         earlier = (before or {}).get(table.name)

@@ -1,5 +1,6 @@
-"""Description of a lake; of a lake that no command opens also the reason, and the command that helps. Nothing
-is changed.
+"""Description of a lake. If other commands refuse the lake, it has the reason and the command that helps.
+
+Nothing is changed.
 """
 
 from __future__ import annotations
@@ -50,13 +51,15 @@ from storage_engine.model.proof.receipt import ChainHead, Receipt, ended, whole
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """:param location: where its files lie.
+    """Description of one table.
+
+    :param location: present location of the table's files.
     :param metadata: name of the metadata file that the catalog names.
-    :param named_location: where the metadata says that they lie.
-    :param former_locations: where it lay before.
-    :param metadata_count: metadata files that its log names.
-    :param mark: the content of the hidden file below its location; None: there is none that can be read.
-    :param fault: why the rest isn't known; "" when it is.
+    :param named_location: location of the files according to the metadata.
+    :param former_locations: locations that the table had before.
+    :param metadata_count: number of metadata files, by the metadata's log.
+    :param mark: the mark below the table's location; None: there is none that can be read.
+    :param fault: why the other fields aren't known; "": they are known.
     """
 
     name: str
@@ -77,11 +80,13 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """:param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
-    :param expired: the same of segments that expired; they count in nothing else.
-    :param in_part: likewise of segments of which archive rules left topics out.
+    """Description of one store in a lake.
+
+    :param ranges: the ranges that the lake has without a hole, as (log, lineage, from, to).
+    :param expired: such ranges of expired segments, which no other field counts.
+    :param in_part: such ranges of segments of which archive rules left topics out.
     :param head_sequence: number of the last receipt of the chain.
-    :param root: where it lay when its last receipt was written.
+    :param root: path of the store when its last receipt was written.
     """
 
     store_id: str
@@ -98,18 +103,20 @@ class StoreInfo:
 
 @dataclass(frozen=True, slots=True)
 class LakeInfo:
-    """:param lake_id: None: a lake of version 1, or one whose tables can't be read.
-    :param refused: why no other command opens it, and what to do; "" when they do.
+    """Description of a lake.
+
+    :param lake_id: the lake's UUID; None: a lake of version 1, or one whose tables can't be read.
+    :param refused: why other commands refuse the lake, and what to do; "": they open it.
     :param copy_of: UUID of the lake that it is a read-only copy of.
-    :param copied_heads: by store, number and hash of the last receipt when it was copied.
+    :param copied_heads: for each store, number and hash of the last receipt when the lake was copied.
     :param promoted: who made a copy writable, when and why.
-    :param broker: whose segments it has; "": it takes those of the first store; None: its tables can't be
-        read.
-    :param acts: how many decisions of people on its keeping it has recorded; None: they can't be read.
-    :param acts_fault: why not; "": they can.
-    :param archive_rules: by which messages don't enter it.
-    :param ignored: properties of its tables, and of a REST catalog, that aren't followed here: where, and the
-        names.
+    :param broker: broker of its segments; "": it takes the first store of any broker; None: its tables can't
+        be read.
+    :param acts: number of acts that it has recorded; None: they can't be read.
+    :param acts_fault: why they can't be read; "": they can.
+    :param archive_rules: rules by which messages aren't archived.
+    :param ignored: names of properties that aren't followed here, by their table; "" for a REST catalog's
+        own.
     """
 
     location: str
@@ -130,7 +137,7 @@ class LakeInfo:
 
 
 def describe(config: LakeConfig) -> LakeInfo:
-    """Describe a lake; of a lake of a newer major version all but its stores.
+    """Describe a lake. The description of a lake with a newer major version lacks its stores.
 
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
@@ -216,7 +223,7 @@ def _refusal(lake: Lake) -> str:
 
 
 def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
-    """Return the tables that can be read, and what is known of both."""
+    """Return the tables that can be read, and a description of every table."""
     placed: dict[str, PlacedTable] = {}
     infos: list[TableInfo] = []
     places = _places(lake)
@@ -308,6 +315,9 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
 
 
 def _ranges(rows: Sequence[Receipt]) -> list[tuple[str, int, int, int]]:
-    """:param rows: by log, lineage and offset."""
+    """Return the ranges without a hole.
+
+    :param rows: receipts, in the order of log, lineage and offset.
+    """
     of_logs = groupby(rows, key=lambda row: (row.log, row.lineage))
     return [(*log, *ends) for log, of_log in of_logs for ends in runs(list(of_log))]

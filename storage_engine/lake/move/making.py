@@ -1,7 +1,7 @@
-"""Making a lake: only where a person asks for one, and never in the place of another.
+"""Make a lake, only at the request of a person, and never at the place of another lake.
 
-Two catalogs may be pointed at one warehouse at the same moment. Each writes a claim of its own below the
-tables' locations, lists all claims, and goes on only where no other catalog's is there.
+Two catalogs may be pointed at one warehouse at the same moment. Each writes its own claim below the tables'
+locations, lists all claims, and continues only if there is no claim of another catalog.
 """
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ _GZIP_BITS = 31
 
 
 def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
-    """Make a lake where there is none yet, and open it. One that is there is opened as it is.
+    """Make a lake if there is none yet, and open it. An existing lake is opened as it is.
 
-    Killed at any instant and run again, it goes on.
+    It is safe to kill at any instant and to run again.
 
-    :param broker: whose segments it is for; "": those of the first store's kind; None: the default broker's,
-        or of one that is there anyone's.
-    :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
+    :param broker: the broker for whose segments the lake is made; "": the broker of the first store that is
+        archived; None: the default broker, or any broker if the lake exists.
+    :raises LakeIdentityError: another lake's files are at this place, or another catalog makes a lake there.
     :raises LakeUnavailableError: the place can't be read or written.
-    :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place inside a
-        broker's store or another lake, or around one; the broker isn't installed, or the lake there is
-        another one's.
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place that is inside
+        a broker's store or another lake, or that contains another lake. Or the broker isn't installed, or the
+        existing lake is for another broker.
     """
     with suppress(LakeMissingError):
         lake = open_lake(config)
@@ -114,9 +114,9 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
 
 
 def make_sqlite_file(file: Path) -> None:
-    """Make an empty catalog file, durably, with its directory, where there is none.
+    """Make an empty catalog file and its directory, durably, unless they exist.
 
-    :raises LakeUnavailableError: it can't be made.
+    :raises LakeUnavailableError: the file can't be made.
     """
     with lake_errors(str(file), "make the catalog"):
         make_dirs(file.parent)
@@ -126,9 +126,9 @@ def make_sqlite_file(file: Path) -> None:
 
 
 def make_catalog(config: LakeConfig, lake_id: str | None) -> Lake:
-    """Make a SQL catalog where there is none, still without the tables of a lake, and open it.
+    """Make a SQL catalog without a lake's tables, unless it exists, and open it.
 
-    :raises LakeUnavailableError: it can't be made.
+    :raises LakeUnavailableError: the catalog can't be made.
     """
     if (file := sqlite_file_of(config)) is not None:
         make_sqlite_file(file)
@@ -196,13 +196,16 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
 
 
 def _locations(config: LakeConfig, broker: str) -> dict[str, str]:
-    """Return where a SQL catalog's tables will lie, by name; nothing where no warehouse is named."""
+    """Return the locations of a SQL catalog's tables, by name.
+
+    The result is empty if no warehouse is named.
+    """
     names = (find_broker(broker or default_broker()).rows.table, SEGMENTS)
     return {name: place for name in names if (place := usual_location(config, name)) is not None}
 
 
 def _lake_id(catalog: Catalog, namespace: str) -> str:
-    """Return the new lake's UUID: that with which its namespace was made, by whoever made it first."""
+    """Return the new lake's UUID, which the first process that made the namespace has given it."""
     made = {LAKE_ID_PROPERTY: str(uuid.uuid4())}
     with suppress(NamespaceAlreadyExistsError, IntegrityError):
         catalog.create_namespace(namespace, made)
@@ -212,7 +215,7 @@ def _lake_id(catalog: Catalog, namespace: str) -> str:
 
 
 def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
-    """Yield both tables, each with whether it was made here."""
+    """Make both tables unless they exist, and yield each with whether it was made here."""
     catalog, namespace = lake.catalog, lake.config.namespace
     kind = find_broker(broker or default_broker())
     said = {BROKER_PROPERTY: broker} if broker else {}
@@ -233,7 +236,8 @@ def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) ->
 def _make_segments(
     catalog: Catalog, name: tuple[str, str], location: str | None, said: dict[str, str]
 ) -> bool:
-    """
+    """Make the table of receipts, unless it exists.
+
     :return: whether it was made here.
     """
     schema = segments_schema()
@@ -250,23 +254,25 @@ def _make_segments(
 
 
 def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> None:
-    """Make sure that no lake lies at a location. What an attempt left that was killed is no lake.
+    """Make sure that no lake is at a location. Files of a killed attempt to make a lake are allowed.
 
-    :param catalog_id: identity of the catalog that may have left it; None: no mark is one's own.
-    :raises LakeIdentityError: one does.
+    :param catalog_id: identity of the catalog whose killed attempt may have left a mark; None: no mark is
+        allowed.
+    :raises LakeIdentityError: a lake is there.
     """
     file_io = load_file_io(config.file_io_properties, location)
     if (around := table_around(file_io, location, config.namespace)) is not None:
         raise LakeIdentityError(
             f"{location}: expected a place of its own for a new lake, found it inside {around}, a table of "
-            "another lake, which takes these files for its own. Nothing was created. Choose another place."
+            "another lake, which would take these files for its own. Nothing was created. Choose another "
+            "place."
         )
     if (intent := open_intent(file_io, location)) is not None:
         raise LakeIdentityError(
             f"{location}: expected an empty place for a new lake, found what ",
             Command(f"lake {intent.command}"),
-            f" of lake {intent.copy_of or intent.lake_id} left when it was killed. Nothing was created. "
-            "Run that command again, with the same arguments; or choose another place.",
+            f" of lake {intent.copy_of or intent.lake_id} left when it was killed. Nothing was created. Run "
+            "that command again with the same arguments, or choose another place.",
         )
     for file in list_files(file_io, location):
         if fault := _fault(file_io, catalog_id, location, file):
@@ -279,9 +285,10 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
 
 
 def refuse_around(config: LakeConfig) -> None:
-    """Make sure that no other lake lies right inside a lake's directory or warehouse.
+    """Make sure that no other lake is directly inside a lake's directory or warehouse.
 
-    :raises BadInputError: one does: it would prove nothing from then on; nothing was changed.
+    :raises BadInputError: another lake is there, and it would prove nothing from then on; nothing was
+        changed.
     :raises LakeUnavailableError: the place can't be looked at.
     """
     segments = usual_location(config, SEGMENTS)
@@ -299,17 +306,16 @@ def refuse_around(config: LakeConfig) -> None:
             if inside != warehouse and read_small_file(file_io, mark) is not None:
                 raise BadInputError(
                     f"lake {config.location}: expected a place without other lakes in it, found the lake "
-                    f"{inside} inside it: whatever destroys this destroys both. Nothing was changed. Name "
-                    "another "
-                    "directory."
+                    f"{inside} inside it: whatever destroys the outer one destroys both. Nothing was "
+                    "changed. Name another directory."
                 )
 
 
 def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:
-    """Make sure that no other lake lies at a location that was known only once its table was there.
+    """Make sure that no other lake is at a table's location, if only the catalog decides the location.
 
-    :param is_new: the table was made a moment ago, here.
-    :raises LakeIdentityError: another lake lies there; a new table without rows was dropped again.
+    :param is_new: the table was made here a moment ago.
+    :raises LakeIdentityError: another lake is there; a new table without rows was dropped again.
     """
     if table.current_snapshot() is not None:
         return
@@ -342,10 +348,9 @@ def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedF
 
 
 def _has_rows(data: bytes, location: str) -> bool:
-    """Return whether a metadata file has snapshots. A table's first file that was never written to its end
-    has none.
+    """Return whether a metadata file has snapshots. An incomplete first file of a table has none.
 
-    :raises LakeUnavailableError: it can't be read.
+    :raises LakeUnavailableError: the file can't be read.
     """
     with metadata_errors(location, "read the table's metadata"):
         if location.endswith(".gz.metadata.json"):
@@ -357,7 +362,7 @@ def _has_rows(data: bytes, location: str) -> bool:
 
 
 def _is_torn(data: bytes) -> bool:
-    """Return whether bytes are the beginning of a JSON object, without its end, and without a snapshot."""
+    """Return whether bytes are an incomplete JSON object without a snapshot."""
     try:
         json.loads(data)
     except ValueError:
@@ -367,8 +372,9 @@ def _is_torn(data: bytes) -> bool:
 
 
 def _claim_name(catalog_id: str) -> str:
-    """Give each catalog one name: a lake that is made again takes over, and removes, the files of a killed
-    attempt.
+    """Return the name of a catalog's claim.
+
+    Each catalog has one name, so that a repeated attempt takes over the claim of a killed one and removes it.
     """
     return f"{_CLAIM_PREFIX}{hashlib.sha256(catalog_id.encode()).hexdigest()[:16]}.json"
 
@@ -377,7 +383,7 @@ def _claim_name(catalog_id: str) -> str:
 def _claimed(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
     """Keep other catalogs from making a lake at the same place.
 
-    :raises LakeIdentityError: one does, or was killed at it.
+    :raises LakeIdentityError: another catalog is making a lake there, or was killed while it did.
     """
     name = _claim_name(catalog_id)
     claims = []

@@ -1,9 +1,8 @@
-"""A lake's tables where their files lie, whatever the metadata says, and their move to that place.
+"""A lake's tables at the present location of their files, and rewriting their metadata for that location.
 
-That of deletions goes with the others where it is the lake's own and can be read; it keeps none of them.
-
-What is at the place that the metadata names tells a copy from a lake that has moved: where the original is
-still there, the files here are a copy and get a UUID of their own.
+The table of deletions is moved with the others if it is the lake's own and can be read; otherwise the others
+are moved without it. The place that the metadata names shows whether this is a copy or a moved lake: if the
+original is still there, the files here are a copy and get their own UUID.
 """
 
 from __future__ import annotations
@@ -78,25 +77,25 @@ _SQLITE = "sqlite:"
 def check_other_catalog(
     location: str, catalog_id: str, marks: Iterable[Mark], *, take_over: bool
 ) -> str | None:
-    """Make sure that no other catalog that is in use names a lake's files.
+    """Make sure that no other catalog in use names a lake's files.
 
-    :param take_over: a person says that the other catalog is not to be used any more.
-    :return: the other catalog, whose place this one takes; None: there is none.
-    :raises LakeIdentityError: the other one is there, or can't be looked at.
+    :param take_over: a person has decided that the other catalog is not to be used any more.
+    :return: the other catalog, which this catalog replaces; None: there is none.
+    :raises LakeIdentityError: the other catalog exists, or can't be looked at.
     """
     others = {mark.catalog for mark in marks if not is_same_catalog(mark.catalog, catalog_id)}
     for other in sorted(others):
         if not take_over and (there := _there(catalog_id, other)):
             raise LakeIdentityError(
                 f"lake {location}: expected that the catalog {other}, which committed last, is gone, found "
-                f"that it {there}. Nothing was changed. Use that one; or run this again with --take-over, "
-                "after which that one is refused."
+                f"that it {there}. Nothing was changed. Use that catalog; or run this again with "
+                "--take-over, after which that catalog is refused."
             )
     return min(others, default=None)
 
 
 def _there(catalog_id: str, other: str) -> str:
-    """Return a text about a catalog that may be in use; "" when it is gone."""
+    """Return a text about a catalog that may be in use; "": it no longer exists."""
     if not other.startswith(_SQLITE):
         return "can't be looked at from here"
     path = Path(other.removeprefix(_SQLITE).rsplit(" ", 2)[0])
@@ -113,14 +112,14 @@ def _there(catalog_id: str, other: str) -> str:
 
 
 Tables = Mapping[str, PlacedTable]
-"""A lake's tables by name, ``segments`` first, ``deletions`` last where there is one."""
+"""A lake's tables by name: ``segments`` first, ``deletions`` last if there is such a table."""
 
 
 def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
-    """Return a lake's tables as the catalog names them, at the place where this lake's files lie.
+    """Return the tables that a lake's catalog names, at the present location of their files.
 
     :raises LakeMissingError: the catalog lacks a table.
-    :raises LakeUnavailableError: the metadata isn't there, or can't be read.
+    :raises LakeUnavailableError: the metadata doesn't exist there, or can't be read.
     :raises BadInputError: the lake's broker isn't installed.
     """
     pointers = read_pointers(lake)
@@ -150,7 +149,7 @@ def is_usable(deletions: PlacedTable, tables: Tables) -> bool:
     """Return whether a table of deletions belongs to the lake of the other tables, and can be read.
 
     :raises BadInputError: a newer release made it.
-    :raises LakeUnavailableError: its files can't be told.
+    :raises LakeUnavailableError: its files or manifests can't be read.
     """
     metadata, mark = deletions.metadata, known_mark_at(deletions.io, deletions.location)
     check_version_of(deletions.location, metadata.properties)
@@ -165,10 +164,10 @@ def is_usable(deletions: PlacedTable, tables: Tables) -> bool:
 
 
 def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> str:
-    """Return where a table of this lake lies.
+    """Return the present location of a table of this lake.
 
-    :param pointer: location of a metadata file of it, here or at another place; None: nothing names one.
-    :raises LakeUnavailableError: that can't be told.
+    :param pointer: location of a metadata file of the table, here or at another place; None: none is known.
+    :raises LakeUnavailableError: the marks that decide it can't be read.
     """
     warehouse = config.properties.get("warehouse", "").rstrip("/")
     usual = usual_location(config, name) or f"{warehouse}/{config.namespace}/{name}"
@@ -184,10 +183,10 @@ def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> s
 
 
 def placed_table(lake: Lake, name: str, pointer: str) -> PlacedTable:
-    """Return a table as its catalog names it, at the place where this lake's files lie.
+    """Return the table that a catalog names, at the present location of its files.
 
     :param pointer: location of its metadata file, by the catalog.
-    :raises LakeUnavailableError: the metadata isn't there, or can't be read.
+    :raises LakeUnavailableError: the metadata doesn't exist there, or can't be read.
     """
     config, file_name = lake.config, pointer.rpartition("/")[2]
     location = own_location(config, name, pointer)
@@ -208,7 +207,7 @@ def lake_id_of_tables(tables: Tables) -> str | None:
 
 
 def all_receipts(segments: PlacedTable) -> list[Receipt]:
-    """Read every receipt of a lake, from where its files lie.
+    """Read every receipt of a lake, from the present location of its files.
 
     :raises LakeUnavailableError: a file is missing or can't be read.
     """
@@ -216,7 +215,7 @@ def all_receipts(segments: PlacedTable) -> list[Receipt]:
 
 
 def heads_text(rows: Sequence[Receipt]) -> str:
-    """Return the last receipt of each store, as :data:`COPIED_HEADS_PROPERTY` keeps them."""
+    """Return the last receipt of each store, in the form of :data:`COPIED_HEADS_PROPERTY`."""
     heads = {store: ChainHead.of(of_store) for store, of_store in by_store(rows).items()}
     return json.dumps({store: [head.sequence, head.row_hash] for store, head in heads.items()})
 
@@ -236,13 +235,13 @@ def move_tables(
     rows: Sequence[Receipt],
     command: str,
 ) -> Intent:
-    """Write the tables' metadata for the place where their files lie, and make the catalog name it.
+    """Write the tables' metadata for the present location of their files, and make the catalog name it.
 
-    :param pointers: the catalog's present rows, by table.
-    :param rows: every receipt.
-    :param command: that does this, for its record.
-    :return: the result, with the lake's UUID, and whether it is a copy.
-    :raises LakeUnavailableError: something can't be read or written.
+    :param pointers: the location in the catalog's row of each table.
+    :param rows: all receipts.
+    :param command: name of the command that does this, for its intent.
+    :return: the intent, with the lake's UUID, and whether the lake is a copy.
+    :raises LakeUnavailableError: a file or the catalog can't be read or written.
     """
     segments = tables[SEGMENTS]
     earlier = open_intent(segments.io, segments.location)
@@ -274,9 +273,9 @@ def move_tables(
 
 
 def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
-    """Make marks say what the catalog names, and forget what a command meant to do.
+    """Write marks that agree with the catalog, and remove a command's intent.
 
-    :raises LakeUnavailableError: something can't be written.
+    :raises LakeUnavailableError: a file or the catalog can't be written.
     """
     segments = tables[SEGMENTS]
     if intent is not None:
@@ -294,7 +293,10 @@ def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
 
 
 def _newest_act(segments: PlacedTable) -> str:
-    """Return the SHA-256 of the newest act; where acts are no single chain, the one that the mark names."""
+    """Return the SHA-256 of the newest act.
+
+    If the acts form no single chain, the act that the mark names counts.
+    """
     with suppress(LakeUnavailableError):
         acts = read_acts_at(segments.io, segments.location)
         return acts[-1].sha256 if acts else ""
@@ -319,7 +321,7 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
 
 
 def _is_same_place(table: PlacedTable) -> bool:
-    """Return whether a table's metadata names its own place by another name, as by a bind mount."""
+    """Return whether a table's metadata names its own place, by another name, as through a bind mount."""
     here, there = local_path(table.location), local_path(table.named_location)
     if here is None or there is None:
         return False
@@ -328,9 +330,9 @@ def _is_same_place(table: PlacedTable) -> bool:
 
 
 def check_same_lake(tables: Tables) -> None:
-    """Make sure that tables are of one lake.
+    """Make sure that tables belong to one lake.
 
-    :raises LakeIdentityError: the tables are of two lakes.
+    :raises LakeIdentityError: the tables belong to two lakes.
     """
     ids = {table.metadata.properties.get(LAKE_ID_PROPERTY) for table in tables.values()}
     if len(ids - {None}) > 1:
@@ -345,10 +347,10 @@ def check_same_lake(tables: Tables) -> None:
 class Relocated:
     """Result of a relocation.
 
-    :param former: where the metadata said that the lake was; None: its files are where they belong.
-    :param copy_of: UUID of the lake that this is a plain copy of; None: it is none.
-    :param other_catalog: the catalog whose place this one took; None: it was this one's lake already.
-    :param dropped_snapshots: how many older snapshots can't be read any more.
+    :param former: the lake's location according to the metadata before; None: it was right.
+    :param copy_of: UUID of the lake that this is a plain copy of; None: it is no copy.
+    :param other_catalog: the catalog that this one replaced; None: there was none.
+    :param dropped_snapshots: number of older snapshots that can't be read any more.
     """
 
     location: str
@@ -363,13 +365,13 @@ class Relocated:
 
 
 def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
-    """Make a lake whose files have another place, another catalog or no mark one that can be opened.
+    """Make a lake usable again after its files were moved, its catalog was moved, or its marks were lost.
 
-    Killed at any instant and run again, it goes on.
+    It is safe to kill at any instant and to run again.
 
     :param take_over: another catalog that names the same files is not to be used any more.
     :raises LakeMissingError: the catalog has no tables.
-    :raises LakeIdentityError: another lake lies there, or the catalog is older than the warehouse.
+    :raises LakeIdentityError: another lake is there, or the catalog is older than the warehouse.
     :raises LakeUnavailableError: the lake can't be read or written, or a file is missing or damaged.
     """
     lake = connect(config)
@@ -421,8 +423,9 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
 
 
 def _check_marks(tables: Tables, marks: Mapping[str, Mark | None]) -> None:
-    """
-    :raises LakeIdentityError: a mark is of another lake, or of a later state than the catalog's.
+    """Make sure that marks don't contradict the tables.
+
+    :raises LakeIdentityError: a mark belongs to another lake, or to a later state than the catalog's.
     """
     lake_id = lake_id_of_tables(tables)
     for name, table in tables.items():
@@ -437,19 +440,19 @@ def _check_marks(tables: Tables, marks: Mapping[str, Mark | None]) -> None:
             )
         if not mark.pending and not knows(table.metadata, table.file_name, mark.metadata):
             raise LakeIdentityError(
-                f"{table.location}: expected {mark.metadata}, which was committed last, among what the "
-                f"catalog knows, found only up to {table.file_name}: the catalog is older than the "
+                f"{table.location}: expected the catalog to know {mark.metadata}, which was committed last, "
+                f"found that it knows nothing after {table.file_name}: the catalog is older than the "
                 "warehouse. Nothing was changed. Run ",
                 Command("lake rebuild"),
-                ", which brings the catalog up to what is there.",
+                ", which brings the catalog up to what the warehouse holds.",
             )
 
 
 def _check_newest(tables: Tables, marks: Mapping[str, Mark | None], attempts: Sequence[str]) -> None:
-    """Make sure that the catalog names the last state of a table that no mark speaks for.
+    """Make sure that the catalog names the last state of each table without a mark.
 
-    :param attempts: what a command that was killed wrote, which nobody relies on.
-    :raises LakeIdentityError: metadata lies there that came after the catalog's, or may have.
+    :param attempts: UUIDs of a killed command's attempts. Nothing relies on their files.
+    :raises LakeIdentityError: metadata is there that is newer than the catalog's, or may be newer.
     """
     for name, table in tables.items():
         if marks[name] is not None or name == DELETIONS:
@@ -467,7 +470,7 @@ def _check_newest(tables: Tables, marks: Mapping[str, Mark | None], attempts: Se
                 f"table's last state, as no mark says which is; found {max((*newer, *found.damaged))}, "
                 "which came after it or can't be read. Nothing was changed. Run ",
                 Command("lake rebuild"),
-                ", which brings the catalog up to what is there and writes the marks.",
+                ", which brings the catalog up to what the warehouse holds and writes the marks.",
             )
 
 

@@ -1,8 +1,8 @@
-"""Making or mending the catalog over a warehouse that has a lake in it.
+"""Rebuilding: make or repair the catalog of a warehouse that has a lake in it.
 
-For a catalog that is lost, older than the warehouse, or one of two that both went on. The state that the lake
-is in is told by the marks, and by the receipts that somebody knows of. What other states had beyond it is
-proven again from its data files and gets new receipts at the end of the chain. No file is removed.
+The catalog may be lost, or older than the warehouse, or two copies of it may both have been used. Marks and
+known receipts decide which state of the lake counts. Segments that only other states have are proven again
+from their data files, and get new receipts at the end of the chain. No file is removed.
 """
 
 from __future__ import annotations
@@ -77,21 +77,22 @@ from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.store import grouped
 
 _TOGETHER = 16
-"""Number of segments committed at a time: after a kill these are proven once more."""
+"""Number of segments that are committed at a time. After a kill, at most these are proven again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """Result of a rebuild, done or planned.
 
-    :param copy_of: UUID of the lake that this is a copy of; None: it is none. Nothing is brought into a copy.
-    :param other_catalog: the catalog whose place this one took; None: it was this one's lake already.
-    :param brought: segments that were proven again, or would be tried; each as its data file.
-    :param refused: data files that contradict their names, with the reason.
-    :param conflicting: data files of other bytes than a receipt proves under the same offset.
-    :param foreign: data files that another program wrote, and that the table doesn't have.
-    :param missing: data files that the table has and that aren't there; ``verify`` names their segments.
-    :param unknown_heads: stores with a known receipt that no state of the lake has.
+    :param copy_of: UUID of the lake that this is a copy of; None: it is no copy. No segment is added to a
+        copy.
+    :param other_catalog: the catalog that this one replaced; None: there was none.
+    :param brought: data files of the segments that were proven again, or that a dry run would try.
+    :param refused: data files that aren't the segments in their names, each with the reason.
+    :param conflicting: data files with other bytes than a receipt proves for the same offset.
+    :param foreign: data files that another program wrote and that the table doesn't have.
+    :param missing: data files that the table has but that don't exist; ``verify`` names their segments.
+    :param unknown_heads: stores with a known receipt that the lake doesn't have.
     """
 
     location: str
@@ -115,15 +116,15 @@ def rebuild(
     dry_run: bool = False,
     take_over: bool = False,
 ) -> Rebuilt:
-    """Make a lake's catalog name the state that the lake is in, and bring in what other states had.
+    """Make a lake's catalog name the lake's right state, and add segments that only other states have.
 
-    Killed at any instant and run again, it goes on.
+    It is safe to kill at any instant and to run again.
 
-    :param known_heads: by store, a receipt that its chain is known to have had.
+    :param known_heads: for each store, a receipt that its chain is known to have had.
     :param take_over: another catalog that names the same files is not to be used any more.
     :raises LakeMissingError: there is no lake in the warehouse.
-    :raises LakeIdentityError: another catalog is in use, or the files are of several lakes.
-    :raises LakeUnavailableError: something can't be read or written.
+    :raises LakeIdentityError: another catalog is in use, or the files belong to several lakes.
+    :raises LakeUnavailableError: the lake can't be read or written.
     """
     work = _Rebuild(config, known_heads)
     work.look(take_over=take_over)
@@ -142,7 +143,7 @@ def rebuild(
 
 
 class _Rebuild:
-    """Files in a warehouse, and the tables made of them."""
+    """One rebuild: the files in a warehouse, and the tables that they make."""
 
     def __init__(self, config: LakeConfig, known_heads: Mapping[str, ChainHead]) -> None:
         self._config = config
@@ -161,7 +162,7 @@ class _Rebuild:
         return self.tables[SEGMENTS].metadata.properties.get(COPY_OF_PROPERTY)
 
     def look(self, *, take_over: bool) -> None:
-        """Find out which state the lake is in. Nothing is written."""
+        """Find out the lake's right state. Nothing is written."""
         self._pointers = _pointers(self._config)
         self.tables, skip = {}, self._unfinished()
         segments = self._state_of(SEGMENTS, skip, self._worth_of_receipts)
@@ -189,7 +190,7 @@ class _Rebuild:
     def _state_of(
         self, name: str, skip: Sequence[str], worth: Callable[[PlacedTable], int | None]
     ) -> TableState:
-        """Find out which state a table is in, by what lies in the warehouse."""
+        """Return a table's right state, by the files in the warehouse."""
         location = own_location(self._config, name, self._pointers.get(name))
         file_io = load_file_io(self._config.file_io_properties, location)
         found = find_metadata(file_io, name, location, skip)
@@ -211,7 +212,9 @@ class _Rebuild:
         return TableState(found, mark, chosen)
 
     def _named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
-        """Return, by name, metadata of the catalog that another engine put outside of the table."""
+        """Return the metadata that the catalog names, if another engine put it outside of the table; by file
+        name.
+        """
         pointer = self._pointers.get(name)
         if pointer is None or pointer.startswith(f"{location}/metadata/"):
             return {}
@@ -223,7 +226,7 @@ class _Rebuild:
         return {table.file_name: table}
 
     def register(self) -> Lake:
-        """Make the catalog name the chosen state, and marks that say so."""
+        """Make catalog and marks name the chosen state."""
         lake = make_catalog(self._config, lake_id_of_tables(self.tables))
         segments = self.tables[SEGMENTS]
         intent = read_intent(segments.io, segments.location)
@@ -244,7 +247,7 @@ class _Rebuild:
         return open_lake(self._config)
 
     def earlier_receipts(self) -> list[Receipt]:
-        """Return sound receipts of every state, also superseded ones; those that count come last."""
+        """Return trustworthy receipts of every state, also superseded ones. Receipts that count come last."""
         segments = self.tables[SEGMENTS]
         live = set(live_files(segments))
         found: list[Receipt] = []
@@ -285,9 +288,9 @@ class _Rebuild:
         )
 
     def _unfinished(self) -> tuple[str, ...]:
-        """Return UUIDs of a killed command's attempts, where the catalog names none of them.
+        """Return the UUIDs of a killed command's attempts, if the catalog names none of them.
 
-        :raises LakeIdentityError: it is a copy that never was whole.
+        :raises LakeIdentityError: the lake is a copy that was never completed.
         """
         location = own_location(self._config, SEGMENTS, self._pointers.get(SEGMENTS))
         file_io = load_file_io(self._config.file_io_properties, location)
@@ -317,10 +320,10 @@ class _Rebuild:
             if not inside and not knows(table.metadata, table.file_name, _file_name(pointer) or ""):
                 raise LakeIdentityError(
                     f"lake {self._config.location}: expected a catalog of the lake at {table.location}, "
-                    f"found one that names {pointer} for {name}: catalog and warehouse are of two "
-                    "lakes. Nothing was changed. Bring together the catalog and the warehouse of one "
-                    "lake; if this warehouse's is lost, move a SQLite catalog's file away, or name an "
-                    "empty database, and run ",
+                    f"found one that names {pointer} for {name}: catalog and warehouse are of two lakes. "
+                    "Nothing was changed. Bring together the catalog and the warehouse of one lake; if "
+                    "this warehouse's catalog is lost, move a SQLite catalog's file away, or name an empty "
+                    "database, and run ",
                     Command("lake rebuild"),
                     ".",
                 )
@@ -334,7 +337,7 @@ class _Rebuild:
         return connect(self._config).catalog_id if file is None else sqlite_identity(self._config, str(file))
 
     def _receipts(self, segments: PlacedTable) -> list[Receipt] | None:
-        """The receipts of a state; None: they can't be read."""
+        """Return the receipts of a state; None: they can't be read."""
         if segments.file_name not in self._receipts_by_state:
             try:
                 with metadata_errors(segments.metadata_location, "read receipts"):
@@ -344,7 +347,7 @@ class _Rebuild:
         return self._receipts_by_state[segments.file_name]
 
     def _worth_of_receipts(self, segments: PlacedTable) -> int | None:
-        """Return how many of the known receipts a state has."""
+        """Return how many of the known receipts a state has; None: the state can't be read."""
         rows = self._receipts(segments)
         if rows is None:
             return None
@@ -353,7 +356,7 @@ class _Rebuild:
         return sum((store, head.sequence, head.row_hash) in known for store, head in heads)
 
     def _worth_of_data(self, messages: PlacedTable) -> int | None:
-        """Return the number of a state's files that receipts rest on."""
+        """Return how many files that receipts depend on a state has; None: the state can't be read."""
         try:
             live = {location.removeprefix(f"{messages.location}/") for location in live_files(messages)}
         except LakeUnavailableError:
@@ -377,7 +380,7 @@ def _likeliest_first(orphans: Iterable[Orphan], earlier: Iterable[Receipt]) -> l
 def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     """Prove orphans and commit them with new receipts.
 
-    :return: the data files that were brought in, and why others weren't.
+    :return: the data files that were added, and why others weren't.
     """
     every_receipt = work.earlier_receipts()
     earlier = {row.identity: row for row in every_receipt}
@@ -407,7 +410,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         waiting.clear()
 
     def bring_in_shared(location: str, of_file: Sequence[Orphan]) -> None:
-        """Bring in a file that segments share, or where the lake has some of them each of the others."""
+        """Add a shared file. If the lake has some of its segments, add each of the others by itself."""
         proven: list[ProvenSegment] = []
         for orphan in of_file:
             try:
@@ -458,8 +461,8 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
 
 def _is_ended(location: str, row: Receipt) -> str:
     return (
-        f"{location}: expected a segment that the lake is to have, found one that {row.end_text}, as a "
-        "receipt says. Nothing was committed; the file is left alone."
+        f"{location}: expected a segment that the lake should have, found one that {row.end_text}, by its "
+        "receipt. Nothing was committed; the file is left alone."
     )
 
 

@@ -1,8 +1,8 @@
 """Messages out of the lake for people and programs: by topic, key, queue and time, as Parquet or JSON lines.
 
-Only what was asked for is read: a file of one row a message, written in a bounded amount of memory, which
-gets its name when it is whole. For the exact bytes of a store there is
-:mod:`storage_engine.lake.restore.restore`.
+Only the files and row groups that can have wanted messages are read. The exported file has one row for each
+message, is written with a limited amount of memory, and gets its name when it is complete. To get the exact
+bytes of a store, use :mod:`storage_engine.lake.restore.restore`.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of messages; every part that is None selects all.
+    """Conditions that exported messages meet. A condition that is None selects all.
 
     :param queue_id: number of the queue, or of the partition.
-    :param from_ms: stored at or after, ms since the epoch.
-    :param to_ms: stored before.
-    :param topic_id: of the topic, as receipts name it.
+    :param from_ms: earliest time of storing, in milliseconds since the epoch.
+    :param to_ms: time of storing that is too late.
+    :param topic_id: the topic's id, as receipts name it.
     """
 
     topic: str | None = None
@@ -82,14 +82,15 @@ class Selection:
 
     @property
     def is_reversed(self) -> bool:
-        """Return whether the span of time ends where it begins, or before."""
+        """Return whether the span of time ends before it begins, or at the same time."""
         return self.from_ms is not None and self.to_ms is not None and self.to_ms <= self.from_ms
 
 
 def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
-    """Return the conditions that the table itself can select by; a key is looked for in the rows that come.
+    """Return the conditions by which the table itself can select rows. The key isn't among them.
 
-    :param columns: of the codec that made the rows, with a topic, a queue and a time of storing.
+    :param columns: columns of the codec that made the rows; they include a topic, a queue and a time of
+        storing.
     """
     topic, queue, *_ = columns.streams
     equal: dict[str, str | int | None] = {
@@ -114,11 +115,11 @@ def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
 
 
 def has_key(rows: pa.Table, key: str, columns: Columns) -> pa.ChunkedArray[Any]:
-    """Return the rows that have ``key`` as a key, or among those of a list.
+    """Return for each row whether ``key`` is its key or one of the keys in its list.
 
-    No row has an empty one.
+    No row has an empty key.
 
-    :param rows: with the codec's columns of keys, of which there is at least one.
+    :param rows: rows with the codec's columns of keys. There must be at least one such column.
     """
     if not key:
         return pa.chunked_array([pa.repeat(pa.scalar(False), len(rows))])
@@ -141,16 +142,16 @@ def _instant(timestamp_ms: int) -> str:
 
 
 LOG_LINEAGE = ("store_id", "lineage", "log")
-"""The columns of rows and receipts that tell one log from all others: a lineage has one log of a name."""
+"""The columns of rows and receipts that together identify a log: a lineage has only one log of a name."""
 
 TopicIds = Mapping[tuple[str, int, str], str]
-"""Ids of topics by :data:`LOG_LINEAGE`."""
+"""Ids of topics, by the values of :data:`LOG_LINEAGE`."""
 
 
 def read_topic_ids(lake: Lake, topic_id_of: Callable[[str], str]) -> TopicIds:
-    """Return the topics' ids of the logs that a lake has, without those whose receipts name none.
+    """Return the topic's id of each log that a lake has. Logs whose receipts name no id are left out.
 
-    :param topic_id_of: returns the topic's id that a log's identity names.
+    :param topic_id_of: returns the topic's id in a log's identity.
     :raises LakeUnavailableError: the lake can't be read.
     """
     table = lake.segments()
@@ -168,7 +169,7 @@ def read_topic_ids(lake: Lake, topic_id_of: Callable[[str], str]) -> TopicIds:
 def topic_id_column(rows: pa.Table, ids: TopicIds) -> pa.ChunkedArray[Any]:
     """Return the topic's id of each row; null where it isn't known.
 
-    :param rows: with the columns of :data:`LOG_LINEAGE`; those of one data file are of one log.
+    :param rows: rows with the columns of :data:`LOG_LINEAGE`.
     """
     # Any: the stubs know no scalar beside an array.
     compute: Any = pc
@@ -188,10 +189,10 @@ _STORE_COLUMNS = ("store_id", "lineage")
 Write = Callable[[pa.Table], None]
 
 _TOPIC_ID = pa.field("topic_id", pa.string())
-"""Of brokers whose topics have ids; behind the columns that the codec names."""
+"""Column for brokers whose topics have ids. It comes after the columns that the codec names."""
 
 _COMPRESSED = pa.field("body_compressed", pa.bool_())
-"""Of brokers whose producers compress bodies; behind all other columns."""
+"""Column for brokers whose producers compress bodies. It comes after all other columns."""
 
 _ROWS_AT_A_TIME = 64 << 10
 _BYTES_AT_A_TIME = 32 << 20
@@ -204,9 +205,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 class Exported:
     """Result of an export: the messages written, and the bytes read.
 
-    :param still_compressed: messages whose bodies are as their producers compressed them.
-    :param bytes_read: of the lake's Parquet columns.
-    :param expired: expired segments of the stores and the span of time that may have had such messages.
+    :param still_compressed: number of messages whose bodies are still compressed by their producers.
+    :param bytes_read: bytes of the lake's Parquet columns that were read.
+    :param expired: expired ranges that may have had such messages.
     """
 
     path: str
@@ -230,21 +231,21 @@ def export_messages(
     file_format: ExportFormat = ExportFormat.PARQUET,
     decompress: bool = False,
 ) -> Exported:
-    """Write the messages that are selected into a new file; those of one queue are in their order.
+    """Write the selected messages into a new file. The messages of one queue are in order.
 
-    :param path: of the new file. It appears when it is whole; nothing is ever overwritten.
-    :param decompress: take the compression off bodies. One that is damaged stays as it is stored and counts
-        as still compressed, as its column ``body_compressed`` says.
-    :raises BadInputError: the key is empty, the lake has no topic of the id, or the file would lie among a
-        store's own.
-    :raises ExportError: the file is there already, or can't be written.
+    :param path: path of the new file. It appears when it is complete. An existing file is never overwritten.
+    :param decompress: decompress bodies. A damaged body stays compressed, and its column ``body_compressed``
+        is true.
+    :raises BadInputError: the key is empty, the lake has no topic with the id, or the file would be among a
+        store's files.
+    :raises ExportError: the file exists already, or can't be written.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.
     """
     if selection.key == "":
         raise BadInputError(
-            "export: expected a key, found an empty text, which no message has as its key. Nothing was "
-            "written. Name a key, or leave it out."
+            "export: expected a key, found an empty text, which is no message's key. Nothing was written. "
+            "Name a key, or leave the option out."
         )
     if selection.is_reversed:
         raise BadInputError(
@@ -281,7 +282,7 @@ def export_messages(
             size_bytes = file.tell()
             if new.sha256() != file.digest.hexdigest():
                 raise ExportError(
-                    f"{target}: expected to read back what was written, found other bytes. Nothing was left "
+                    f"{target}: expected to read back the written bytes, found others. Nothing was left "
                     "behind. Another program writes there, or its disk is damaged: export to another place."
                 )
             try:
@@ -325,9 +326,9 @@ def _expired_of(
 
 
 def check_topic(lake: Lake, topic: str) -> None:
-    """Make sure that some archived message has this topic; an empty lake has nothing to compare it with.
+    """Make sure that some archived message has this topic. An empty lake passes.
 
-    :raises BadInputError: none has; names the nearest topic.
+    :raises BadInputError: no message has it. The error names the most similar topic.
     :raises LakeUnavailableError: the lake can't be read.
     """
     columns = _messages_broker(lake).codec.columns
@@ -346,8 +347,9 @@ def check_topic(lake: Lake, topic: str) -> None:
 
 
 def _check_topic_id(lake: Lake, topic_id: str | None, ids: TopicIds | None) -> None:
-    """
-    :raises BadInputError: the lake has no topic of this id.
+    """Make sure that the lake has a topic with this id.
+
+    :raises BadInputError: it has none.
     """
     if topic_id is None or topic_id in (ids or {}).values():
         return
@@ -396,7 +398,7 @@ def _selected(
 
 
 def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Put rows together, so that a file for few messages has few row groups."""
+    """Join rows into larger tables, so that a file with few messages has few row groups."""
     gathered: list[pa.Table] = []
     row_count = size_bytes = 0
     for rows in tables:
@@ -411,7 +413,7 @@ def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _with_plain_bodies(bodies: Bodies, tables: Iterable[pa.Table], decompress: bool) -> Iterator[pa.Table]:
-    """Yield the rows in parts, none of whose bodies take much memory without their compression."""
+    """Yield the rows in parts that are small enough to keep their decompressed bodies in memory."""
     for rows in tables:
         compressed = bodies.is_compressed(rows["sys_flag"])
         if not decompress:
@@ -435,9 +437,9 @@ def _read_schema(broker: Broker) -> pa.Schema:
 
 
 def _messages_broker(lake: Lake) -> Broker:
-    """The lake's broker, whose codec says what is exported of a message.
+    """Return the lake's broker, if its codec names the columns to export.
 
-    :raises BadInputError: it doesn't.
+    :raises BadInputError: the broker has no messages with topics and bodies.
     """
     broker = find_broker(lake.broker)
     columns = broker.codec.columns
@@ -451,7 +453,7 @@ def _messages_broker(lake: Lake) -> Broker:
 
 
 class _HashedWriter(io.BufferedWriter):
-    """A file, buffered, that knows the SHA-256 of all that was written to it."""
+    """A buffered file that computes the SHA-256 of all that is written to it."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         super().__init__(raw, _BUFFER_BYTES)
@@ -499,7 +501,10 @@ def _json_lines(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
 
 
 def _json_row(row: dict[str, Any], fields: Iterable[pa.Field[Any]]) -> dict[str, Any]:
-    """Binaries are text where they are UTF-8, else base64: ``NAME_encoding`` says which. They come last."""
+    """Return a row for JSON. A binary is text if it is UTF-8, otherwise base64; ``NAME_encoding`` says which.
+
+    Binaries come last.
+    """
     plain: dict[str, Any] = {}
     binaries: dict[str, Any] = {}
     for field in fields:
@@ -534,13 +539,14 @@ _WRITERS: dict[ExportFormat, Callable[[BinaryIO, pa.Schema], AbstractContextMana
 
 def _exists(target: Path) -> ExportError:
     return ExportError(
-        f"{target}: expected no such file, found one. Nothing was changed; export into another, or remove it."
+        f"{target}: expected no such file, found one. Nothing was changed. Export into another file, or "
+        "remove this one."
     )
 
 
 @contextmanager
 def _target_errors(target: Path) -> Iterator[None]:
-    """Errors of the target's own file system alone; the lake's failures have names of their own."""
+    """Turn errors of the target's file system into ours. The lake's errors aren't changed."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Formats of exported messages: without a library."""
+"""Formats of exported messages. Imports no library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ExportFormat(StrEnum):
-    """``parquet``: typed columns. ``jsonl``: one JSON object a line."""
+    """Format of an exported file. ``parquet``: typed columns. ``jsonl``: one JSON object on each line."""
 
     PARQUET = "parquet"
     JSON_LINES = "jsonl"

@@ -1,13 +1,12 @@
-"""Bringing segments back from the lake: identical files, in a directory that a broker opens.
+"""Restore: write identical files of segments from the lake into a directory that a broker opens.
 
-A file gets its name only after its SHA-256 was found to be the receipt's. Nothing is overwritten; files
-that are there already with the right bytes are kept, so that a restore which was interrupted goes on.
-Where any has others, nothing is written at all: two lineages, or two stores, never end in one
-directory.
+A file gets its name only after its SHA-256 was found equal to the receipt's. No file is overwritten. Existing
+files with the right bytes are kept, so that an interrupted restore can be continued. If an existing file has
+other bytes, nothing is written at all: two lineages or two stores never end in one directory.
 
-A segment of which some streams are gone has filler for them, where a person asks for it. What stays of
-it is proven by its root, and what its SHA-256 is then is on disk before the segment gets its name. What
-a broker needs beside segments is derived from their receipts and rows.
+If a person asks for it, a segment with removed streams is restored with filler in their place. Its remaining
+rows are proven by its root. Its new SHA-256 is recorded on disk before the segment gets its name. Other files
+that a broker needs are derived from the segments' receipts and rows.
 """
 
 from __future__ import annotations
@@ -85,9 +84,11 @@ def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> 
 def queues_of_segment(
     config: RestoredConfig | None, table: Table, receipt: Receipt, untouched: Set[str]
 ) -> pa.Table:
-    """Return the facts of a segment that :func:`config_files` needs; reads a few narrow columns, in batches.
+    """Return the facts of a segment that :func:`config_files` needs.
 
-    :param table: that of rows, of the lake that the segment lies in, as loaded.
+    A few narrow columns are read, in batches.
+
+    :param table: the loaded table of rows of the lake that has the segment.
     :param untouched: the result of ``untouched_files`` for the table.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.
@@ -101,19 +102,21 @@ def queues_of_segment(
 def config_files(
     config: RestoredConfig | None, queues: Iterable[pa.Table], receipts: Sequence[Receipt]
 ) -> Mapping[str, bytes]:
-    """Return files by their path below the restored store's root; the same again for the same segments.
+    """Return the broker's further files, by their path below the restored store's root.
 
-    :param queues: of :func:`queues_of_segment`.
+    The same segments always give the same files.
+
+    :param queues: results of :func:`queues_of_segment`.
     """
     return {} if config is None else config.config_files(_merged(config, queues), receipts)
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A log of which more is restored than was asked for, as no broker could serve it otherwise.
+    """A log of which more is restored than was asked for, because a broker couldn't serve it otherwise.
 
-    :param asked_end: offset behind the last segment that was asked for.
-    :param end: offset behind the last one that is restored.
+    :param asked_end: offset after the last segment that was asked for.
+    :param end: offset after the last segment that is restored.
     :param why: the unfinished transaction at ``asked_end``, as a part of a sentence.
     """
 
@@ -129,11 +132,11 @@ def with_their_ends(
     found: Sequence[Receipt],
     queues: Callable[[Receipt], pa.Table],
 ) -> tuple[tuple[Receipt, ...], tuple[Extension, ...]]:
-    """Return chosen segments with those behind them that a broker can't do without, and why these.
+    """Return chosen segments with later ones that a broker needs as well, and the reasons.
 
-    :param found: all that there are, in order.
-    :param queues: :func:`queues_of_segment`, of any of them.
-    :raises RestoreError: one that is needed isn't there.
+    :param found: all archived segments, in order.
+    :param queues: returns :func:`queues_of_segment` for a segment.
+    :raises RestoreError: a needed segment isn't archived.
     """
     if config is None or config.ENDS_ANYWHERE:
         return tuple(chosen), ()
@@ -149,10 +152,10 @@ def with_their_ends(
             if not behind:
                 before = _last_end(config, of_log, queues)
                 raise RestoreError(
-                    f"log {log}: expected what is restored to end where a broker can serve it, found that up "
-                    f"to offset {last.end}, where the archived segments end, {reason}. Nothing was written. "
-                    "Archive the next segment first"
-                    + (f", or restore what can be: --log {log} --to-offset {before}." if before else ".")
+                    f"log {log}: expected the restored log to end where a broker can serve it, found that "
+                    f"up to offset {last.end}, where the archived segments end, {reason}. Nothing was "
+                    "written. Archive the next segment first"
+                    + (f", or restore less: --log {log} --to-offset {before}." if before else ".")
                 )
             last = behind[0]
             of_log.append(last)
@@ -166,7 +169,7 @@ def with_their_ends(
 def _last_end(
     config: RestoredConfig, rows: Sequence[Receipt], queues: Callable[[Receipt], pa.Table]
 ) -> int | None:
-    """Return the largest offset behind a segment where a log may end; None: behind none."""
+    """Return the largest end of a segment at which a restored log may end; None: there is none."""
     known, found = config.NO_QUEUES, None
     for row in rows:
         known = _merged(config, [known, queues(row)])
@@ -185,17 +188,20 @@ def _merged(config: RestoredConfig, queues: Iterable[pa.Table]) -> pa.Table:
 T = TypeVar("T")
 
 _BLOCK_BYTES = 1 << 20
-"""Written at a time: for more the kernel takes larger pages, which a virtual machine may not have yet."""
+"""Bytes that are written at a time. For larger writes the kernel uses larger pages, which a virtual machine
+may not have yet."""
 
 Chunks = Iterator[tuple[int, memoryview]]
-"""A segment's bytes in order, as (position, bytes valid until the next are asked for)."""
+"""A segment's bytes in order, as (position, bytes). They are valid until the next ones are requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredSegment:
-    """A file that is there now. ``existed``: it was there before with the right bytes.
+    """A restored segment's file.
 
-    :param archived_sha256: of the archived segment; another one where it was restored with filler.
+    :param existed: the file existed before, with the right bytes.
+    :param archived_sha256: hash of the archived segment. It differs from ``sha256`` if the segment was
+        restored with filler.
     """
 
     path: str
@@ -211,11 +217,11 @@ class RestoredSegment:
 class ChosenSegments:
     """Segments that a restore writes, chosen before anything is written.
 
-    :param receipts: in order, of each log without a hole.
-    :param extensions: logs of which these are more than was asked for.
-    :param expired: expired ranges of the span, before the first of these or behind the last.
-    :param others: ranges of other lineages of these logs.
-    :param config: None: segments alone.
+    :param receipts: receipts of the segments, in order. Each log is without a hole.
+    :param extensions: logs of which more segments are restored than were asked for.
+    :param others: ranges that other lineages of these logs have.
+    :param config: makes the broker's further files; None: only segments are restored.
+    :param expired: expired ranges of the span, before the first of these segments or after the last.
     """
 
     receipts: tuple[Receipt, ...]
@@ -227,7 +233,7 @@ class ChosenSegments:
 
     @property
     def settings(self) -> tuple[RestoredSetting, ...]:
-        """Return the settings that what is made beside the segments goes by; none: nothing is made."""
+        """Return the broker settings by which the further files are made; empty: no such files are made."""
         return () if self.config is None else self.config.settings(self.receipts)
 
 
@@ -243,19 +249,20 @@ def choose_segments(
     files_only: bool = False,
     with_filler: bool = False,
 ) -> ChosenSegments:
-    """Choose archived segments to restore. Reads the lakes alone.
+    """Choose archived segments to restore. Only the lakes are read.
 
-    What replicas of the store's logs have archived in its place, comes from their receipts.
+    Segments that a replica has archived instead of this store are found by the replica's receipts.
 
-    :param second: where segments are taken from that the lake lacks, or whose receipts don't hold there.
-    :param span: None: everything the lake has.
-    :param lineage: None: the newest.
-    :param log: None: all logs.
-    :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config`.
-    :param files_only: segments alone, without the files that a broker needs beside them.
-    :param with_filler: also segments of which some streams are gone, with filler where these were.
-    :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, or the brokers that
-        are to serve it would not.
+    :param second: a second lake, for segments that the first lacks or whose receipts don't hold there.
+    :param span: part of the logs; None: everything that the lake has.
+    :param lineage: lineage to restore; None: the newest.
+    :param log: log to restore; None: all logs.
+    :param serving: stores of stopped brokers that are to serve the restored store; see
+        :meth:`Broker.restored_config`.
+    :param files_only: choose only segments, without the further files that a broker needs.
+    :param with_filler: also choose segments with removed streams; filler takes the place of their messages.
+    :raises RestoreError: there is no such segment, the span has a hole, a receipt was changed, or the brokers
+        could not serve the result.
     :raises LakeUnavailableError: a lake can't be read.
     """
     everything, expired = _archived_in(lake, second, store_id, with_filler=with_filler)
@@ -291,7 +298,7 @@ def choose_segments(
 
 
 def _unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
-    """Return a store's ranges deleted without a copy, by rule, as far as the lake's deletions tell."""
+    """Return a store's ranges that were deleted without a copy by a rule, by the lake's deletions."""
     with suppress(StorageEngineError):
         return tuple(
             LineageRange(row.lineage, row.log, row.start_offset, row.end_offset, row.detail)
@@ -308,15 +315,16 @@ def write_segments(
     keep_mtime: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[RestoredSegment, ...]:
-    """Write archived segments into a new store directory, where their broker has them.
+    """Write archived segments into a new store directory, at the paths that their broker uses.
 
-    Beside them goes the configuration that their broker needs to serve them and to leave alone what it
-    did long ago, and last whatever else it can't serve them without. Who is killed does it again.
+    The configuration that the broker needs to serve them is written as well, and then all other files that it
+    needs. With this configuration it doesn't repeat old work. After a kill, the same restore can be run
+    again.
 
-    :param keep_mtime: give files their old mtime; a broker then deletes them at its next window.
+    :param keep_mtime: give files their old mtime. A broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.
-    :raises RestoreError: the target holds something else, it can't be written, or the lake's bytes are not
-        those of the receipt.
+    :raises RestoreError: the target has other files, can't be written, or the lake's bytes are not those of
+        the receipt.
     :raises LakeUnavailableError: the lake can't be read.
     """
     name = Path(to_dir)
@@ -403,7 +411,7 @@ class _Source:
         self._queues: dict[str, pa.Table] = {}
 
     def chunks(self, receipt: Receipt) -> Chunks:
-        """A segment's bytes, in memory that this thread's next segment uses again."""
+        """Return a segment's bytes, in memory that this thread's next segment uses again."""
         place = self._place(receipt)
         if not receipt.is_whole:
             return iter([(origin_of(receipt), filled_segment(self._tables[place], receipt)[0])])
@@ -427,8 +435,9 @@ class _Source:
         return self._queues[receipt.row_hash]
 
     def streams(self, receipt: Receipt) -> frozenset[str]:
-        """Return the streams of which a segment has rows, but filler; of one that has a single one its rows
-        know it.
+        """Return the streams that have rows in a segment, without filler.
+
+        If its receipt lists no streams, its rows are read.
         """
         columns, place = find_broker(receipt.broker).codec.columns, self._place(receipt)
         if receipt.streams is not None:
@@ -439,9 +448,9 @@ class _Source:
         return frozenset(there - {columns.filler})
 
     def filled(self, partly: Sequence[Receipt]) -> dict[str, FilledSegment]:
-        """Return the segments with filler for the streams that are gone, by the hashes of their rows.
+        """Return the facts of segments with filler for their removed streams, by ``row_hash`` of the receipt.
 
-        :raises ProofError: the remaining rows of one differ from the proven ones.
+        :raises ProofError: the remaining rows of a segment differ from the proven ones.
         """
 
         def fill(row: Receipt) -> FilledSegment:
@@ -469,12 +478,12 @@ class _Source:
 def _archived_in(
     lake: Lake, second: Lake | None, store_id: str, *, with_filler: bool
 ) -> tuple[tuple[Receipt, ...], tuple[Receipt, ...]]:
-    """A store's receipts in a lake, or in two: each segment once, by a receipt that holds where there is one.
+    """Return a store's receipts in one or two lakes. Each segment has one, and a sound one if possible.
 
-    :param with_filler: with those of which some streams are gone, where no lake has all; of two the one of
-        which less is.
-    :return: with those of segments that neither lake has.
-    :raises LakeUnavailableError: one can't be read.
+    :param with_filler: include segments with removed streams, if no lake has the whole segment. Of two such
+        copies, the one that lacks fewer bytes is chosen.
+    :return: these receipts, and receipts of the other segments, which neither lake has whole.
+    :raises LakeUnavailableError: a lake can't be read.
     """
     every_row = receipts(lake, store_id, with_ended=True)
     found, gone = whole(every_row), ended(every_row)
@@ -500,21 +509,21 @@ def _gone_bytes(row: Receipt) -> int:
 
 
 def _check_receipts(chosen: Sequence[Receipt]) -> None:
-    """Make sure that each says what it said when it was written."""
+    """Make sure that receipts weren't changed after they were written."""
     for receipt in chosen:
         if fault := row_fault(receipt):
             raise RestoreError(
-                f"receipt of {receipt_name(receipt)}: expected one that says what its bytes were, found that "
-                f"it can't be trusted: {fault}. Nothing was written. Run verify, and restore from a second "
-                "lake if there is one."
+                f"receipt of {receipt_name(receipt)}: expected a trustworthy receipt, found one that can't "
+                f"be trusted: {fault}. Nothing was written. Run verify, and restore from a second lake if "
+                "there is one."
             )
 
 
 def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
     """Return a segment's path, relative to the target.
 
-    :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration; who
-        wrote it isn't our archiver.
+    :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration: our
+        archiver didn't write this receipt.
     """
     log = Path(receipt.log)
     taken = {"..", *(Path(name).parts[0] for name in (config.FILES if config is not None else ()))}
@@ -527,31 +536,31 @@ def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
 
 
 def _add(wanted: dict[Path, str], path: Path, sha256: str, configuration: Set[Path]) -> None:
-    """Want one more file.
+    """Add a file to those that are wanted.
 
-    :raises RestoreError: another one has its name.
+    :raises RestoreError: another wanted file has its name.
     """
     if path in wanted or path in configuration:
         raise RestoreError(
-            f"{path}: expected one file of this name in what is restored, found two. Nothing was written. "
-            "Restore them into different directories, by offsets."
+            f"{path}: expected one restored file of this name, found two. Nothing was written. Restore the "
+            "two into different directories, by offsets."
         )
     wanted[path] = sha256
 
 
 def _check_same(name: Path, target: RestoreTarget, paths: Sequence[Path], wanted: Mapping[Path, str]) -> None:
-    """Make sure that what is in the target already is what this restore would write."""
+    """Make sure that existing files have the bytes that this restore would write."""
     for path, found in zip(paths, target.sha256(paths), strict=True):
         if found != wanted[path]:
             raise RestoreError(
                 f"{name / path}: expected SHA-256 {wanted[path]}, which this restore would write, found a "
-                f"file with {found}: of another lineage or store, or changed since. Nothing was written. "
-                "Restore into a new directory."
+                f"file with {found}: it is of another lineage or store, or was changed since. Nothing was "
+                "written. Restore into a new directory."
             )
 
 
 def _all(futures: Iterable[Future[T]]) -> list[T]:
-    """Begin them all, and wait for them; the first error ends it."""
+    """Wait for all futures, and return their results. The first error is raised."""
     return [future.result() for future in list(futures)]
 
 
@@ -587,7 +596,7 @@ def _write_segment(
 def _write_small(target: RestoreTarget, name: Path, path: Path, content: bytes) -> None:
     """Write a small file, which gets its name once it has these bytes.
 
-    :param name: of the target.
+    :param name: path of the target.
     """
     with target.new_file(path) as file:
         file.file.write(content)
@@ -603,7 +612,7 @@ def _write_companion(companion: Companion, segment: str, new: NewFile, keep_mtim
 
 
 def _check_written(what: str, expected: str, new: NewFile) -> None:
-    """Make sure, before it gets its name, that the file has what was written to it."""
+    """Make sure that a file has the written bytes, before it gets its name."""
     if (found := new.sha256()) != expected:
         raise _other_than_written(what, expected, found)
 
@@ -611,7 +620,8 @@ def _check_written(what: str, expected: str, new: NewFile) -> None:
 def _other_than_written(what: str, expected: str, found: str) -> RestoreError:
     return RestoreError(
         f"{what}: expected SHA-256 {expected} after writing it, read back {found}. The file was not "
-        "restored. Another program writes into the target, or its disk is damaged: restore into another."
+        "restored. Another program writes into the target, or its disk is damaged: restore into another "
+        "directory."
     )
 
 
@@ -623,6 +633,9 @@ def _write_chunk(file: FileIO, position: int, chunk: memoryview) -> None:
 
 
 def _start_writeback(fd: int, position: int, size_bytes: int) -> None:
-    """Let the disk begin on these bytes while the next are decoded; fsync then waits for the rest only."""
+    """Start writing these bytes to disk while the next ones are decoded.
+
+    A later fsync then waits only for the rest.
+    """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, position, size_bytes, os.POSIX_FADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""The archived segments that a restore takes, and the record of those with filler for deleted messages."""
+"""Choice of the archived segments that a restore writes, and the record of segments with filler."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from storage_engine.model.store import by_log
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which part of a log to restore; every limit that is None is open. Whole segments are restored.
+    """The part of a log to restore. A limit that is None is open. Whole segments are restored.
 
     :param from_offset: first physical offset.
-    :param to_offset: physical offset behind the last.
-    :param from_ms: store timestamp of the first message, ms since the epoch.
-    :param to_ms: store timestamp that all messages of later segments have reached.
-    :param segments: base offsets; these and no others, each of which must be there.
+    :param to_offset: physical offset after the last one.
+    :param from_ms: earliest store timestamp, in milliseconds since the epoch.
+    :param to_ms: store timestamp that is too late: a segment is left out if all its messages have this one or
+        a later one.
+    :param segments: base offsets of the only segments to restore. Each of them must be archived.
     """
 
     from_offset: int | None = None
@@ -38,7 +39,7 @@ class Span:
     segments: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        """The span as a shell's options say it."""
+        """Return the span as options of the shell."""
         limits = (
             ("--from-offset", self.from_offset),
             ("--to-offset", self.to_offset),
@@ -51,9 +52,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class LineageRange:
-    """Offsets of a log that a lineage holds without a hole.
+    """A range of a log that one lineage has without a hole.
 
-    :param end_text: of offsets that expired, by what; "": the lake has them.
+    :param end_text: for expired offsets, a clause that says by what; "": the lake has them.
     """
 
     lineage: int
@@ -73,14 +74,15 @@ def choose(
     expiries: Mapping[str, str] = NO_EXPIRIES,
     unarchived: Sequence[LineageRange] = (),
 ) -> tuple[Receipt, ...]:
-    """The segments that a span touches, of each log's newest lineage in ``found``, without a hole in any log.
+    """Return the segments that a span touches, in each log's newest lineage, without a hole in any log.
 
-    :param replicas: other stores' receipts of the same logs: they fill gaps between, before and behind the
-        store's own receipts, where they join them without a hole.
-    :param expired: of the store, receipts of segments that expired: messages name them.
-    :param expiries: policy and time of each act, by the act's SHA-256.
-    :param unarchived: ranges deleted without a copy by a rule, with the rule.
-    :raises RestoreError: when there are none, or a segment in between is missing.
+    :param found: the store's receipts.
+    :param replicas: other stores' receipts of the same logs. They fill gaps between, before and after the
+        store's own receipts, if they join them without a hole.
+    :param expired: receipts of expired segments, which error messages name.
+    :param expiries: for each act, by its SHA-256, a clause with the policy and the time.
+    :param unarchived: ranges that were deleted without a copy by a rule, with the rule.
+    :raises RestoreError: there are no such segments, or a segment between them is missing.
     """
     chosen: list[Receipt] = []
     for log, of_log in by_log(found).items():
@@ -98,9 +100,9 @@ def choose(
             if left.end != right.base_offset:
                 became = _between(left, right, expired, expiries, unarchived)
                 raise RestoreError(
-                    f"lake {location}, store {store_id}, {log}: expected a segment at offset "
-                    f"{left.end}, the next one is at {right.base_offset}. Nothing was written. A "
-                    "broker takes no hole: restore each side of it into a directory of its own, by "
+                    f"lake {location}, store {store_id}, {log}: expected a segment at offset {left.end}, "
+                    f"the next one is at {right.base_offset}. Nothing was written. A broker doesn't accept "
+                    "a hole: restore each side of it into a directory of its own, by "
                     + ", ".join(f"--from-offset {start} --to-offset {end}" for start, end in runs(of_span))
                     + f". {became}{_who_has(left, right, replicas)}"
                 )
@@ -109,7 +111,7 @@ def choose(
     if chosen and missing:
         raise RestoreError(
             f"lake {location}: expected segments of store {store_id} at the offsets {missing}, found none "
-            "there in the span asked for. Nothing was written."
+            "there within the given span. Nothing was written."
         )
     if not chosen:
         spans = "; ".join(
@@ -119,7 +121,11 @@ def choose(
             f"lake {location}: expected archived segments of store {store_id}"
             + (f" in the span {span}" if str(span) else "")
             + ", found none"
-            + (f"; first and last it has: {spans}." if spans else " of this store, log and lineage at all.")
+            + (
+                f"; the first and the last that it has are: {spans}."
+                if spans
+                else " of this store, log and lineage at all."
+            )
             + "".join(f" {expired_line(one)}." for one in expired_ranges(expired, span, expiries))
             + " Nothing was written."
         )
@@ -127,13 +133,14 @@ def choose(
 
 
 def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[str]]) -> None:
-    """Make sure that what is gone of a stream doesn't lie between what is there of it.
+    """Make sure that no stream has removed messages between messages that are still there.
 
-    A broker numbers a queue's messages one after the other: those behind would get other numbers than they
-    have.
+    A broker numbers a queue's messages one after the other. Messages after the gap would get other numbers
+    than they had.
 
-    :param streams: names those of which a segment has rows; asked of logs of which something is gone.
-    :raises RestoreError: it does.
+    :param streams: returns the streams that have rows in a segment. It is called only for logs with removed
+        streams.
+    :raises RestoreError: a stream has such a gap.
     """
     for log, of_log in by_log(chosen).items():
         if all(row.is_whole for row in of_log):
@@ -147,10 +154,10 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
                 raise RestoreError(
                     f"{log}: expected the messages of each topic without a gap between them, found that "
                     f"those of {broken[0]!r} in the segment at {first.base_offset} are gone, "
-                    f"{first.end_text}, and that there are some before and behind. A broker would give "
-                    "those behind other queue offsets than they have. Nothing was written. Restore each side "
-                    "into a directory of its own: "
-                    f"--to-offset {row.base_offset}, or --from-offset {first.end}."
+                    f"{first.end_text}, and that there are some before and after it. A broker would give "
+                    "those after it other queue offsets than they had. Nothing was written. Restore each "
+                    f"side into a directory of its own: --to-offset {row.base_offset}, or --from-offset "
+                    f"{first.end}."
                 )
             seen |= there
             gone |= {name: row for name in row.gone_streams.keys() & seen if name not in gone}
@@ -163,7 +170,7 @@ def _between(
     expiries: Mapping[str, str],
     unarchived: Sequence[LineageRange],
 ) -> str:
-    """Say where the bytes between two segments are."""
+    """Return a text that says where the bytes between two segments are."""
     hole = Span(left.end, right.base_offset)
     # A replica of the log may have archived them.
     of_log = [
@@ -186,10 +193,10 @@ def _between(
 def expired_ranges(
     expired: Sequence[Receipt], span: Span, expiries: Mapping[str, str] = NO_EXPIRIES
 ) -> tuple[LineageRange, ...]:
-    """Return the offsets of a span that expired, of the newest lineage of each log.
+    """Return the expired ranges within a span, in the newest lineage of each log.
 
-    :param expired: receipts of segments that expired.
-    :param expiries: policy and time of each act, by the act's SHA-256.
+    :param expired: receipts of expired segments.
+    :param expiries: for each act, by its SHA-256, a clause with the policy and the time.
     """
 
     def text_of(row: Receipt) -> str:
@@ -214,28 +221,31 @@ def expired_ranges(
 
 
 def expired_line(one: LineageRange) -> str:
-    """Say that a range expired, or wasn't archived."""
+    """Return a line that says that a range expired or wasn't archived."""
     word = end_word(one.end_text)
     return f"{one.log} [{one.start_offset}, {one.end_offset}) {word}: {one.end_text}"
 
 
 def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
-    """Name other stores that archived bytes between two segments, though nothing shows that they join."""
+    """Return a text that names other stores with archived bytes between two segments.
+
+    Nothing shows that these bytes join them.
+    """
     stores = {
         row.store_id: None
         for row in replicas
         if row.log_id == right.log_id and row.base_offset < right.base_offset and left.end < row.end
     }
     return "".join(
-        f" Store {store_id} has archived some of them, and receipts don't show that they join: if it is a "
-        f"replica of this one, restore these by --store-id {store_id}."
+        f" Store {store_id} has archived some of these bytes, but receipts don't show that they join: if it "
+        f"is a replica of this store, restore them by --store-id {store_id}."
         for store_id in stores
     )
 
 
 def _with_replicas(own: Sequence[Receipt], replicas: Sequence[Receipt]) -> list[Receipt]:
-    """Return a log's receipts, with those of replicas that lie between them, before the first or behind the
-    last, as far as they join without a hole.
+    """Return a log's receipts, with replicas' receipts that fill gaps between, before and after them without
+    a hole.
     """
     # Of two that say other bytes of the same offsets, nobody knows which this log had.
     said: dict[tuple[int, int], set[str]] = {}
@@ -251,7 +261,7 @@ def _with_replicas(own: Sequence[Receipt], replicas: Sequence[Receipt]) -> list[
 
 
 def _joined_before(right: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
-    """Return the rows from the lowest offset on that join up to a receipt without a hole."""
+    """Return the rows before a receipt that reach it without a hole, from the lowest possible offset on."""
     joined: dict[int, list[Receipt]] = {right.base_offset: [right]}
     for row in sorted(rows, key=lambda row: row.base_offset, reverse=True):
         rest = joined.get(row.end)
@@ -261,7 +271,7 @@ def _joined_before(right: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
 
 
 def _joined_behind(left: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
-    """Return the rows up to the highest offset that join on to a receipt without a hole."""
+    """Return the rows after a receipt that follow it without a hole, up to the highest possible offset."""
     joined: dict[int, list[Receipt]] = {left.end: [left]}
     for row in sorted(rows, key=lambda row: row.end):
         before = joined.get(row.base_offset)
@@ -275,7 +285,10 @@ def _continues(left: Receipt, right: Receipt) -> bool:
 
 
 def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
-    """The ranges without a hole that segments of one log, in order, amount to."""
+    """Return the ranges without a hole that the segments of one log form.
+
+    :param rows: receipts of the segments, in order.
+    """
     found: list[tuple[int, int]] = []
     for row in rows:
         if found and found[-1][1] == row.base_offset:
@@ -286,7 +299,7 @@ def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
 
 
 def other_lineages(found: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
-    """Return the other lineages of the chosen logs: a restore of the chosen ones doesn't bring them back."""
+    """Return the ranges of other lineages of the chosen logs, which the restore doesn't bring back."""
     lineages = {row.log: row.lineage for row in chosen}
     ordered = sorted(found, key=lambda row: (row.lineage, row.log, row.base_offset))
     return tuple(
@@ -311,19 +324,19 @@ def _touches(receipt: Receipt, span: Span) -> bool:
 
 
 FILLED_FILE = Path(DIRECTORY, "filled.json")
-"""Below a restored store's root. It is there before the first of these segments is."""
+"""The record's path below a restored store's root. It is written before the first segment with filler."""
 
 _MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FilledSegment:
-    """A restored segment with filler. No receipt is of its bytes.
+    """A restored segment with filler. No receipt proves its bytes.
 
-    :param sha256: of the file as it was restored.
-    :param archived_sha256: of the file that was archived.
-    :param filler_bytes: how much of it stands for messages that are gone.
-    :param why: their end, as a clause.
+    :param sha256: hash of the restored file.
+    :param archived_sha256: hash of the archived file.
+    :param filler_bytes: bytes of filler in the place of removed messages.
+    :param why: a clause that says why these were removed.
     """
 
     log: str
@@ -336,7 +349,7 @@ class FilledSegment:
     why: str
 
     def __str__(self) -> str:
-        """Return the differences as text."""
+        """Return a sentence about the restored segment."""
         return (
             f"{self.log}/{self.base_offset:020d} was restored with {bytes_text(self.filler_bytes)} of "
             f"filler, as it is {self.why}. Its SHA-256 was {self.sha256}, that of the archived segment "
@@ -346,21 +359,21 @@ class FilledSegment:
 
 @dataclass(frozen=True, slots=True)
 class FilledSegments:
-    """The file's content."""
+    """The content of the record of segments with filler."""
 
     store_id: str
     segments: tuple[FilledSegment, ...]
 
     @property
     def content(self) -> bytes:
-        """Return it as it is written: the same again for the same segments."""
+        """Return the content as bytes. The same segments always give the same bytes."""
         return json.dumps(to_jsonable(self), indent=1).encode()
 
 
 def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) -> tuple[str, ...]:
-    """Name the present segments that were restored with filler, or why that is unknown.
+    """Return notes about present segments that were restored with filler, or why that is unknown.
 
-    :param there: logs and base offsets.
+    :param there: logs and base offsets of the present segments.
     """
     try:
         return tuple(str(one) for one in read_filled(root) if (one.log, one.base_offset) in there)
@@ -371,7 +384,7 @@ def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) 
 def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:
     """Return the segments of a store that were restored with filler; (): there are none.
 
-    :raises StoreIdentityError: the record of it can't be read.
+    :raises StoreIdentityError: the record can't be read.
     """
     path = Path(root) / FILLED_FILE
     try:
@@ -381,6 +394,6 @@ def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:
         return ()
     except (OSError, BadInputError, *MALFORMED) as error:
         raise StoreIdentityError(
-            f"{path}: expected which segments a restore has filled, found something that can't be read "
+            f"{path}: expected a record of segments with filler, found something that can't be read "
             f"({reason_text(error)}). Nothing was changed. Restore again into a new directory."
         ) from error

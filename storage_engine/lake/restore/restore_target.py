@@ -1,7 +1,8 @@
-"""The directory that a restore writes into: one writer at a time; nothing in it is followed or replaced.
+"""The directory that a restore writes into.
 
-The directory itself may be named by a symbolic link, which is resolved once. Everything below it is reached
-from its descriptor, a component at a time, so that a link planted there is an error and leads nowhere.
+It has one writer at a time; no link in it is followed, no file replaced. The directory itself may be named by
+a symbolic link, which is resolved once. Everything below it is reached from its descriptor, a component at a
+time, so that a link planted there is an error and leads nowhere.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class RestoreTarget:
-    """A target that this process alone restores into, as far as it can know; paths are relative to it.
+    """A directory that, as far as can be known, only this process restores into. Paths are relative to it.
 
-    :param locked: the file system could lock it: what is half-way in it is of nobody who still writes.
+    :param locked: the file system could lock it, so that incomplete files in it have no writer any more.
     """
 
     def __init__(self, name: Path, fd: int, locked: bool) -> None:
@@ -36,10 +37,11 @@ class RestoreTarget:
         self._stale: list[Path] = []
 
     def look(self, expected: Set[Path], made_after: Set[str] = frozenset()) -> Set[Path]:
-        """Return those of the expected files that are there.
+        """Return the expected files that exist.
 
-        :param made_after: names, right below the target, of files made once all of these are there.
-        :raises RestoreError: something else is there, or a symbolic link.
+        :param made_after: names directly below the target, of files that are made only after all expected
+            files exist.
+        :raises RestoreError: an unexpected file or a symbolic link is there.
         """
         existing, strange, made = set(), [], []
         with target_errors(self._name):
@@ -48,7 +50,7 @@ class RestoreTarget:
             if stat.S_ISLNK(mode):
                 raise RestoreError(
                     f"{self._name / path}: expected no symbolic link in a directory to restore into, found "
-                    "one. Nothing was written. Remove it, or restore into a new directory."
+                    "one. Nothing was written. Remove the link, or restore into a new directory."
                 )
             if path.parts[0] in made_after:
                 made.append(path)
@@ -69,13 +71,13 @@ class RestoreTarget:
         return existing
 
     def sweep(self) -> None:
-        """Remove files that :meth:`look` saw and a killed restore left half-written."""
+        """Remove the incomplete files of a killed restore that :meth:`look` has found."""
         for path in self._stale:
             with target_errors(self._name / path), self._directory(path.parent) as directory:
                 os.unlink(path.name, dir_fd=directory)
 
     def sha256(self, paths: Sequence[Path]) -> list[str]:
-        """Flush files that are there to disk, with their names, and return their SHA-256, in hex.
+        """Fsync existing files and their directories, and return the files' SHA-256, in hex.
 
         :param paths: at least one, and so few that they can be hashed side by side.
         """
@@ -95,7 +97,7 @@ class RestoreTarget:
 
     @contextmanager
     def new_file(self, path: Path) -> Iterator[NewFile]:
-        """A file of the target; its missing directories are made."""
+        """Open a new file of the target. Its missing directories are made."""
         with (
             target_errors(self._name / path),
             self._directory(path.parent, make=True) as directory,
@@ -113,7 +115,10 @@ class RestoreTarget:
 
     @contextmanager
     def _directory(self, path: Path, *, make: bool = False) -> Iterator[int]:
-        """The descriptor of a directory, each component of whose path is opened without following a link."""
+        """Open a directory below the target.
+
+        Each component of its path is opened without following a link.
+        """
         fd = os.dup(self._fd)
         try:
             for part in path.parts:
@@ -130,14 +135,16 @@ class RestoreTarget:
 
 @contextmanager
 def restore_target(path: Path) -> Iterator[RestoreTarget]:
-    """Make a directory if it is missing, and have it alone while the block runs.
+    """Make a directory if it is missing, and keep other restores out of it while the block runs.
 
-    :raises RestoreError: it is no directory, can't be written, or another process restores into it.
+    :raises RestoreError: the path is no directory, can't be written, or another process restores into it.
     """
     with target_errors(path):
         real = Path(os.path.realpath(path))
         if real.exists() and not real.is_dir():
-            raise RestoreError(f"{path}: expected a directory to restore into, found a file. Name another.")
+            raise RestoreError(
+                f"{path}: expected a directory to restore into, found a file. Name another path."
+            )
         make_dirs(real)
         fd = os.open(real, _OPEN_DIRECTORY)
     try:
@@ -153,16 +160,16 @@ def target_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RestoreError(
-            f"{path}: can't restore there: {error.strerror or error}. Files that were restored before it are "
-            "whole; free space or fix permissions, and run the same restore again to go on."
+            f"{path}: can't restore there: {error.strerror or error}. Files that were restored before are "
+            "complete. Free space or fix permissions, and run the same restore again to go on."
         ) from error
 
 
 def _lock(path: Path, fd: int) -> bool:
-    """Lock the directory until its descriptor is closed, which a killed process's is.
+    """Lock a directory until its descriptor is closed. A kill closes it as well.
 
-    :return: whether its file system can do that.
-    :raises RestoreError: another restore has it.
+    :return: whether the file system can lock it.
+    :raises RestoreError: another restore has locked it.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,7 +185,7 @@ def _lock(path: Path, fd: int) -> bool:
 
 
 def _whole(path: Path) -> Path:
-    """The final path of what a restore left half-way, whichever release it was of."""
+    """Return the final path of a restore's incomplete file, also of one that an older release left."""
     name = path.name.removeprefix(".").removesuffix(_PARTIAL_SUFFIX)
     if f".{name}{_PARTIAL_SUFFIX}" != path.name:
         return path

@@ -1,8 +1,8 @@
-"""The chain that links a store's receipts: whoever changes, removes, adds or reorders one is found out.
+"""The chain that links a store's receipts. It shows if a receipt was changed, removed, added or reordered.
 
-A row's hash covers its fields and the hash of the row before. Fields without a value are left out, so that
-a column which a later version adds, and older rows lack, leaves their hashes as they were. That the last
-rows are missing no chain can show: who knows how long it was (the journal does) says so.
+A row's hash covers its fields and the hash of the row before. Fields without a value are left out. So a
+column that a later version adds, and that older rows lack, doesn't change their hashes. A chain can't show
+that its last rows are missing. The journal knows the chain's length, and shows it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _LINK_TYPES: dict[str, pa.DataType] = {
 _LINKS = pa.schema([pa.field(name, kind) for name, kind in _LINK_TYPES.items()])
 
 _chains: FileMemory[dict[tuple[str, int], pa.Table]] = FileMemory(most=2)
-"""By manifest list, which tells a snapshot: the links of each store, from a row on."""
+"""For each manifest list, which identifies a snapshot: the links of each store, from a row on."""
 
 _LAST = 2**63 - 1
 
 _files: FileMemory[pa.Table] = FileMemory(most=500_000)
-"""By the number of their rows: some 140 bytes each."""
+"""Links by file. Each row counts, with some 140 bytes."""
 
 _heads: dict[tuple[str, str], ChainHead] = {}
-"""Row up to which this process has found a chain whole, or followed a known one, by table and store."""
+"""The row up to which this process has checked a chain, by table and store."""
 
 _HASHED = sorted(set(Receipt.__dataclass_fields__) - {"row_hash"})
 _KEYS = [f'"{name}":' for name in _HASHED]
@@ -60,12 +60,12 @@ _values = attrgetter(*_HASHED)
 
 _WHAT_NOW = (
     "Nothing was changed. Find out who writes to the lake; receipts of this store prove nothing now. Roll "
-    "the table segments back to a snapshot before it, or bring it back from a backup."
+    "the table segments back to a snapshot from before this change, or bring it back from a backup."
 )
 
 
 def row_hash(receipt: Mapping[str, Any]) -> str:
-    """SHA-256, in hex, over the canonical JSON of all other fields that have a value."""
+    """Return the SHA-256, in hex, over the canonical JSON of all other fields that have a value."""
     content = {name: value for name, value in receipt.items() if name != "row_hash" and value is not None}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -84,16 +84,16 @@ def hash_of(row: Receipt) -> str:
 
 
 def row_faults(rows: Iterable[Receipt]) -> dict[int, str]:
-    """Return why rows can't be trusted, by their ``id``; those that can are left out."""
+    """Return why rows can't be trusted, by their ``id``. Trustworthy rows are left out."""
     return {id(row): fault for row in rows if (fault := row_fault(row))}
 
 
 def row_fault(row: Receipt) -> str:
-    """Return why a row, looked at by itself, can't be trusted; "" when it can."""
+    """Return why a row can't be trusted, without a look at the chain; "": it can be."""
     if row.proof_version > PROOF_VERSION:
         return (
-            f"proof version {row.proof_version}, this version knows up to {PROOF_VERSION}: use the release "
-            "of storage-engine that wrote it, or a later one"
+            f"proof version {row.proof_version}, and this release knows up to {PROOF_VERSION}: use the "
+            "release of storage-engine that wrote it, or a later one"
         )
     if row.row_hash != hash_of(row):
         return "it was changed after it was written"
@@ -111,9 +111,9 @@ def check_chain(
 
     :param rows: all rows of the store, superseded ones too, in any order.
     :param known: rows that the chain is known to have had.
-    :param faults: what :func:`row_faults` found of these rows; None: not looked at yet.
-    :return: the last row's place.
-    :raises ReceiptError: when a row was changed, removed, or added by another program.
+    :param faults: result of :func:`row_faults` for these rows; None: they weren't checked yet.
+    :return: number and hash of the last row.
+    :raises ReceiptError: a row was changed, removed, or added by another program.
     """
     ordered = sorted(rows, key=lambda row: row.sequence)
     faults = row_faults(ordered) if faults is None else faults
@@ -124,9 +124,9 @@ def check_chain(
 
 
 def check_links_of(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:
-    """The same without hashing the rows' fields: what :func:`check_links` checks, of rows that were read.
+    """Check rows as :func:`check_links` does, if they were read already. Their fields aren't hashed.
 
-    :raises ReceiptError: when a row was removed, replaced, or added by another program.
+    :raises ReceiptError: a row was removed, replaced, or added by another program.
     """
     ordered = sorted(rows, key=lambda row: row.sequence)
     store_id = ordered[0].store_id if ordered else ""
@@ -144,14 +144,14 @@ def check_links(
 ) -> ChainHead:
     """Check that each row of a store follows the one before, without hashing the rows' fields.
 
-    Cheap: three columns are read, of the rows from the oldest known one on. Where these are wrong, or none is
-    known, all rows are checked. Whoever relies on a row checks its fields.
+    This is cheap: only three columns are read, of the rows from the oldest known one on. If these are wrong,
+    or if no row is known, all rows are checked. A caller that relies on a row must check its fields.
 
-    :param table: ``segments``, as loaded: its state is the one that counts.
+    :param table: the loaded table ``segments``, whose state counts.
     :param known: rows that the chain is known to have had.
-    :param whole: check all rows, whatever is known.
-    :return: the last row's place.
-    :raises ReceiptError: when a row was removed, replaced, or added by another program.
+    :param whole: check all rows, even if some are known.
+    :return: number and hash of the last row.
+    :raises ReceiptError: a row was removed, replaced, or added by another program.
     :raises LakeUnavailableError: the table can't be read.
     """
     head: ChainHead | None = None
@@ -166,7 +166,9 @@ def check_links(
 
 
 def check_links_on(table: Table, store_id: str) -> ChainHead:
-    """The same for a commit: from where this process came to before, so that commits don't slow down."""
+    """Check the links for a commit, only from the row that this process has reached before, so that commits
+    stay fast.
+    """
     begin = _heads.get((str(table.metadata.table_uuid), store_id))
     if begin is not None and begin.sequence >= 0:
         # Of a table that was rolled back meanwhile the whole chain tells.
@@ -183,16 +185,16 @@ def _check(table: Table, store_id: str, known: Collection[ChainHead], first: int
 
 
 def forget_links() -> None:
-    """Let the next check of a chain read all of its files again."""
+    """Forget all links, so that the next check of a chain reads all of its files again."""
     _files.clear()
     _chains.clear()
     _heads.clear()
 
 
 def _links(table: Table, store_id: str, first: int) -> pa.Table:
-    """Return the links of a store's rows, in their order.
+    """Return the links of a store's rows, in order.
 
-    :param first: only from this one on.
+    :param first: number of the first row to return.
     """
     snapshot = table.current_snapshot()
     if snapshot is None:
@@ -234,8 +236,10 @@ def _check_links(
     known: Collection[ChainHead],
     first: int = 0,
 ) -> ChainHead:
-    """:param sequences: ascending.
-    :param first: number of the first row that was read; the row before it is taken for right.
+    """Check the numbers and links of rows, and that known rows are among them.
+
+    :param sequences: the rows' numbers, ascending.
+    :param first: number of the first row that was read. The row before it isn't checked.
     """
     wrong = np.flatnonzero(sequences != np.arange(first, first + len(sequences)))
     if len(wrong):
@@ -243,7 +247,7 @@ def _check_links(
         if sequences[wrong[0]] < at:
             what = f"two rows are number {int(sequences[wrong[0]])}: one was added from elsewhere"
         else:
-            what = f"row number {at} is not there: it was removed or replaced"
+            what = f"row number {at} is missing: it was removed or replaced"
         raise ReceiptError(f"receipts of store {store_id}: {what}. {_WHAT_NOW}")
     hashes_before = _array([], previous)
     following = _array([hashes_before[0].as_py() if first and len(sequences) else CHAIN_START], hashes)

@@ -1,7 +1,8 @@
-"""The metadata files below a table's location, and which of them is the state that the lake is in.
+"""The metadata files below a table's location, and the choice of the one with the table's right state.
 
-Each commit writes one, which lists those before it. One that no other lists is an end: the last state, that
-of a commit that was killed before the catalog knew of it, or that of another branch.
+Each commit writes a metadata file, which lists the files before it. A file that no other file lists is an
+end. It may be the last state, the state of a commit that was killed before the catalog named it, or the state
+of another branch.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ Rank = tuple[int | bool, ...]
 
 @dataclass(frozen=True, slots=True)
 class MetadataFiles:
-    """:param readable: by name.
-    :param damaged: names of those that can't be read.
+    """The metadata files of a table.
+
+    :param readable: files that can be read, by name.
+    :param damaged: names of the files that can't be read.
     """
 
     readable: dict[str, PlacedTable]
@@ -32,11 +35,11 @@ class MetadataFiles:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The state that a table is in.
+    """The state that was chosen for a table.
 
-    :param before: location of the metadata file that the catalog named; None: it named none.
-    :param now: location of the one that it names now, or would name.
-    :param others: names of the metadata files that other states end with.
+    :param before: location of the metadata file that the catalog named before; None: it named none.
+    :param now: location of the metadata file that it names now, or would name.
+    :param others: names of the metadata files at the ends of other states.
     :param damaged: names of metadata files that can't be read.
     """
 
@@ -49,10 +52,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """The state that a table is in.
+    """A table's chosen state, with the files from which it was chosen.
 
-    :param found: its files there.
-    :param mark: its location's mark; None: there is none that can be read.
+    :param found: the table's metadata files.
+    :param mark: the mark at its location; None: there is none that can be read.
     """
 
     found: MetadataFiles
@@ -60,7 +63,7 @@ class TableState:
     chosen: PlacedTable
 
     def told(self, before: str | None) -> Chosen:
-        """Say so.
+        """Return the choice for a report.
 
         :param before: see :class:`Chosen`.
         """
@@ -75,8 +78,8 @@ def find_metadata(
 ) -> MetadataFiles:
     """Read every metadata file below a table's location.
 
-    :param skip: UUIDs of attempts that came to nothing, whose files don't count.
-    :param above: only files whose names begin with a higher number than this.
+    :param skip: UUIDs of attempts that failed, whose files don't count.
+    :param above: read only files whose names begin with a higher number than this.
     :raises LakeUnavailableError: the files can't be listed.
     """
     readable, damaged = {}, []
@@ -95,7 +98,7 @@ def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -
 
     :param mark: the location's mark; None: there is none.
     :param pointer: name of the metadata file that the catalog names; None: it names none.
-    :raises LakeIdentityError: there are several tables, and nothing tells which it is.
+    :raises LakeIdentityError: there is metadata of several tables, and nothing shows which one is right.
     """
     tables = found.readable
     uuids = {table.metadata.table_uuid for table in tables.values()}
@@ -113,13 +116,13 @@ def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -
             f"{some.location if some else 'lake'}: expected metadata of one table, found that of "
             f"{' and '.join(sorted(map(str, uuids)))}, and "
             f"{'a mark of ' + str(wanted) if wanted else 'no mark'}. Nothing was changed. Move the metadata "
-            "files that are of another lake out of the directory."
+            "files of the other lake out of the directory."
         )
     return chosen
 
 
 def ends_of(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
-    """Return the newest states: those that no other state's metadata log names as older."""
+    """Return the newest states, which no other state's metadata log names."""
     tables = list(tables)
     listed = {
         entry.metadata_file.rpartition("/")[2] for table in tables for entry in table.metadata.metadata_log
@@ -128,7 +131,9 @@ def ends_of(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
 
 
 def rank(table: PlacedTable, mark: Mark | None, pointer: str | None) -> Rank:
-    """Say how much speaks for a state: the mark first, then the catalog, then how far it goes."""
+    """Return a rank by which states are compared: first by the mark, then by the catalog, then by how new
+    they are.
+    """
     metadata = table.metadata
     return (
         mark is not None and knows(metadata, table.file_name, mark.metadata),
@@ -145,10 +150,11 @@ def choose(
     mark: Mark | None,
     pointer: str | None,
 ) -> PlacedTable:
-    """Return the state that the lake is in.
+    """Return a table's right state.
 
-    :param tables: metadata of one table.
-    :param worth: how many of the otherwise known receipts a state has; None: its files can't be read.
+    :param tables: all readable metadata of the table.
+    :param worth: returns how many known receipts, or files of receipts, a state has; None: its files can't be
+        read.
     :raises LakeUnavailableError: no state can be read.
     """
 

@@ -1,9 +1,9 @@
-"""Reading the ``segments`` table: receipts, and the stores that they are of.
+"""Reading the ``segments`` table: the receipts and their stores.
 
-A segment that was proven again, because its data file was lost or its rows were rewritten, has several
-rows; the last one counts. Of a segment that expired that row says so and proves nothing: it is read where
-it is asked for. The chain that links all rows is :mod:`storage_engine.lake.soundness.chain`'s, and whether
-one is sound :mod:`storage_engine.lake.soundness.soundness` says.
+A segment has several rows if it was proven again, because its data file was lost or its rows were rewritten.
+The last row counts. For an expired segment the last row says so and proves nothing; it is returned only on
+request. :mod:`storage_engine.lake.soundness.chain` checks the chain of rows, and
+:mod:`storage_engine.lake.soundness.soundness` decides whether a receipt is sound.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ P = ParamSpec("P")
 
 _ROWS_AT_A_TIME = 50_000
 _MOST_BYTES_TO_SHARE = 1 << 30
-"""Bytes of a column: more texts may not fit into one Arrow array."""
+"""Most bytes of a column whose equal values are shared: longer texts may not fit into one Arrow array."""
 
 _identity = attrgetter("store_id", "lineage", "log", "base_offset", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """Summary of a lake's content for one store. Root, host, name and broker are those of the segment that
-    was proven for the first time last, at ``newest_proof_ms``; host and name are None where an older version
-    wrote that. ``log_lineages`` has each log's newest lineage. What expired is in neither ``segment_count``
-    nor ``size_bytes``.
+    """Summary of a lake's content for one store.
+
+    Root, host, name and broker are those of the newest segment: its first proof, at ``newest_proof_ms``, is
+    the latest. Host and name are None if an older version wrote its receipt. ``log_lineages`` has each log's
+    newest lineage. Expired segments count neither in ``segment_count`` nor in ``size_bytes``.
     """
 
     store_id: str
@@ -81,14 +82,15 @@ def receipts_in(
     superseded: bool = False,
     with_ended: bool = False,
 ) -> tuple[Receipt, ...]:
-    """A store's receipts that prove its segments, one a segment, by log, lineage and offset.
+    """Return the receipts that prove a store's segments, one for each segment, by log, lineage and offset.
 
-    :param table: ``segments``, as loaded: its state is the one that counts.
-    :param lineage: only this one; None: all.
-    :param log: only this one; None: all.
-    :param base_offsets: only of segments whose base offset lies within these two, inclusive.
-    :param superseded: all rows, in the order in which they were committed.
-    :param with_ended: those too of segments that expired, or of which the lake has a part alone.
+    :param table: the loaded table ``segments``, whose state counts.
+    :param lineage: only receipts of this lineage; None: of all.
+    :param log: only receipts of this log; None: of all.
+    :param base_offsets: only receipts of segments with a base offset between these two, inclusive.
+    :param superseded: return all rows, in the order in which they were committed.
+    :param with_ended: also return receipts of expired segments, and of segments of which the lake has only a
+        part.
     :raises LakeUnavailableError: the table can't be read.
     """
     where: dict[str, str | int] = {"store_id": store_id}
@@ -113,19 +115,19 @@ def _of_lake(read: Callable[Concatenate[Table, P], T]) -> Callable[Concatenate[L
 
 
 receipts = _of_lake(receipts_in)
-"""The same of a lake, as its catalog has it now."""
+""":func:`receipts_in` for a lake, in the present state of its catalog."""
 
 
 def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
-    """Every row of a store, superseded ones too, in the order in which they were committed.
+    """Return all rows of a store, also superseded ones, in the order in which they were committed.
 
-    :raises LakeUnavailableError: when the table can't be read.
+    :raises LakeUnavailableError: the table can't be read.
     """
     return receipts_in(lake.segments(), store_id, superseded=True)
 
 
 def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Return the last of several rows for one segment, whatever its state, by log, lineage and offset."""
+    """Return the last row of each segment, whatever its state is, by log, lineage and offset."""
     last = {_identity(row): row for row in sorted(rows, key=attrgetter("sequence"))}
     return tuple(sorted(last.values(), key=attrgetter("log", "lineage", "base_offset")))
 
@@ -133,7 +135,7 @@ def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
 def first_proven_ms(history: Iterable[Receipt]) -> Mapping[SegmentIdentity, int]:
     """Return when each segment was proven first, in milliseconds since the epoch. Pure.
 
-    :param history: every row of its store, superseded ones too.
+    :param history: all rows of the store, also superseded ones.
     """
     first: dict[SegmentIdentity, int] = {}
     for row in history:
@@ -142,9 +144,9 @@ def first_proven_ms(history: Iterable[Receipt]) -> Mapping[SegmentIdentity, int]
 
 
 def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
-    """Every store the lake has a segment of, by store id.
+    """Return a summary of each store that has a segment in the lake, by store id.
 
-    :raises LakeUnavailableError: when the table can't be read.
+    :raises LakeUnavailableError: the table can't be read.
     """
     table = lake.segments()
     identity = ("store_id", "lineage", "log", "base_offset", "sha256")
@@ -170,10 +172,10 @@ def read_receipts(
     base_offsets: Offsets = EVERY_OFFSET,
     store_id: str | None = None,
 ) -> tuple[Receipt, ...]:
-    """Return rows of a loaded ``segments`` table, superseded ones too, by their place in a store's chain.
+    """Return rows of a loaded ``segments`` table, also superseded ones, by their number in a store's chain.
 
-    :param base_offsets: only files are read that can hold a segment whose base offset lies within these two.
-    :param store_id: only files of this store are read; None: of those that ``where`` says.
+    :param base_offsets: read only files that can have a segment with a base offset between these two.
+    :param store_id: read only files of this store; None: read files of all stores that ``where`` selects.
     :raises LakeUnavailableError: the table can't be read.
     """
     with metadata_errors(table.location(), "read receipts"):
@@ -197,7 +199,7 @@ def _parts(files: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 
 def _receipts_of(rows: pa.Table) -> list[Receipt]:
-    """Return rows of the table as receipts, which share the values that they have in common."""
+    """Return rows of the table as receipts. Equal values are shared, which saves memory."""
     # A table that an older version made may lack columns that have no value in its rows.
     columns = [
         _values(rows[name]) if name in rows.column_names else [None] * rows.num_rows
@@ -250,7 +252,7 @@ def receipts_of_files(file_io: FileIO, locations: Iterable[str]) -> list[Receipt
 
 
 def by_store(rows: Iterable[Receipt]) -> Mapping[str, list[Receipt]]:
-    """Return receipts by their store, in the order of the chain."""
+    """Return receipts by store, in the order of the chain."""
     return grouped(sorted(rows, key=attrgetter("sequence")), attrgetter("store_id"))
 
 
@@ -259,7 +261,7 @@ _NAMED = 3
 
 
 def proven_hashes(messages: PlacedTable, rows: Iterable[Receipt]) -> dict[str, str]:
-    """Return the SHA-256 of each file that a receipt rests on, by the place where it lies now."""
+    """Return the SHA-256 of each file that a receipt's proof depends on, by the file's present location."""
     hashes = {}
     for of_store in by_store(rows).values():
         counting = current(of_store)
@@ -279,11 +281,12 @@ def is_relative(name: str) -> bool:
 
 
 def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> tuple[int, int]:
-    """Make sure that every file of a lake is there, has its size, and its SHA-256 where a receipt has one.
+    """Make sure that every data file of a lake exists, and has the right size and the SHA-256 of its
+    receipts.
 
-    :param rows: every receipt.
-    :return: how many data files there are, and their bytes.
-    :raises LakeUnavailableError: some aren't, or can't be read.
+    :param rows: all receipts.
+    :return: the number of data files, and their bytes.
+    :raises LakeUnavailableError: a file is missing, differs or can't be read.
     """
     messages = rows_of(tables)
     hashes = proven_hashes(messages, rows)
@@ -309,9 +312,9 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
     if faults:
         more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
         raise LakeUnavailableError(
-            f"{messages.location}: expected {len(files)} data files as they were archived; "
-            f"{'; '.join(faults[:_NAMED])}{more}. Nothing was changed. Bring these files from the place "
-            "where the lake was or from a second lake; or run ",
+            f"{messages.location}: expected {len(files)} data files as they were archived, found that "
+            f"{'; '.join(faults[:_NAMED])}{more}. Nothing was changed. Bring these files from the lake's "
+            "former place or from a second lake; or run ",
             Command("lake rebuild"),
             ", which goes on with what is left.",
         )
@@ -319,10 +322,10 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
 
 
 def file_fault(file_io: FileIO, location: str, size_bytes: int, sha256: str | None) -> str:
-    """Return the fault of a file; "" where there is none.
+    """Return the fault of a file; "": there is none.
 
-    :param sha256: in hex; None: it was not recorded, and only the size is looked at.
-    :raises LakeUnavailableError: it can't be read.
+    :param sha256: the expected hash, in hex; None: it was not recorded, and only the size is checked.
+    :raises LakeUnavailableError: the file can't be read.
     """
     try:
         found = len(file_io.new_input(location))

@@ -1,9 +1,10 @@
-"""A segment's bytes out of the lake, wherever its rows lie by now, and rows of messages as a stream.
+"""Reading a segment's bytes from the lake, whichever files have its rows now, and rows of messages as a
+stream.
 
-Memory is bounded, and only what can hold the wanted rows is read. PyIceberg's own batch reader reads all
-files of a scan at once and keeps what it found until it is taken.
+Memory is limited, and only files and row groups that can have the wanted rows are read. PyIceberg's own batch
+reader reads all files of a scan at once and keeps all rows until they are taken.
 
-Bytes of each topic and day in a segment, computed from four narrow columns of its rows.
+This module also computes the bytes of each topic and day in a segment, from four narrow columns of its rows.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ Mask = Callable[[pa.Table], "pa.ChunkedArray[Any] | pa.Array[Any]"]
 
 @dataclass(slots=True)
 class ReadCount:
-    """The bytes that a stream has read so far, of all in the table; bytes of Parquet columns."""
+    """Counts of what a stream has read so far.
+
+    ``bytes`` are those of Parquet columns; ``total_files`` is the table's number of files.
+    """
 
     files: int = 0
     row_groups: int = 0
@@ -73,16 +77,16 @@ def message_batches(
     count: ReadCount | None = None,
     left_out: Set[str] = frozenset(),
 ) -> Iterator[pa.Table]:
-    """Yield the rows that match, a row group at a time; those of one queue in their order.
+    """Yield the rows that match, one row group at a time. Rows of one queue are in order.
 
-    Files are chosen by the manifests' bounds, row groups by their statistics. Of a row group the columns
-    that decide are read first, and the others only when some row matches.
+    Files are chosen by the manifests' bounds, row groups by their statistics. In a row group the columns of
+    the conditions are read first, and the others only if a row matches.
 
-    :param where: over the table's columns.
-    :param columns: to yield, in this order.
-    :param mask_columns: the columns that ``mask`` needs.
-    :param mask: which rows match, beyond ``where``.
-    :param count: is counted up.
+    :param where: condition on the table's columns.
+    :param columns: columns to yield, in this order.
+    :param mask_columns: columns that ``mask`` needs.
+    :param mask: returns which rows match, in addition to ``where``.
+    :param count: this function adds to it.
     :param left_out: locations of data files that aren't read.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.
@@ -121,20 +125,20 @@ def message_batches(
 
 
 def plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Return a column as everybody reads it; a codec may have binaries as views."""
+    """Return a column with a common type: a codec may have views of binaries."""
     return pa.field(field.name, pa.binary()) if pa.types.is_binary_view(field.type) else field
 
 
 def with_sources(names: Iterable[str], columns: Columns) -> tuple[str, ...]:
-    """Return columns, and those of which they are made where they have no value."""
+    """Return columns, together with the source columns from which missing values are made."""
     wanted = tuple(names)
     return tuple(dict.fromkeys((*wanted, *(columns.views[one][0] for one in wanted if one in columns.views))))
 
 
 def shaped(rows: pa.Table, schema: pa.Schema, codec: SegmentCodec) -> pa.Table:
-    """Return rows with the columns of a schema, made of their sources where they have no value.
+    """Return rows with the columns of a schema. Missing values are made from their source columns.
 
-    :param rows: with the columns that :func:`with_sources` names, as far as the table has them.
+    :param rows: rows with the columns of :func:`with_sources`, as far as the table has them.
     """
     columns = []
     for field in schema:
@@ -164,12 +168,12 @@ def rows_of_file(
     mask: Mask | None = None,
     count: ReadCount | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a data file that match, a row group at a time.
+    """Yield the rows of a data file that match, one row group at a time.
 
-    :param filter_expression: as Arrow has it.
-    :param deciding: columns that it or the mask needs.
+    :param filter_expression: condition as an Arrow expression.
+    :param deciding: columns that the condition or the mask needs.
     :param columns: further wanted columns.
-    :param types: of these columns, for those that came to the table after the file, which have no value.
+    :param types: types of the columns, for columns that are newer than the file and have no value in it.
     """
     count = ReadCount() if count is None else count
     with (
@@ -203,7 +207,7 @@ def rows_of_file(
 
 
 def _read(parquet: pq.ParquetFile, group: int, columns: Sequence[str], types: pa.Schema) -> pa.Table:
-    """Return columns of a row group; one that the file lacks has no value."""
+    """Return columns of a row group. A column that the file lacks is null."""
     rows = parquet.read_row_group(group, columns=list(columns))
     for name in columns:
         if name not in rows.column_names:
@@ -222,7 +226,10 @@ def _column_bytes(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -
 def _merged_on_read(
     table: Table, where: BooleanExpression, task: FileScanTask, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """A file some of whose rows another engine deleted: PyIceberg knows which; it reads the file whole."""
+    """Yield the rows of a file of which another engine has deleted rows.
+
+    PyIceberg, which knows them, reads the whole file.
+    """
     with lake_errors(task.file.file_path, "read a data file"):
         schema = table.schema().select(*columns)
         for batch in ArrowScan(table.metadata, table.io, schema, where).to_record_batches([task]):
@@ -230,24 +237,24 @@ def _merged_on_read(
 
 
 EVERY_ROW: Final[Any] = cast("Any", pc).scalar(True)
-"""Mask of rows, as an Arrow array."""
+"""Condition that selects every row, as an Arrow expression."""
 
 
 def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
-    """Locations of the data files of receipts that the table has as they were written.
+    """Return the locations of receipts' data files that the table has unchanged.
 
-    :param table: that of rows, as loaded.
+    :param table: the loaded table of rows.
     :raises LakeUnavailableError: the lake can't be read.
     """
     return frozenset(file.location for file in live_files_of(table, rows) if not file.has_deletes)
 
 
 def expired_files(table: Table, rows: Iterable[Receipt]) -> frozenset[str]:
-    """Return the locations of data files in which a segment that expired lies, and none with rows.
+    """Return the locations of data files that have only expired segments.
 
-    Between the two commits of an expiry the table has them still.
+    Between the two commits of an expiry the table still has such files.
 
-    :param rows: receipts that count, whatever their state.
+    :param rows: receipts that count, whatever their state is.
     """
     every_row = list(rows)
     kept = {data_file_of(table, row) for row in with_rows(every_row)}
@@ -262,14 +269,17 @@ def read_segment(
     memory: WindowMemory | None = None,
     tree: SegmentTree | None = None,
 ) -> Iterator[tuple[int, memoryview]]:
-    """Yield a segment's bytes in order, as (position, bytes); the first position is :func:`origin_of` it.
+    """Yield a segment's bytes in order, as (position, bytes).
 
-    From its own data file while the table has it as it was written; else from the rows that another
-    engine rewrote. Who reads compares the SHA-256: nothing here is proof.
+    The first position is that of :func:`origin_of`. The bytes come from the segment's data file if the table
+    has it unchanged; otherwise from the rows that another engine rewrote. The caller must compare the
+    SHA-256: nothing here is a proof.
 
-    :param table: that of rows, as loaded.
-    :param untouched: the result of :func:`untouched_files` for the table; None: it is asked for this segment.
-    :param memory: says how long the bytes are valid; None: until the next are asked for.
+    :param table: the loaded table of rows.
+    :param untouched: the result of :func:`untouched_files` for the table; None: it is determined for this
+        segment.
+    :param memory: memory for the bytes, which decides how long they are valid; None: until the next bytes are
+        requested.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -283,15 +293,15 @@ def read_segment(
 def tree_to_compare(receipt: Receipt, name: str) -> SegmentTree | None:
     """Return the builder of a tree to compare with a receipt's; None: the receipt has no tree.
 
-    :param name: of the file or table that has the rows, for messages.
+    :param name: name of the file or table that has the rows, for messages.
     """
     return None if receipt.root is None else SegmentTree(find_broker(receipt.broker).codec.columns, name)
 
 
 def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
-    """Return how the tree over a segment's rows differs from its receipt's; "" where it doesn't.
+    """Return how the tree over a segment's rows differs from its receipt's tree; "": it doesn't.
 
-    :param leaves: the result of :func:`tree_to_compare`, once all rows were read.
+    :param leaves: the result of :func:`tree_to_compare`, after all rows were read.
     """
     if leaves is None:
         return ""
@@ -307,10 +317,10 @@ def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
 
 
 def rows_fault(table: Table, receipt: Receipt, name: str, untouched: Set[str] | None = None) -> str:
-    """Return how a segment's rows, read back, differ from what was proven; "" where they don't.
+    """Read a segment's rows back, and return how they differ from the proven segment; "": they don't.
 
-    :param name: of the file or table that has the rows, for messages.
-    :param untouched: as of :func:`read_segment`, and so are the errors.
+    :param name: name of the file or table that has the rows, for messages.
+    :param untouched: as in :func:`read_segment`, which also raises the errors.
     """
     digest, leaves = hashlib.sha256(), tree_to_compare(receipt, name)
     for _, chunk in read_segment(table, receipt, untouched=untouched, tree=leaves):
@@ -319,15 +329,15 @@ def rows_fault(table: Table, receipt: Receipt, name: str, untouched: Set[str] | 
 
 
 def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
-    """Return how the rows that stay of a segment differ from what was proven; "" where they don't.
+    """Return how the remaining rows of a segment differ from the proven ones; "": they don't.
 
-    They, and the recorded hashes of the streams that are gone, reach the root of the whole segment, which is
-    over the SHA-256 of its file.
+    These rows, with the recorded hashes of the removed streams, must give the root of the whole segment. The
+    root covers the SHA-256 of the segment's file.
 
-    :param table: that of rows, as loaded.
-    :param from_table: read their rows from the table; else from their own data file, which the table may not
-        have yet. Rows of streams that are gone are passed over there.
-    :raises ProofError: the rows aren't of the segment.
+    :param table: the loaded table of rows.
+    :param from_table: True: read the rows from the table, without rows of removed streams. False: read them
+        from their own data file, which the table may not have yet.
+    :raises ProofError: the rows aren't the segment's.
     :raises LakeUnavailableError: the lake can't be read.
     """
     leaves = tree_to_compare(receipt, receipt.data_file)
@@ -354,9 +364,9 @@ def narrow_rows(
 ) -> Iterator[pa.Table]:
     """Yield some columns of a segment's rows, in batches.
 
-    :param table: that of rows, as loaded.
+    :param table: the loaded table of rows.
     :param untouched: the result of :func:`untouched_files` for the table.
-    :param keeps: which rows, as Arrow has it, by these columns.
+    :param keeps: condition on these columns, as an Arrow expression.
     :raises ProofError: a data file is no Parquet file.
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -396,10 +406,11 @@ def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iter
 
 
 def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
-    """Return a segment of which some streams are gone, with filler where their messages were, and how many
-    bytes that is. All other bytes are proven: with the recorded hashes of what is gone they reach the root.
+    """Return the bytes of a segment with filler in the place of removed streams, and the bytes of filler.
 
-    :param table: that of rows, as loaded.
+    All other bytes are proven: with the recorded hashes of the removed streams they give the root.
+
+    :param table: the loaded table of rows.
     :raises ProofError: the remaining rows differ from the proven ones.
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -426,8 +437,9 @@ def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
 def _bytes_of_rows(
     table: Table, receipt: Receipt, tree: SegmentTree | None
 ) -> tuple[memoryview, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return a segment's bytes, zeros where it has no row; where its rows begin and end, in order, and when
-    each was stored, 0 where that isn't known.
+    """Return a segment's bytes, and begin, end and time of storing of each row, in order.
+
+    Bytes without a row are zero. A time that isn't known is 0.
     """
     codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
     where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
@@ -482,9 +494,10 @@ def _stored_ms(rows: pa.Table, columns: Columns) -> npt.NDArray[np.int64]:
 
 
 MOST_TOPICS = 100
-"""Topics of a segment with rows of their own; the others are counted together."""
+"""Most topics of a segment that are counted separately. Other topics are counted together."""
 MOST_ROWS = 10_000
-"""Rows of a segment, which a broker writes within a few days. Those with fewer bytes are left out."""
+"""Most rows of topic and day for a segment, which a broker writes within a few days. Rows with the fewest
+bytes are left out."""
 
 _SIZE, _KIND = "size", "kind"
 _COUNTED = ["topic", "day", "bytes", "messages"]
@@ -494,10 +507,10 @@ _A_DAY = {"s": 86_400, "ms": DAY_MS, "us": 86_400_000_000, "ns": 86_400_000_000_
 def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tuple[TopicDay, ...]:
     """Return the bytes of each topic and day in a segment, the largest first.
 
-    :param table: that of rows, as loaded.
+    :param table: the loaded table of rows.
     :param untouched: the result of :func:`~storage_engine.lake.soundness.segment_reader.untouched_files` for
         the table.
-    :return: nothing where the broker's codec names no topic or no time.
+    :return: the rows; empty if the broker's codec names no topic or no time.
     :raises ProofError: a data file is no Parquet file.
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -509,12 +522,12 @@ def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tupl
 
 
 def topic_days_of(batches: Iterable[pa.Table], columns: Columns) -> tuple[TopicDay, ...]:
-    """Return the bytes of each topic and day in some rows, the largest first; messages without one of both
-    don't count.
+    """Return the bytes of each topic and day in some rows, the largest first.
 
-    What holds messages, as the header of a batch does, has the time of the next one.
+    Messages without a topic or a time don't count. A row without a time that isn't a message, such as the
+    header of a batch, gets the time of the next row.
 
-    :param batches: in the segment's order, with the first of the columns that name a stream, that of the
+    :param batches: rows in the segment's order, with the first column that names a stream, the column of the
         stored time, ``size`` and ``kind``.
     """
     counted = [_counted(rows, columns) for rows in batches]

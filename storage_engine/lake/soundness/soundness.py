@@ -1,8 +1,8 @@
 """Is this receipt sound? The one answer that the gate, ``verify`` and validation give. Pure.
 
-A sound receipt is one that a deletion may rest on; with any fault a receipt is unsound. Whether its bytes are
-lost is another question: :attr:`ReceiptFault.loses`. What was read is
-:mod:`~storage_engine.lake.soundness.soundness_reader`'s.
+Only a sound receipt permits a deletion. A receipt with any fault is unsound. Whether its bytes are lost is
+another question: see :attr:`ReceiptFault.loses`. :mod:`~storage_engine.lake.soundness.soundness_reader` reads
+the data.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from storage_engine.lake.file.scan import LiveFile
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BOUND_CHARACTERS = 64
-"""Characters of a longer text that a bound has (``truncate(64)`` in the table's properties)."""
+"""Number of characters to which a bound cuts a longer text (``truncate(64)`` in the table's properties)."""
 
 _NUMBERS = {
     name for name in IDENTITY_COLUMNS.names if not pa.types.is_string(IDENTITY_COLUMNS.field(name).type)
 }
 
 NO_SUCH_FILE = -1
-"""Size of a file that is not there."""
+"""Size that stands for a missing file."""
 
 
 class Depth(IntEnum):
-    """Depth of a look, by its cost; each depth includes those before it."""
+    """Depth of a look, in the order of its cost. Each depth includes all depths before it."""
 
     METADATA = 0
-    """The receipt's own row, and what the table says of its files."""
+    """The receipt's own row, and the table's entries of its files."""
     SIZES = 1
-    """The size of each file: one question to the storage."""
+    """The size of each file: one request to the storage for each."""
     FILES = 2
-    """The SHA-256 of each file: all of its bytes."""
+    """The SHA-256 of each file: all of its bytes are read."""
     STATISTICS = 3
-    """The table's statistics against each file's footer, for who has entries with all of them."""
+    """Comparison of the table's statistics with each file's footer. It needs entries with all statistics."""
     ROWS = 4
     """The rows, turned back into the segment and hashed."""
 
@@ -63,15 +63,18 @@ class ReceiptFault(StrEnum):
 
     @property
     def is_displaced(self) -> bool:
-        """Return whether the table has the rows in other files by now, or not at all: only reading them
-        tells.
+        """Return whether the table has the rows in other files by now, or has lost them.
+
+        Only reading the rows shows which.
         """
         return self in (ReceiptFault.MOVED, ReceiptFault.MOVED_AGAIN, ReceiptFault.ROWS_DELETED)
 
     @property
     def loses(self) -> bool:
-        """Return whether the bytes are no longer proven by anything. Else the files that do are in the table:
-        what is wrong is the chain, the tree, or what queries go by.
+        """Return whether nothing proves the bytes any more.
+
+        Otherwise the table has files that prove them, and the fault is in the chain, in the tree, or in the
+        entries that queries use.
         """
         return self not in (
             ReceiptFault.CHAIN,
@@ -112,7 +115,7 @@ _TEXTS = {
 class Fault:
     """A reason why a receipt is not sound.
 
-    :param subject: location of the file that it is about; "" where it is about the receipt's own row.
+    :param subject: location of the faulty file; "": the fault is in the receipt's own row.
     """
 
     kind: ReceiptFault
@@ -126,16 +129,16 @@ class Fault:
 
 
 Faults = Mapping[SegmentIdentity, tuple[Fault, ...]]
-"""Faults of receipts that are not sound; those that lose bytes first."""
+"""Faults of unsound receipts. For each receipt, faults that lose bytes come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenFile:
-    """A file that a receipt rests on, as it was found.
+    """A file that a receipt's proof depends on, with its present facts.
 
-    :param listed: the table's entries of it; a delete file has none.
-    :param size_bytes: None: not looked at; :data:`NO_SUCH_FILE`: it is not there.
-    :param sha256: None: it was not read.
+    :param listed: the table's entries of the file; a delete file has none.
+    :param size_bytes: its size; None: not checked; :data:`NO_SUCH_FILE`: the file is missing.
+    :param sha256: its hash; None: the file was not read.
     """
 
     stored: StoredFile
@@ -151,16 +154,17 @@ Identity = tuple[tuple[str, int, bytes], ...]
 class Seen:
     """Data read for one receipt.
 
-    :param row: the fault of its own row; then nothing else was read. "" where there is none.
-    :param files: those that it rests on.
-    :param own: the table's entries of the data file that archiving wrote, whether it rests on that or not.
-    :param identity: the values of the segment that these must have: column, its field id, its value as a
+    :param row: the fault of the receipt's own row; then nothing else was read. "": there is none.
+    :param files: the files that its proof depends on.
+    :param own: the table's entries of the data file that archiving wrote, even if the proof doesn't depend on
+        it any more.
+    :param identity: the segment's values that these entries must have: column, its field id, its value as a
         bound.
-    :param statistics: difference between ``own`` and the file's footer; "" where there is none, or it was not
+    :param statistics: difference between ``own`` and the file's footer; "": there is none, or they were not
         compared.
-    :param rows_sha256: of the rows, turned back into the segment; None: they were not read.
-    :param undecoded: why they can't be turned back; "" where they can, or that was not tried.
-    :param tree: how the tree over them differs from the receipt's; "" where it doesn't, or it was not
+    :param rows_sha256: hash of the segment's bytes that the rows give; None: the rows were not read.
+    :param undecoded: why the rows give no segment; "": they do, or this was not tried.
+    :param tree: how the tree over the rows differs from the receipt's tree; "": it doesn't, or was not
         compared.
     """
 
@@ -176,7 +180,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A receipt, what was read for it, and what is wrong with it; ``faults`` is empty where it is sound."""
+    """A receipt, the data read for it, and its faults; ``faults`` is empty if it is sound."""
 
     receipt: Receipt
     seen: Seen
@@ -184,26 +188,26 @@ class Look:
 
     @property
     def is_displaced(self) -> bool:
-        """Return whether its rows lie in other files by now, or are dropped."""
+        """Return whether its rows are in other files by now, or were dropped."""
         return any(fault.kind.is_displaced for fault in self.faults)
 
     @property
     def is_proven_by_rows(self) -> bool:
-        """Return whether the rows, in whatever files by now, were found to be the segment."""
+        """Return whether the rows were found to be the segment, whichever files have them now."""
         return self.seen.rows_sha256 == self.receipt.sha256
 
     @property
     def losses(self) -> tuple[Fault, ...]:
-        """Faults that leave the bytes unproven."""
+        """Return the faults that leave the bytes unproven."""
         rows = self.is_proven_by_rows
         return tuple(it for it in self.faults if it.kind.loses and not (rows and it.kind.is_displaced))
 
 
 def judge(receipt: Receipt, seen: Seen) -> tuple[Fault, ...]:
-    """Judge the faults of a receipt, by the data read. Pure.
+    """Return the faults of a receipt, by the data read. Pure.
 
-    Of a row that was changed nothing else is believed. Files that the table no longer has as they were
-    proven are not asked for, only rows are. The faults that lose bytes come first.
+    If its row was changed, nothing else in the row is trusted. If the table no longer has the proven files
+    unchanged, only the rows count, not the files. Faults that lose bytes come first.
     """
     if seen.row:
         return (
@@ -225,7 +229,7 @@ def is_displaced(receipt: Receipt, files: Sequence[SeenFile]) -> bool:
 
 
 def are_as_proven(files: Iterable[SeenFile]) -> bool:
-    """Return whether files are unchanged since their proof, as far as they were looked at."""
+    """Return whether files are unchanged since their proof, as far as they were checked."""
     return all(
         file.size_bytes in (None, file.stored.size_bytes) and file.sha256 in (None, file.stored.sha256)
         for file in files
@@ -233,7 +237,9 @@ def are_as_proven(files: Iterable[SeenFile]) -> bool:
 
 
 def chain_faults(rows: Iterable[Receipt], broken: str) -> Faults:
-    """Say of every receipt of a store that its chain is broken: none proves anything until it is whole.
+    """Return the fault of a broken chain for every receipt of a store.
+
+    No receipt proves anything until the chain is whole.
 
     :param broken: the fault of the chain.
     """
@@ -248,12 +254,15 @@ def reasons(faults: Faults) -> dict[SegmentIdentity, str]:
 
 
 def losses(faults: Faults) -> dict[SegmentIdentity, str]:
-    """Return why nothing proves the bytes of receipts, as text; one that is only unsound is left out."""
+    """Return why nothing proves the bytes of receipts, as text.
+
+    Receipts that are only unsound are left out.
+    """
     return {identity: str(found[0]) for identity, found in faults.items() if found[0].kind.loses}
 
 
 def _displacements(receipt: Receipt, files: Sequence[SeenFile]) -> Iterable[Fault]:
-    """Say why the table no longer has a receipt's rows in the files that prove them."""
+    """Yield the faults of a receipt whose rows are no longer in the files that prove them."""
     named = {file.stored.location for file in files}
     listed = {file.stored.location: file.listed for file in files if file.listed}
     if not listed or (receipt.moved_to is None and len(listed) < len(named)):
@@ -293,7 +302,7 @@ def _rows_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
 
 
 def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
-    """Describe the faults of the table's entries. No byte is lost by it, but queries are misled."""
+    """Yield the faults of the table's entries. They lose no byte, but mislead queries."""
     listed = {
         entries[0].location: entries for entries in (seen.own, *(f.listed for f in seen.files)) if entries
     }
@@ -329,12 +338,12 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
 
 
 def _is_bound(bound: bytes, value: bytes, contains: bool) -> bool:
-    """Return whether a bound fits a column with one value; of a long text it has only the beginning."""
+    """Return whether a bound fits a column with one value. A bound has only the beginning of a long text."""
     return bound == value or (contains and len(value.decode(errors="replace")) > BOUND_CHARACTERS)
 
 
 def _is_within(name: str, lower: bytes, value: bytes, upper: bytes) -> bool:
-    """Return whether a column's bounds in a file of several segments have a segment's value between them."""
+    """Return whether a segment's value is between a column's bounds in a shared file."""
     if name in _NUMBERS:
         # As Iceberg writes whole numbers.
         first, found, last = (int.from_bytes(it, "little", signed=True) for it in (lower, value, upper))

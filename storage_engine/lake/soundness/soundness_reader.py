@@ -1,7 +1,7 @@
-"""Reading of facts that tell whether receipts are sound, as deep as the caller pays for.
+"""Reading the facts that decide whether receipts are sound, to the depth that the caller chooses.
 
-:mod:`~storage_engine.lake.soundness.soundness` judges it. The chain that links receipts is their reader's to
-check.
+:mod:`~storage_engine.lake.soundness.soundness` judges these facts. The reader of receipts must check their
+chain itself.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ logging.getLogger("pyiceberg.io.pyarrow").addFilter(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """The table's values for a data file of the same length.
+    """The table's values for a data file that has the right length.
 
-    :param first: the lowest value of each column that names a segment.
-    :param last: the highest.
+    :param first: the lowest value of each column that identifies a segment.
+    :param last: the highest value of each such column.
     """
 
     row_count: int
@@ -91,10 +91,10 @@ class _Expected:
 
 
 class Reader:
-    """Reads facts that tell whether receipts are sound; each file once, however many segments lie in it.
+    """Reads facts that decide whether receipts are sound. Each file is read once, even if segments share it.
 
-    :param table: that of rows, as loaded: its state is the one that counts.
-    :param live: the files that it lists, of all stores and offsets of the receipts to look at.
+    :param table: the loaded table of rows, whose state counts.
+    :param live: the files that it lists, for all stores and offsets of the receipts to look at.
     """
 
     def __init__(self, table: Table, live: Iterable[LiveFile]) -> None:
@@ -112,12 +112,12 @@ class Reader:
     def faulty(
         self, rows: Sequence[Receipt], faults: Mapping[int, str] | None = None
     ) -> dict[SegmentIdentity, Look]:
-        """Look at receipts at SIZES, and return those that aren't sound.
+        """Look at receipts at SIZES, and return the looks at unsound ones.
 
-        Of most a few comparisons tell that nothing is wrong; the others are looked at one by one.
+        For most receipts a few comparisons show that they are sound. The others are looked at one by one.
 
-        :param faults: the faults that :func:`row_faults` found in these rows; None: not looked at yet.
-        :raises LakeUnavailableError: a file is there and can't be read.
+        :param faults: result of :func:`row_faults` for these rows; None: they weren't checked yet.
+        :raises LakeUnavailableError: a file exists and can't be read.
         """
         faults = row_faults(rows) if faults is None else faults
         root = f"{self._table.location().rstrip('/')}/data/"
@@ -126,10 +126,11 @@ class Reader:
         return {look.receipt.identity: look for look in looks if look.faults}
 
     def _is_as_expected(self, row: Receipt, root: str) -> bool:
-        """Return whether table and storage have a receipt's file with the receipt's values; False: look
-        closer.
+        """Return whether table and storage have a receipt's file with the receipt's values.
 
-        :param root: below which its file may lie.
+        False: the receipt needs a closer look.
+
+        :param root: directory below which its file must be.
         """
         if row.state is not None or row.moved_to is not None or not row.data_file.startswith("data/"):
             return False
@@ -158,13 +159,13 @@ class Reader:
         return _Expected(entry.record_count, entry.file_size_in_bytes, bounds[0], bounds[1])
 
     def look(self, receipt: Receipt, depth: Depth, chunk: Chunk | None = None) -> Look:
-        """Look at a receipt, up to the depth at which its bytes are found not to be proven.
+        """Look at a receipt down to a depth, but no deeper than where its bytes are found unproven.
 
-        Rows are read even where the table no longer lists the receipt's own files unchanged: the rows may
-        lie in other files by now.
+        Rows are read even if the table no longer lists the receipt's own files unchanged: the rows may be in
+        other files by now.
 
-        :param chunk: called with positions and bytes of the segment that the rows are turned back into.
-        :raises LakeUnavailableError: a file is there and can't be read.
+        :param chunk: called with positions and bytes of the segment that the rows give.
+        :raises LakeUnavailableError: a file exists and can't be read.
         """
         if wrong := row_fault(receipt):
             return _judged(receipt, Seen(wrong))
@@ -182,21 +183,24 @@ class Reader:
         return _judged(receipt, seen)
 
     def is_displaced(self, receipt: Receipt) -> bool:
-        """Return whether its rows lie in other files by now, or are dropped; its own row is trusted."""
+        """Return whether a receipt's rows are in other files by now, or were dropped.
+
+        Its own row isn't checked.
+        """
         return is_displaced(receipt, self._listed(receipt)[1])
 
     def file(self, stored: StoredFile, depth: Depth) -> SeenFile:
-        """Look at a file at SIZES or FILES, whether the table has it or not.
+        """Look at a file at SIZES or FILES, even if the table doesn't list it.
 
-        :raises LakeUnavailableError: it is there and can't be read.
+        :raises LakeUnavailableError: the file exists and can't be read.
         """
         return self._file(SeenFile(stored, self._live.get(stored.location, ())), depth)
 
     def _listed(self, receipt: Receipt) -> tuple[tuple[LiveFile, ...], tuple[SeenFile, ...]]:
-        """Return the table's entries of a receipt's own data file, and the files that it rests on.
+        """Return the table's entries of a receipt's own data file, and the files that its proof depends on.
 
-        Where an expiry of some streams is between its two commits, the table has the file before it: what
-        the receipt rests on is then about to take the place of that.
+        Between the two commits of an expiry of some streams, the table still has the earlier file, which the
+        receipt's file is about to replace. Then the entries of the earlier file are used.
         """
         files = proven_files(self._table, receipt)
         own = self._live.get(data_file_of(self._table, receipt), ())
@@ -207,7 +211,7 @@ class Reader:
         return own, tuple(listed)
 
     def _replaced(self, receipt: Receipt) -> tuple[LiveFile, ...]:
-        """Return the table's entries of a data file of the same segment, which has the name of its bytes."""
+        """Return the table's entries of another data file of the same segment, found by its name."""
         name = data_file_name(receipt.identity).removesuffix(".parquet")
         entries = (it for location, it in self._live.items() if file_name(location).startswith(name))
         return next((it for it in entries if not any(entry.delete_files for entry in it)), ())
@@ -272,8 +276,9 @@ class Reader:
         return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong if is_same else "")
 
     def _difference(self, listed: LiveFile) -> str:
-        """Return the difference between an entry and the file's footer, which is read once for all segments
-        that share it.
+        """Return the difference between an entry and the file's footer.
+
+        The footer of a shared file is read once.
         """
         if id(listed) not in self._differences:
             self._differences[id(listed)] = statistics_difference(self._table, listed.entry)
@@ -308,10 +313,10 @@ def find_faults(
     depth: Depth = Depth.SIZES,
     progress: Callable[[], None] | None = None,
 ) -> Faults:
-    """Find which of these receipts are not sound at this moment; the others are.
+    """Return the faults of these receipts that are not sound at this moment. The others are sound.
 
     :param progress: called after each receipt whose files were read, which may take long.
-    :raises LakeUnavailableError: that can't be found out.
+    :raises LakeUnavailableError: the lake or a file can't be read.
     """
     faults: dict[SegmentIdentity, tuple[Fault, ...]] = {}
     if not rows:
@@ -336,14 +341,14 @@ def broken_receipts(
     depth: Depth = Depth.SIZES,
     progress: Callable[[], None] | None = None,
 ) -> dict[SegmentIdentity, str]:
-    """The same, with the first reason as text."""
+    """Return the first fault of each unsound receipt as text; see :func:`find_faults`."""
     return reasons(find_faults(lake, rows, depth, progress))
 
 
 def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Return receipts whose rows another engine moved into other files, or dropped, since their proof.
+    """Return receipts whose rows another engine has moved into other files, or dropped, since their proof.
 
-    :raises LakeUnavailableError: that can't be found out.
+    :raises LakeUnavailableError: the lake can't be read.
     """
     if not rows:
         return ()
@@ -352,10 +357,9 @@ def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
 
 
 def statistics_difference(table: Table, listed: DataFile) -> str:
-    """Return the differences between the table's statistics of a data file and its footer; "": none.
+    """Return the difference between the table's statistics of a data file and its footer; "": there is none.
 
-    Which columns have statistics, and how much of a text its bounds have, is whoever wrote the manifest's to
-    choose.
+    The writer of the manifest may choose which columns have statistics, and how much of a text a bound has.
 
     :raises Exception: whatever PyArrow raises for a file that is no Parquet file.
     """

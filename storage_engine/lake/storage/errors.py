@@ -16,16 +16,16 @@ from storage_engine.core.wording import lock_advice, reason_text
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
 
 _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
-"""SQLite's texts for a file that isn't its own, or isn't whole."""
+"""SQLite's error texts for a file that is no database, or isn't whole."""
 
 _NOT_WHOLE = (ValidationError, pa.ArrowException)
-"""Texts of libraries for a file or an answer that isn't whole."""
+"""Exceptions of libraries for a file or an answer that isn't whole."""
 
 _REBUILD = Text(
     "run ",
     Command("lake rebuild"),
-    ", which brings the catalog to the newest state whose files can be read, and proves again what "
-    "else is in the warehouse.",
+    ", which brings the catalog to the newest state whose files can be read, and proves again all other "
+    "segments in the warehouse.",
 )
 
 LAKE_FAILURES = (
@@ -37,7 +37,7 @@ LAKE_FAILURES = (
     NoSuchNamespaceError,
     *_NOT_WHOLE,
 )
-"""Texts of PyArrow, PyIceberg and its catalogs for a lake that can't be reached, read or written."""
+"""Exceptions of PyArrow, PyIceberg and its catalogs for a lake that can't be reached, read or written."""
 
 
 @contextmanager
@@ -55,10 +55,10 @@ def lake_errors(location: str, doing: str) -> Iterator[None]:
 
 @contextmanager
 def metadata_errors(location: str, doing: str) -> Iterator[None]:
-    """The same while a table's metadata is read, which may be damaged.
+    """Do the same as :func:`lake_errors` while a table's metadata is read, which may be damaged.
 
-    Over bytes that are no whole JSON, Avro or Parquet the libraries raise whatever their parsers stumble
-    into, so every exception that isn't ours counts.
+    The libraries' parsers raise many kinds of exceptions for incomplete JSON, Avro or Parquet. So every
+    exception that isn't ours counts.
     """
     try:
         yield
@@ -75,17 +75,18 @@ def metadata_errors(location: str, doing: str) -> Iterator[None]:
             raise lake_unavailable(location, doing, error) from error
         raise LakeUnavailableError(
             f"lake {location}: can't {doing}: expected sound metadata, found something that can't be "
-            f"understood ({type(error).__name__}: {error}). Nothing was changed. If it is the same when "
-            "it is run again, ",
+            f"understood ({type(error).__name__}: {error}). Nothing was changed. If the same error comes "
+            "when you run it again, ",
             _REBUILD,
         ) from error
 
 
 @contextmanager
 def parquet_errors(location: str) -> Iterator[None]:
-    """The same while a data file is read; a file that is no whole Parquet file is a :class:`ProofError`.
+    """Do the same as :func:`lake_errors` while a data file is read.
 
     :param location: the data file.
+    :raises ProofError: the file is no whole Parquet file.
     """
     try:
         yield
@@ -96,15 +97,16 @@ def parquet_errors(location: str) -> Iterator[None]:
         raise ProofError(
             f"{location}: expected a whole Parquet file, found one that can't be read: "
             f"{reason_text(error)}. Nothing was committed or deleted. If no receipt names the file, remove "
-            "it and archive again; otherwise run verify, and keep or restore what is still elsewhere."
+            "it and archive again; otherwise run verify, and keep or restore the segment from another "
+            "place that still has it."
         ) from error
 
 
 def is_file_failure(error: Exception) -> bool:
     """Return whether the system or an object store failed to read or write a file.
 
-    Its content is not to blame then: what PyArrow can't make sense of is an OSError with neither an error
-    number nor an answer of the store.
+    Then the file's content is not the cause. For content that PyArrow can't read, it raises an OSError
+    without an error number and without an answer of the store.
     """
     return isinstance(error, OSError) and (bool(error.errno) or "AWS Error" in str(error))
 
@@ -112,7 +114,7 @@ def is_file_failure(error: Exception) -> bool:
 def is_damage(cause: BaseException | None) -> bool:
     """Return whether a failure says that a file of the lake is missing or isn't whole.
 
-    :param cause: the error of a library.
+    :param cause: the library's error.
     """
     if isinstance(cause, FileNotFoundError | pa.ArrowException | ValidationError):
         return True
@@ -120,14 +122,14 @@ def is_damage(cause: BaseException | None) -> bool:
 
 
 def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavailableError:
-    """The error to raise for a library's failure; keeps the reason and the file it names."""
+    """Return the error to raise for a library's failure, with the reason and the file that it names."""
     is_of_database = isinstance(error, DBAPIError | sqlite3.Error)
     if is_of_database and any(said in str(error) for said in _DAMAGED_CATALOG):
         return LakeUnavailableError(
             f"lake {location}: can't {doing}: its catalog is damaged ({reason_of(error)}). The store "
             "was not changed. Put back a copy of the catalog's file; or move it away and run ",
             Command("lake rebuild"),
-            ", which makes it again from the warehouse.",
+            ", which makes the catalog again from the warehouse.",
         )
     reason = reason_of(error)
     advice = lock_advice(reason) or (

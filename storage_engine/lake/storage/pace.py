@@ -1,14 +1,14 @@
 """The rate at which archiving may read and write, so that a broker on the same disks isn't slowed down.
 
-A limit is one of the process, over all its threads, and counts every byte that is read from segments and
-written to or read back from data files, cached or not; of a large segment that is read again only what the
-disk has to be asked for. Archiving at a limit is gentle in two more ways: what is written goes to disk as it
-is written, not in one burst at the end, and pages that only we wanted leave the page cache. The kernel keeps
-those that a process has mapped and used, as a broker has those that it serves to consumers far behind.
-Without a limit nothing here costs anything.
+A limit applies to the process with all its threads. It counts every byte that is read from segments, written
+to data files or read back, cached or not. When a large segment is read again, only bytes from the disk count.
+With a limit, archiving is gentle in two more ways: written bytes go to disk at once, not in one burst at the
+end, and pages that only we needed leave the page cache. The kernel keeps pages that another process has
+mapped and used, such as those that a broker serves to slow consumers. Without a limit nothing here costs
+anything.
 
-A broker that says how long its puts take is given way: while they take longer than without archiving, and
-noticeably long, each look halves the rate.
+If a broker reports how long its puts take, archiving gives way to it. While puts take noticeably long, and
+longer than without archiving, each look halves the rate.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from typing import Any, Final
 import pyarrow as pa
 
 _BURST_SECONDS = 0.1
-"""Seconds of a pause that may be caught up on afterwards."""
+"""Seconds of an earlier pause that archiving may catch up on."""
 
 _BLOCK_BYTES = 1 << 20
-"""Written at a time, so that no single write is a burst."""
+"""Bytes that are written at a time, so that no single write is a burst."""
 
 _SYNC_BYTES = 16 << 20
 
 _LOOK_SECONDS: Final = 60.0
-"""Brokers say how long the puts of the last whole minute took."""
+"""Seconds between two looks: brokers report the time of puts for the last whole minute."""
 
 _SLOW_PUT_MS: Final = 10.0
-"""A p99 of no more slows nothing down: brokers tell whole milliseconds apart."""
+"""A p99 up to this number never slows archiving down, because brokers report whole milliseconds."""
 
 _LONGER: Final = 1.5
-"""Factor of its p99 from which a broker's puts count as slower than before."""
+"""Factor of the earlier p99 above which a broker's puts count as slower."""
 
 _LEAST_SHARE: Final = 0.1
 _STEP: Final = 0.1
 
 
 def next_share(share: float, put_p99_ms: float | None, before_ms: float | None) -> float:
-    """Return at which part of its limit archiving goes on.
+    """Return the share of its limit at which archiving continues.
 
-    :param share: at which it went on so far.
-    :param put_p99_ms: how long a broker's puts take; None: it isn't known.
-    :param before_ms: how long they take without archiving, by :func:`next_before_ms`; None: it isn't known.
+    :param share: the share so far.
+    :param put_p99_ms: p99 of the broker's puts now; None: not known.
+    :param before_ms: p99 of its puts without archiving, by :func:`next_before_ms`; None: not known.
     """
     limit_ms = max(_SLOW_PUT_MS, _LONGER * (before_ms or 0.0))
     if put_p99_ms is not None and put_p99_ms > limit_ms:
@@ -60,11 +60,12 @@ def next_share(share: float, put_p99_ms: float | None, before_ms: float | None) 
 
 
 def next_before_ms(share: float, put_p99_ms: float | None, before_ms: float | None) -> float | None:
-    """Return how long a broker's puts take without archiving, as far as a look tells.
+    """Return the p99 of a broker's puts without archiving, estimated from the looks.
 
-    It is the least that was seen; and whatever is seen where archiving is as slow as it can be.
+    It is the lowest p99 that was seen. While archiving runs at its lowest share, it is the present p99.
 
-    :param share: at which part of its limit archiving went on until the look; for others see above.
+    :param share: share of its limit at which archiving ran until the look; for the others see
+        :func:`next_share`.
     """
     if put_p99_ms is None:
         return before_ms
@@ -74,25 +75,25 @@ def next_before_ms(share: float, put_p99_ms: float | None, before_ms: float | No
 
 
 class Pace:
-    """No limit."""
+    """A pace without a limit."""
 
     @contextmanager
     def following(self, ask: Callable[[], float | None]) -> Iterator[None]:
         """Give way to a broker until the block ends.
 
-        :param ask: how many milliseconds the p99 of its puts is; None: it isn't known.
+        :param ask: returns the p99 of the broker's puts in milliseconds; None: not known.
         """
         yield
 
     def spend(self, count: int) -> None:
-        """Wait until ``count`` bytes more may be read or written."""
+        """Wait until ``count`` more bytes may be read or written."""
 
     def forget(self, descriptor: int) -> None:
-        """The bytes of this open file won't be wanted again soon."""
+        """Drop an open file's pages from the page cache, because nobody needs them again soon."""
 
     @contextmanager
     def writing(self, sink: Any) -> Iterator[Any]:
-        """Keep what is written to a file to this pace until the block ends.
+        """Limit writing to a file to this pace until the block ends.
 
         :param sink: an open binary file, which is left open.
         :return: the file to write to instead.
@@ -101,16 +102,16 @@ class Pace:
 
     @contextmanager
     def reading(self, file: pa.NativeFile) -> Iterator[pa.NativeFile]:
-        """Keep what is read from a file to this pace until the block ends.
+        """Limit reading from a file to this pace until the block ends.
 
-        :param file: open for reading at any position; it is left open.
+        :param file: a file that is open for reading at any position; it is left open.
         :return: the file to read from instead.
         """
         yield file
 
 
 class _FollowedBroker:
-    """The part of its limit at which archiving goes on beside a broker, which is asked once a minute."""
+    """The share of its limit at which archiving runs beside a broker. The broker is asked once a minute."""
 
     def __init__(self, ask: Callable[[], float | None], now: float) -> None:
         self._ask = ask
@@ -126,17 +127,17 @@ class _FollowedBroker:
         return True
 
     def look(self) -> None:
-        """Ask the broker, which may take as long as its timeout."""
+        """Ask the broker. This may take as long as its timeout."""
         put_p99_ms, share = self._ask(), self.share
         self.share = next_share(share, put_p99_ms, self._before_ms)
         self._before_ms = next_before_ms(share, put_p99_ms, self._before_ms)
 
 
 class LimitedPace(Pace):
-    """A token bucket: who finds it empty waits, in the order of asking.
+    """A pace with a limit, as a token bucket: callers that find it empty wait, in the order of their calls.
 
-    :param bytes_per_second: above 0.
-    :param clock: seconds that never go back.
+    :param bytes_per_second: the limit, above 0.
+    :param clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -198,12 +199,12 @@ class LimitedPace(Pace):
 
 @cache
 def pace_at(bytes_per_second: int | None) -> Pace:
-    """The process's one pace at a limit, shared by all who archive at it; None: without one."""
+    """Return the process's pace for a limit. All threads with the same limit share it. None: no limit."""
     return Pace() if bytes_per_second is None else LimitedPace(bytes_per_second)
 
 
 class _PacedSink(io.RawIOBase):
-    """Closing it leaves the sink open."""
+    """A file that writes to a sink at a pace. Closing it leaves the sink open."""
 
     def __init__(self, sink: Any, pace: Pace) -> None:
         super().__init__()
@@ -228,7 +229,7 @@ class _PacedSink(io.RawIOBase):
 
 
 class _PacedSource(io.RawIOBase):
-    """Closing it leaves the file open."""
+    """A file that reads from another file at a pace. Closing it leaves the other file open."""
 
     def __init__(self, file: pa.NativeFile, pace: Pace) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Our small files below a table's location, and lists of what lies there, on disks and object stores.
+"""Our small files below a table's location, and listing all files there, on disks and object stores.
 
-Their names begin with a dot: Spark's ``remove_orphan_files`` leaves such files alone.
+The names of our files begin with a dot: Spark's ``remove_orphan_files`` leaves such files alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HIDDEN_PREFIX = ".storage-engine-"
 """The beginning of the names of our own small files below a table's location."""
 
 OWN_FOLDER = "_storage-engine"
-"""Directory below the location of ``segments`` with our files that are never changed or removed."""
+"""Directory below the location of ``segments``. It has our files that are never changed or removed."""
 
 _CLOCK_NAME = f"{HIDDEN_PREFIX}clock"
 
@@ -34,8 +34,8 @@ _CLOCK_NAME = f"{HIDDEN_PREFIX}clock"
 class ListedFile:
     """A file below a location.
 
-    :param path: as the file system names it, without a scheme.
-    :param inside: the same, relative to the location.
+    :param path: the file system's path, without a scheme.
+    :param inside: the path relative to the location.
     """
 
     path: str
@@ -45,7 +45,7 @@ class ListedFile:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it is one of our small files, or lies in our trash or our folder."""
+        """Return whether this is one of our small files, or is in our trash or our folder."""
         parts = self.inside.split("/")
         return parts[0] == OWN_FOLDER or any(part.startswith(HIDDEN_PREFIX) for part in parts)
 
@@ -53,7 +53,7 @@ class ListedFile:
 def read_small_file(file_io: FileIO, location: str) -> bytes | None:
     """Return a file's content; None: there is no such file.
 
-    :raises LakeUnavailableError: it can't be read.
+    :raises LakeUnavailableError: the file can't be read.
     """
     with lake_errors(location, "read a file"):
         try:
@@ -64,9 +64,9 @@ def read_small_file(file_io: FileIO, location: str) -> bytes | None:
 
 
 def replace_small_file(file_io: FileIO, location: str, data: bytes) -> None:
-    """Write a file durably, in the place of an older one of that name if there is one.
+    """Write a file durably. It replaces an older file of that name.
 
-    :raises LakeUnavailableError: it can't be written.
+    :raises LakeUnavailableError: the file can't be written.
     """
     with lake_errors(location, "write a file"):
         path = local_path(location)
@@ -79,9 +79,9 @@ def replace_small_file(file_io: FileIO, location: str, data: bytes) -> None:
 
 
 def delete_small_file(file_io: FileIO, location: str) -> None:
-    """Remove a file durably if it is there.
+    """Remove a file durably if it exists.
 
-    :raises LakeUnavailableError: it can't be removed.
+    :raises LakeUnavailableError: the file can't be removed.
     """
     with lake_errors(location, "remove a file"):
         path = local_path(location)
@@ -92,7 +92,7 @@ def delete_small_file(file_io: FileIO, location: str) -> None:
 
 
 def read_clock_at(file_io: FileIO, location: str) -> int:
-    """Return the time at a location, in nanoseconds: that of a file that was written there a moment ago.
+    """Return the time of a location's storage, in nanoseconds: the time of a file that is written there now.
 
     :raises LakeUnavailableError: nothing can be written there.
     """
@@ -107,9 +107,9 @@ def read_clock_at(file_io: FileIO, location: str) -> int:
 
 
 def list_files(file_io: FileIO, location: str) -> list[ListedFile]:
-    """List every file below a location; none where there is no such directory.
+    """List every file below a location; the list is empty if there is no such directory.
 
-    :raises LakeUnavailableError: it can't be listed.
+    :raises LakeUnavailableError: the location can't be listed.
     """
     file_system, root = file_system_of(file_io, location)
     with lake_errors(location, "list files"):
@@ -143,10 +143,9 @@ _memories: weakref.WeakSet[FileMemory[Any]] = weakref.WeakSet()
 
 
 class FileMemory(Generic[T]):
-    """Values by the location of the file that they were parsed from; the one that was used longest ago goes
-    first.
+    """A cache of parsed files, by location. The value that was used longest ago is dropped first.
 
-    :param most: greatest sum of the values' weights.
+    :param most: largest sum of the values' weights.
     """
 
     def __init__(self, most: int) -> None:
@@ -157,7 +156,7 @@ class FileMemory(Generic[T]):
         _memories.add(self)
 
     def get(self, location: str, parse: Callable[[], T], weigh: Callable[[T], int] = lambda _: 1) -> T:
-        """Return a file's content; parse it where this process doesn't know its present state.
+        """Return a file's parsed content. The file is parsed if this process doesn't know its present state.
 
         :raises Exception: as ``parse`` does.
         """
@@ -189,13 +188,19 @@ class FileMemory(Generic[T]):
 
 
 def forget_files() -> None:
-    """Let this process read every file of a lake again, as who verifies the files themselves has to."""
+    """Clear all caches, so that this process reads every file of a lake again.
+
+    Verification of the files needs this.
+    """
     for memory in list(_memories):
         memory.clear()
 
 
 def _stamp(location: str) -> _Stamp:
-    """Return a local file's identity, which no other file of its name has; None: not local, or missing."""
+    """Return facts that distinguish a local file from later files of its name.
+
+    None: the file isn't local. A missing file has the stamp of zeros.
+    """
     path = local_path(location)
     try:
         found = None if path is None else path.stat()

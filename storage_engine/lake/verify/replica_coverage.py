@@ -1,8 +1,8 @@
-"""Segments that another replica of a log has archived, and the segments here that they prove.
+"""Segments that another replica of a log has archived, and the segments of this store that they prove.
 
-Stores of one cluster may share a lake. Their receipts of one log have the same ``log_id``, and segments that
-are cut otherwise: a receipt counts here only where the log's own files, put together over the receipt's
-offsets, have its SHA-256.
+Stores of one cluster may share a lake. Their receipts of one log have the same ``log_id``, but their segments
+begin and end at different offsets. A receipt counts here only if the log's own bytes at the receipt's offsets
+have its SHA-256.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from storage_engine.model.store import LogNames, Segment, is_unique
 
 
 class LostRange(HasOffsets, Protocol):
-    """Offsets [start_offset, end_offset) of a log, by the log's name."""
+    """A range [start_offset, end_offset) of a log, with the log's name."""
 
     @property
     def log(self) -> str: ...
 
 
 HashRange = Callable[[int, int], "str | None"]
-"""Gives the SHA-256 of a log's bytes at the offsets [first, end), in hex; None where it has no such bytes."""
+"""Returns the SHA-256 of a log's bytes at the offsets [first, end), in hex; None: it has no such bytes."""
 
 EVERY_RECORD = (0, EVERY_OFFSET[1])
 """The offsets of a whole log."""
 
 _MOST_NAMED = 200
-"""Logs that are named where the table is read; of more all are read."""
+"""Most logs that a query of the table names. For more logs, the receipts of all logs are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCover:
     """A segment that other replicas' receipts cover.
 
-    :param receipts: each has the bytes of this log at its offsets; by offset.
+    :param receipts: receipts with the same bytes as this log at their offsets, by offset.
     """
 
     segment: Segment
@@ -57,9 +57,10 @@ class ReplicaCover:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A range of a log that another replica has archived, and this one has not.
+    """A range of a log that another replica has archived with other bytes.
 
-    :param sha256: of this log's bytes at the same offsets; None: no batches of it begin and end there.
+    :param sha256: hash of this log's bytes at the same offsets; None: no batches of this log begin and end
+        there.
     """
 
     receipt: Receipt
@@ -70,8 +71,8 @@ class Difference:
 class ReplicaComparison:
     """Result of a comparison with other replicas' receipts.
 
-    :param same: receipts of the very bytes that this log has.
-    :param differences: sound receipts of other bytes, at offsets that no receipt of its own bytes covers.
+    :param same: receipts of exactly the bytes that this log has.
+    :param differences: sound receipts of other bytes, at offsets that no receipt in ``same`` covers.
     """
 
     covers: tuple[ReplicaCover, ...]
@@ -82,14 +83,14 @@ class ReplicaComparison:
 def replica_receipts(
     lake: Lake, store_id: str, logs: Mapping[str, tuple[int, int]], *, with_ended: bool = False
 ) -> dict[str, tuple[Receipt, ...]]:
-    """Return other stores' receipts that lie inside the offsets of logs, by log, store and offset.
+    """Return other stores' receipts within given ranges of logs, by log, store and offset.
 
-    Of each segment that the other store has whole that which counts, whatever its lineage: the bytes tell.
-    The table is read once, and of it only files that may have one, by their bounds.
+    There is one for each segment that the other store has whole, in any lineage: only the bytes count. The
+    table is read once, and only files that may have such a receipt, by their bounds.
 
-    :param store_id: the store that asks.
-    :param logs: by ``Receipt.log_id``, the first offset and that behind the last.
-    :param with_ended: those too of segments that expired, which prove nothing.
+    :param store_id: this store.
+    :param logs: for each ``Receipt.log_id``, the first offset and the offset after the last.
+    :param with_ended: also return receipts of expired segments, which prove nothing.
     :raises LakeUnavailableError: the table can't be read.
     """
     table = lake.segments()
@@ -119,11 +120,11 @@ def replica_receipts(
 
 
 def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Return other stores' receipts of a store's logs: what a replica had archived wasn't archived again.
+    """Return other stores' receipts of a store's logs.
 
-    Those of segments that expired are among them.
+    A segment that a replica had archived wasn't archived again. Receipts of expired segments are included.
 
-    :param rows: of one store.
+    :param rows: the store's own receipts.
     :raises LakeUnavailableError: the table can't be read.
     """
     logs = {row.log_id: EVERY_RECORD for row in rows if row.log_id is not None}
@@ -134,15 +135,16 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
 def replica_spans(
     lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange], compared: ComparedReceipts
 ) -> tuple[ReplicaSpan, ...]:
-    """Return the ranges lost here that other stores have archived, also those that have expired since.
+    """Return ranges lost in this store that other stores have archived, also ranges that have expired since.
 
-    A log with a unique identity is the same by it. Of names alone, a receipt counts whose bytes were
-    compared, or behind whose very segment such bytes or the store's own archived ones were written.
+    If a log's identity is unique, equal identities mean the same log. Otherwise a receipt counts only if its
+    bytes were compared, or if compared bytes or the store's own archived bytes directly follow its segment.
 
-    :param names: of the store's logs; of others the store's own receipts, and those that were compared, tell
-        the identity.
-    :param lost: ranges that neither disk nor receipts of the store have.
-    :param compared: asked only where an identity isn't unique, or isn't known.
+    :param names: names and identities of the store's logs. The identity of other logs is found by the store's
+        own receipts, and by compared ones.
+    :param lost: ranges that neither the disk nor the store's receipts have.
+    :param compared: returns the compared receipts. It is called only if an identity isn't unique or isn't
+        known.
     :raises LakeUnavailableError: the lake can't be read.
     """
     ranges = [(one.log, one.start_offset, one.end_offset) for one in lost]
@@ -175,7 +177,7 @@ def replica_spans(
 
 
 def _told_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdentity]) -> dict[str, str]:
-    """Return identities of a store's logs by name, as its own receipts say, or those that were compared."""
+    """Return identities of a store's logs by name, from its own receipts and from compared ones."""
     rows = list(receipts(lake, store_id, with_ended=True))
     if compared:
         others = read_receipts(lake.segments(), NotEqualTo("store_id", store_id), EVERY_OFFSET)  # type: ignore[call-arg,arg-type]
@@ -189,9 +191,9 @@ def _credited(
     found: Mapping[str, Sequence[Receipt]],
     compared: Collection[str | SegmentIdentity],
 ) -> set[str]:
-    """Return row hashes of receipts that were compared or are the store's own, and of what leads up to these.
+    """Return row hashes of compared and own receipts, and of receipts that lead up to these without a gap.
 
-    Not of those behind the last one: there the log may have gone on otherwise.
+    Receipts after the last of these don't count: from there on the other log may differ.
 
     :param found: other stores' receipts, by ``Receipt.log_id``.
     """
@@ -217,10 +219,11 @@ def _credited(
 
 
 def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: ComparedReceipts) -> bool:
-    """Return whether other stores' receipts belong to a replica of a store's log, at least up to where these
-    diverged.
+    """Return whether other stores' receipts belong to a replica of a store's log, at least up to some offset.
 
-    :param found: of one log; one was compared, or was written behind the store's own archived segment.
+    This is so if one of them was compared, or directly follows the store's own archived segment.
+
+    :param found: other stores' receipts of one log.
     :raises LakeUnavailableError: the lake can't be read.
     """
     known, own = _with_renewed(lake, found, compared()), {row.end: row for row in receipts(lake, store_id)}
@@ -234,7 +237,7 @@ def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: Co
 def _with_renewed(
     lake: Lake, rows: Sequence[Receipt], compared: Collection[str | SegmentIdentity]
 ) -> Collection[str | SegmentIdentity]:
-    """Return the compared receipts together with those by which the same bytes were proven again since.
+    """Return the compared receipts, together with later receipts that prove the same bytes again.
 
     :param rows: other stores' receipts that count.
     """
@@ -257,15 +260,15 @@ def compare_with_replicas(
     hash_range: HashRange,
     depth: Depth = Depth.SIZES,
 ) -> ReplicaComparison:
-    """Compare segments of a log, byte for byte, with what other replicas have archived of it.
+    """Compare segments of a log, byte for byte, with the segments that other replicas have archived.
 
-    A receipt counts where its files are sound. Whether the chain of its store is whole, is not looked at.
-    Only ranges are hashed that have offsets of one of the segments.
+    A receipt counts if its files are sound. The chain of its store isn't checked. Only ranges that overlap
+    one of the segments are hashed.
 
-    :param segments: of one log, oldest first.
-    :param found: of :func:`replica_receipts`, for this log.
-    :param hash_range: of this log's files.
-    :param depth: to which the receipts' files are read.
+    :param segments: segments of one log, the oldest first.
+    :param found: result of :func:`replica_receipts` for this log.
+    :param hash_range: hashes ranges of this log's files.
+    :param depth: depth to which the receipts' files are read.
     :raises LakeUnavailableError: the lake can't be read.
     """
     ends = [segment.end_offset for segment in segments]
@@ -295,7 +298,7 @@ def compare_with_replicas(
 
 
 def _covers(segments: Iterable[Segment], rows: Iterable[Receipt]) -> Iterable[ReplicaCover]:
-    """Yield the segments all of whose offsets receipts have, of whatever stores."""
+    """Yield the segments whose offsets are all covered by receipts, whichever stores these are from."""
     ordered = sorted(rows, key=attrgetter("base_offset", "end"))
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset

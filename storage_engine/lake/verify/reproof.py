@@ -1,4 +1,4 @@
-"""Proving segments again where another engine has put their rows, and receipts that say so."""
+"""Proving segments again after another engine has moved their rows, with new receipts."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from storage_engine.model.proof.receipt import Receipt, StoredFile, files_text, 
 _THREADS = 2
 
 _TOGETHER = 64
-"""Number of receipts committed at a time: after a kill these are proven once more."""
+"""Number of receipts that are committed at a time. After a kill, at most these are proven again."""
 
 
 def reprove(
     lake: Lake, store_id: str, rows: Sequence[Receipt], advance: Callable[[int], None] = lambda _: None
 ) -> tuple[Receipt, ...]:
-    """Prove segments by the rows that the table has of them now, where these are not as they were proven.
+    """Prove segments again by their present rows in the table, if these are no longer in the proven files.
 
-    A new receipt holds as long as the files in which the rows were found are in the table and as they were.
+    A new receipt holds as long as the table has the files in which the rows were found, unchanged.
 
     :param rows: receipts of one store that count.
-    :param advance: called with the number of segment bytes that were read since.
-    :return: the new receipts. A segment whose rows prove it no longer, or that was proven by another process
-        meanwhile, has none; ``verify`` reports both.
+    :param advance: called with the number of segment bytes that were read since the last call.
+    :return: the new receipts. A segment gets none if its rows no longer prove it, or if another process has
+        proven it meanwhile. ``verify`` reports both.
     :raises ReceiptError: the store's chain of receipts is broken; no receipt was added.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
@@ -86,9 +86,9 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
 
 
 def _reaches_receipt(table: Table, receipt: Receipt) -> bool:
-    """Return whether a segment's rows, in whatever files, add up to what its receipt says.
+    """Return whether a segment's rows are what its receipt proves, whichever files have them.
 
-    A rewrite gets no new root: it keeps what the old one is made of, or it proves nothing.
+    Rewritten rows get no new root. They must still give the old root, or they prove nothing.
     """
     if not receipt.is_whole:
         return not partial_fault(table, receipt, from_table=True)
@@ -97,7 +97,10 @@ def _reaches_receipt(table: Table, receipt: Receipt) -> bool:
 
 
 def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Receipt]:
-    """:param proven: by ``row_hash`` of the receipt that each supersedes."""
+    """Commit new receipts, and return those that are in the table.
+
+    :param proven: the new receipts, by ``row_hash`` of the receipt that each supersedes.
+    """
     if not proven:
         return []
     span = offsets_of(proven.values())
@@ -117,7 +120,7 @@ def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Recei
 
 
 def _files_with_rows(table: Table, receipt: Receipt) -> list[str]:
-    """The data files that hold rows of a segment, and the delete files that apply to them."""
+    """Return the locations of data files with rows of a segment, and of delete files that apply to them."""
     where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
     locations: set[str] = set()
     with metadata_errors(table.location(), "look for rows of a segment"):

@@ -1,11 +1,10 @@
 """Verification of a lake: that it is sound, and that lake and store together still have every byte of the
 log.
 
-Metadata is checked whole, every time: it costs no data. Data files are looked at in turns, the one that
-was seen longest ago first, as far as a budget goes; what was seen is remembered, so that the next call goes
-on from there. Nothing in the lake is changed. What is wrong with one segment is a result, never an exception:
-the others are looked at all the same. The proof of a copy before its commit is made in
-``lake/archive/archive.py``.
+All metadata is checked every time, because this reads no data. Data files are checked in turns within a
+budget, those that were checked longest ago first. The checks are remembered, so that the next call continues
+from there. Nothing in the lake is changed. A fault of one segment is a result, never an exception: the other
+segments are checked as well. The proof of a copy before its commit is made in ``lake/archive/archive.py``.
 """
 
 from __future__ import annotations
@@ -71,15 +70,15 @@ __all__ = ["Memory", "StoreVerification", "VerifyLevel", "verify"]
 RESTORE_ADVICE = Text(
     "If the broker still has the segment, run ",
     Command("archive"),
-    " again: a new data file takes the place of one that is lost or damaged. Otherwise bring the data "
-    "file back from a second lake or a backup of the warehouse, under its name, or roll the table "
-    "back. Until then nothing relies on this receipt.",
+    " again: a new data file takes the place of the lost or damaged one. Otherwise bring the data file "
+    "back under its name from a second lake or a backup of the warehouse, or roll the table back. Until "
+    "then this receipt permits nothing.",
 )
 
 RENEW_ADVICE = Text(
     "Run ",
     Command("verify --level bytes --renew"),
-    ": where the rows prove the segment as they are now, it adds a receipt that says so.",
+    ": if the rows still prove the segment where they are now, it adds a receipt that says so.",
 )
 
 
@@ -95,28 +94,28 @@ _ADVICE = {
         "No byte is lost, but the gate deletes nothing on this receipt. If the broker still has the "
         "segment, run ",
         Command("archive"),
-        " again: one new data file takes the place of both. Otherwise roll the table of rows back to "
-        "the snapshot before the second commit, or delete and add the file once, and find out who "
-        "wrote to the table.",
+        " again: one new data file takes the place of both entries. Otherwise roll the table of rows back "
+        "to the snapshot before the second commit, or delete the file from the table and add it once, and "
+        "find out who wrote to the table.",
     ),
     ReceiptFault.ENTRY: Text(
-        "The table's manifest was changed or damaged, or the receipt along with its hash: then "
-        "receipts have a finding too. If not, no byte is lost, but queries may pass the file by, and "
-        "the gate deletes nothing on this receipt. Run ",
+        "The table's manifest was changed or damaged, or the receipt together with its hash was changed: "
+        "then receipts have a finding, too. If they have none, no byte is lost, but queries may skip the "
+        "file, and the gate deletes nothing on this receipt. Run ",
         Command("archive"),
         " again, roll the table of rows back to a sound snapshot, or delete and add the file again.",
     ),
     ReceiptFault.STATISTICS: (
-        "No byte is lost, but queries may pass the file by: a manifest was changed or damaged. Roll the "
-        "table of rows back to a sound snapshot, or delete and add the file again."
+        "No byte is lost, but queries may skip the file: a manifest was changed or damaged. Roll the table "
+        "of rows back to a sound snapshot, or delete and add the file again."
     ),
     ReceiptFault.TREE: (
-        "No byte is lost, but no single row can be proven by this receipt: the keys of its rows, or the "
-        "receipt along with its hash, were changed. Roll the table back to the snapshot before the change, "
-        "and find out who wrote to it. If the broker still has the segment, keep it until then."
+        "No byte is lost, but no single row can be proven by this receipt: the keys of its rows were "
+        "changed, or the receipt together with its hash. Roll the table back to the snapshot before the "
+        "change, and find out who wrote to it. If the broker still has the segment, keep it until then."
     ),
 }
-"""Advice where bytes are proven although the receipt isn't sound."""
+"""Advice for faults of an unsound receipt whose bytes are proven nevertheless."""
 
 _OF_FILES = {ReceiptFault.MISSING, ReceiptFault.SIZE, ReceiptFault.SHA256}
 
@@ -125,11 +124,11 @@ _OF_FILES = {ReceiptFault.MISSING, ReceiptFault.SIZE, ReceiptFault.SHA256}
 class SegmentLook:
     """Result of a close look at one segment.
 
-    :param fault: why the lake can't be relied on for its bytes; "" when it can.
-    :param findings: other faults; includes that the segment could not be looked at.
-    :param level: how deep the look went: not below the level at which a fault was found.
-    :param done: the look came to an end: its result may be remembered.
-    :param local: the broker's file as it was found; None when it is not there, or vanished.
+    :param level: how deep the look went. It ends at the level at which a fault was found.
+    :param fault: why the lake doesn't prove its bytes; "": it does.
+    :param findings: other faults, also that the segment could not be read.
+    :param done: the look was completed, so that its result may be remembered.
+    :param local: facts of the broker's file; None: there is none, or it vanished.
     """
 
     receipt: Receipt
@@ -145,8 +144,8 @@ def look_at(
 ) -> SegmentLook:
     """Check one segment at FILES, BYTES or STORE.
 
-    :param known: faults that metadata found in its receipt; None: there are none.
-    :param local: the broker's file; compared at STORE.
+    :param known: the look at its metadata, which found faults; None: it found none.
+    :param local: the broker's file, which is compared at STORE.
     """
     told = () if known is None else known.faults
     findings: list[Finding] = []
@@ -168,13 +167,13 @@ def look_at(
 
 
 def unsound(fault: Fault) -> Finding:
-    """Return a fault that loses no byte as a finding."""
+    """Return a finding for a fault that loses no byte."""
     return Finding(Status.FAILURE, receipt_name(fault.receipt), str(fault), _ADVICE[fault.kind])
 
 
 @dataclass(slots=True)
 class _Compared:
-    """The broker's file, compared with a segment that the lake's rows are turned back into."""
+    """The comparison of a broker's file with the segment that the lake's rows give."""
 
     local: LocalSpan
     file: BinaryIO
@@ -183,7 +182,7 @@ class _Compared:
 
     @classmethod
     def of(cls, opened: ExitStack, local: LocalSpan | None) -> _Compared | None:
-        """Open the broker's file; None where there is none to compare, or a cleanup took it meanwhile."""
+        """Open the broker's file; None: there is none to compare, or a cleanup has deleted it meanwhile."""
         if local is None:
             return None
         try:
@@ -209,7 +208,7 @@ class _Compared:
 
 
 def _companions_fault(receipt: Receipt, path: Path) -> str:
-    """Return why what lies beside the broker's file isn't what the receipt has; "" where it is."""
+    """Return how the companions of the broker's file differ from the receipt's; "": they don't."""
     for companion in receipt.companions:
         try:
             fault = companion_fault(receipt.broker, companion, path.with_name(companion.name))
@@ -256,19 +255,20 @@ def _unreadable(receipt: Receipt, error: Exception) -> Finding:
 
 
 _COMMIT_SECONDS = 10.0
-"""How long an archiver may take between its two commits before its data files count as unreceipted."""
+"""How long another run may take between its two commits before its data files count as files without a
+receipt."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreMetadata:
     """Facts about one store from the metadata.
 
-    :param receipts: of segments that the lake has whole, or some streams of.
-    :param ended: of those that expired: nothing is looked at but their chain.
-    :param expiries: by which policy and since when, by the act's SHA-256.
-    :param looks: at receipts that aren't sound, as far as metadata and sizes tell.
-    :param broken: receipts that prove nothing as they are, and why.
-    :param reader: looks closer.
+    :param receipts: receipts of segments that have rows in the lake.
+    :param ended: receipts of expired segments, of which only the chain is checked.
+    :param expiries: for each act that expired rows, by its SHA-256, a clause with the policy and the time.
+    :param looks: looks at unsound receipts, by metadata and sizes.
+    :param broken: receipts that prove nothing now, each with the reason.
+    :param reader: takes closer looks.
     :param chained: the chain of receipts is whole.
     """
 
@@ -293,9 +293,9 @@ def read_state(
 ) -> tuple[StoreMetadata, ...]:
     """Read and check the metadata of one store, or of every store that either table has.
 
-    :param statistics: every statistic of a data file is compared after this.
-    :param remembered: earlier checks of this lake, read before this is called.
-    :param known: says by store which receipts the lake is known to have had.
+    :param remembered: earlier checks of this lake. They must be read before this is called.
+    :param known: returns the links that a store's chain is known to have had.
+    :param statistics: read all statistics of data files, because they are compared later.
     :raises LakeUnavailableError: the lake can't be read.
     """
     # What this process read of metadata before says nothing of the files as they are now.
@@ -317,7 +317,7 @@ def read_state(
 
 
 def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
-    """Yield faults of the lake's acts, which concern each of its stores."""
+    """Yield the faults of the lake's acts. They concern each store in the lake."""
     try:
         read_acts(lake)
     except LakeUnavailableError as error:
@@ -364,7 +364,7 @@ def _state(
 def _receipted_since(
     lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[LiveFile]
 ) -> frozenset[str]:
-    """Data files that an archiver at work has committed, and whose receipts came only after ``rows``."""
+    """Return data files of a run at work that got their receipts only after ``rows`` was read."""
     waiting = unreceipted_files(table, rows, entries)
     found: frozenset[str] = frozenset()
     until = time.monotonic() + _COMMIT_SECONDS
@@ -383,13 +383,15 @@ def _chain(error: ReceiptError) -> Finding:
         Status.FAILURE,
         "receipts",
         Text(error),
-        "No segment of this store is deleted on the strength of a receipt until the chain is whole: roll the "
-        "table segments back to the snapshot before the change.",
+        "No segment of this store is deleted by its receipt until the chain is whole: roll the table "
+        "segments back to the snapshot before the change.",
     )
 
 
 def _vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[Finding]:
-    """Receipts that were seen before and are not there any more: the chain can't tell of its own end."""
+    """Yield findings for receipts that were seen before and are missing now: a chain can't show that its end
+    is missing.
+    """
     there = {row.row_hash for row in rows}
     slots = {(row.lineage, row.log, row.base_offset) for row in rows}
     gone = {check.receipt_hash: check for check in remembered if check.receipt_hash not in there}
@@ -409,7 +411,7 @@ _REMEMBER_EVERY_SECONDS = 1.0
 
 
 class Memory(Protocol):
-    """Memory of looks, with their times, by lake; on disk when ``record`` returns."""
+    """Remembers checks with their times, by lake. They are on disk when ``record`` returns."""
 
     def recall(self, lake_id: str) -> Iterable[Check]: ...
 
@@ -430,19 +432,19 @@ def verify(
     max_bytes: int | None = None,
     witnesses: Callable[[str], Witnesses] = lambda _store_id: Witnesses(),
 ) -> tuple[StoreVerification, ...]:
-    """Check a lake, and lay a store over its part if it is given.
+    """Check a lake. If a store's ranges on disk are given, check them together with its part of the lake.
 
-    :param store_id: only this one; None: every store the lake has anything of.
-    :param local: ranges on the broker's disk, from :func:`local_spans`; of the one store only.
+    :param store_id: check only this store; None: check every store that the lake knows.
+    :param local: that store's ranges on disk, from :func:`local_spans`.
     :param elsewhere: receipts of that store that hold in another lake, or whose segments expired there.
     :param released: ranges deleted by the journal's record, by store.
-    :param known: receipts that the lake is known to have had, by store.
-    :param memory: earlier looks, and the place to remember these.
-    :param max_bytes: how much to read of data files and segments; None: everything.
-    :param witnesses: who else may know of what is missing, and which logs are on disk, by store; what
-        replicas have in this lake is added.
-    :return: one result a store, by store id.
-    :raises LakeUnavailableError: the lake, as opposed to a data file in it, can't be read.
+    :param known: links that the chain is known to have had, by store.
+    :param memory: earlier checks, and the place to record new ones.
+    :param max_bytes: limit for reading data files and segments; None: no limit.
+    :param witnesses: by store, other places that may have missing ranges, and the logs on disk. Replicas'
+        ranges in this lake are added.
+    :return: one result for each store, by store id.
+    :raises LakeUnavailableError: the lake can't be read. A single data file that can't be read is a finding.
     """
     lake_id = str(lake.segments().metadata.table_uuid)
     with no_collection():
@@ -467,7 +469,10 @@ def verify(
 
 @contextmanager
 def _remembering(memory: Memory | None, lake_id: str) -> Iterator[Callable[[Sequence[Check]], None]]:
-    """Record checks now and then: a kill costs the last second's, a commit each would cost more."""
+    """Collect checks and record them about once a second.
+
+    A kill loses the last second's checks, but a commit for each would cost more.
+    """
     waiting: list[Check] = []
     last = time.monotonic()
 
@@ -490,7 +495,7 @@ def _remembering(memory: Memory | None, lake_id: str) -> Iterator[Callable[[Sequ
 
 
 class _Turn:
-    """One walk over some of a lake's segments, and what it found of them."""
+    """One walk over some of a lake's segments, with the results."""
 
     def __init__(
         self,
@@ -512,7 +517,10 @@ class _Turn:
         self.unreadable = False
 
     def first_seen(self) -> list[Check]:
-        """Receipts to remember from now on, so that their removal shows. Not those of a broken chain."""
+        """Return checks of receipts that are seen for the first time, so that their later removal is noticed.
+
+        Receipts of a broken chain are left out.
+        """
         now_ms = clock_ms()
         checks = [
             Check.of(receipt, VerifyLevel.RECEIPTS, now_ms, _fault_of(receipt, state.broken))
@@ -525,7 +533,10 @@ class _Turn:
         return [c for c in checks if c.receipt_hash not in known and self._states[c.store_id].chained]
 
     def choose(self, max_bytes: int | None) -> list[Receipt]:
-        """Return the segments to look at closely, in this order; those settled by metadata need no look."""
+        """Return the segments to look at closely, in order.
+
+        Segments whose metadata decides already are left out.
+        """
         if self._level is VerifyLevel.RECEIPTS:
             return []
         whole = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]
@@ -546,7 +557,7 @@ class _Turn:
         return choose([*whole, *moved], urgent, self._history, self._reachable, cost_bytes, max_bytes)
 
     def look(self, chosen: Sequence[Receipt]) -> Iterator[SegmentLook]:
-        """Look at some segments at a time; in the order in which they are done."""
+        """Look at several segments at a time, and yield the results in the order in which they are done."""
         threads = reading_threads(max((receipt.size_bytes for receipt in chosen), default=0))
         with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
             looks = [pool.submit(self._look_at, receipt) for receipt in chosen]
@@ -557,7 +568,7 @@ class _Turn:
                 pool.shutdown(cancel_futures=True)
 
     def take(self, look: SegmentLook) -> list[Check]:
-        """Take over the result of a look; return the checks that the journal is to remember."""
+        """Take over the result of a look, and return the checks that the journal is to record."""
         receipt, level = look.receipt, look.level
         self._looks[receipt.identity] = look
         if self._span(receipt) is not None:
@@ -638,7 +649,9 @@ class _Turn:
         return look is not None and look.is_displaced
 
     def _span(self, receipt: Receipt) -> LocalSpan | None:
-        """The broker's file that a receipt is about: the newest lineage's, if it is on disk."""
+        """Return the broker's file of a receipt's segment; None: it isn't on disk, or the receipt is of an
+        older lineage.
+        """
         slot = (receipt.log, receipt.base_offset)
         present = self._witnesses[receipt.store_id].present.get(receipt.log, "")
         is_newest = self._newest[slot] == receipt.lineage
@@ -648,7 +661,7 @@ class _Turn:
         return None if span is None or span.shielded or span.lineage > receipt.lineage else span
 
     def _reachable(self, receipt: Receipt) -> VerifyLevel:
-        """Return how close a look can be: a segment that is not on disk has no broker's file to compare."""
+        """Return the deepest possible level for a segment: one that is not on disk has no file to compare."""
         if self._level is VerifyLevel.STORE and self._span(receipt) is None:
             return VerifyLevel.BYTES
         return self._level
@@ -665,5 +678,5 @@ class _Turn:
 
 
 def _fault_of(receipt: Receipt, broken: Mapping[SegmentIdentity, str]) -> str:
-    """Return why a receipt proves nothing; "" where it does. Most lakes have none, and 1,000,000 receipts."""
+    """Return why a receipt proves nothing; "": it proves its segment."""
     return broken.get(receipt.identity, "") if broken else ""

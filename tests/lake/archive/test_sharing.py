@@ -409,7 +409,7 @@ def test_what_was_archived_again_comes_back_with_what_shares_its_file(
 
 
 def test_a_segment_that_shares_a_file_is_not_thinned(shared: Lake) -> None:
-    with pytest.raises(ProofError, match="that others share"):
+    with pytest.raises(ProofError, match="that other segments share"):
         thin_segment(shared, receipts(shared, STORE)[0], ["any"])
 
 

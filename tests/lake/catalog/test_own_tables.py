@@ -278,7 +278,7 @@ def test_metadata_that_another_engine_puts_elsewhere_is_read_there_and_ours_writ
     set_properties(lake.config, {"write.metadata.path": f"file://{tmp_path}/meta"})
     assert len(files_below(tmp_path / "meta")) == 2
     check(lake.config, 1)
-    with pytest.raises(LakeUnavailableError, match="the next commit of storage-engine brings it back"):
+    with pytest.raises(LakeUnavailableError, match="commit of storage-engine brings the metadata back"):
         collect(open_lake(lake.config), grace_ms=0, delete=False)
     assert describe(lake.config).refused == ""
     assert not relocate(lake.config).changed

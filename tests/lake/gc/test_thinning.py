@@ -189,7 +189,7 @@ DAMAGES: dict[str, tuple[Callable[[pa.Table, pa.Table], pa.Table], str]] = {
     "row missing": (lambda rows, _: rows.slice(1), "expected the root"),
     "row of a topic that is gone": (
         lambda rows, old: pa.concat_tables([rows, old.filter(pc.equal(old["topic"], LEDGER)).slice(0, 1)]),
-        f"no row of {LEDGER}, which is gone",
+        f"no row of {LEDGER}, whose rows were removed",
     ),
     "body changed": (
         lambda rows, _: rows.set_column(
@@ -199,7 +199,7 @@ DAMAGES: dict[str, tuple[Callable[[pa.Table, pa.Table], pa.Table], str]] = {
         ),
         "expected the root",
     ),
-    "row twice": (lambda rows, _: pa.concat_tables([rows, rows.slice(1, 1)]), "that share none"),
+    "row twice": (lambda rows, _: pa.concat_tables([rows, rows.slice(1, 1)]), "that don't overlap"),
     "row from elsewhere": (
         lambda rows, _: rows.set_column(
             rows.schema.get_field_index("physical_offset"),

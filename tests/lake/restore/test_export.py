@@ -222,7 +222,7 @@ def test_bytes_that_somebody_else_writes_into_the_new_file_are_found(
                 file.write(b"\xff")
 
     monkeypatch.setattr("storage_engine.core.durable.os.fsync", disturb)
-    with pytest.raises(ExportError, match="expected to read back what was written"):
+    with pytest.raises(ExportError, match="expected to read back the written bytes"):
         export_messages(archived, tmp_path / "rows", Selection(topic="tx_topic"))
     assert list(tmp_path.iterdir()) == []
 

@@ -88,7 +88,7 @@ def test_without_the_word_for_it_nothing_is_filled(lake: Lake, tmp_path: Path) -
 def test_what_another_directory_was_filled_with_is_not_gone_on_with(lake: Lake, tmp_path: Path) -> None:
     restore(lake, STORE, tmp_path / "back", with_filler=True)
     thin(lake, every_receipt(lake)[:1], ORDERS)
-    with pytest.raises(RestoreError, match="of another lineage or store, or changed since"):
+    with pytest.raises(RestoreError, match="of another lineage or store, or was changed since"):
         restore(lake, STORE, tmp_path / "back", with_filler=True)
 
 
@@ -211,7 +211,7 @@ def test_a_broker_that_would_not_take_filler_that_was_archived_is_named(
 def test_a_note_that_says_nothing_is_an_error(lake: Lake, tmp_path: Path) -> None:
     restore(lake, STORE, tmp_path / "back", with_filler=True)
     (tmp_path / "back" / FILLED_FILE).write_text("{}")
-    with pytest.raises(StoreIdentityError, match="expected which segments a restore has filled"):
+    with pytest.raises(StoreIdentityError, match="expected a record of segments with filler"):
         read_filled(tmp_path / "back")
     assert "can't be read" in filled_notes(tmp_path / "back", ())[0]
 

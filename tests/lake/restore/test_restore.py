@@ -222,7 +222,7 @@ def test_a_span_of_time_takes_every_segment_with_a_message_in_it(archived: tuple
     assert 1 in bases(from_ms=first, to_ms=first + 1)
     assert 1 in bases(from_ms=last, to_ms=last + 1)
     assert bases(from_ms=0) == [0, 1, 2]
-    with pytest.raises(RestoreError, match="found none; first and last it has: lineage 0 commitlog"):
+    with pytest.raises(RestoreError, match="found none; the first and the last that it has are: lineage 0 c"):
         bases(to_ms=1)
 
 
@@ -328,7 +328,7 @@ def test_a_hole_that_another_store_may_fill_names_it(archived: tuple[Receipt, ..
     first, middle, last = (replace(row, log_id="named:c/b") for row in archived[:3])
     # An older version's receipt has no identity of its log.
     for before in (first, archived[0]):
-        with pytest.raises(RestoreError, match="restore these by --store-id store-2"):
+        with pytest.raises(RestoreError, match="restore them by --store-id store-2"):
             choose((before, last), Span(), "store-1", "x", [replace(middle, store_id="store-2")])
     other = replace(middle, store_id="store-2", log_id="named:c/d")
     with pytest.raises(RestoreError) as refused:

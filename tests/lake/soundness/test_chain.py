@@ -49,11 +49,11 @@ def _without(lake: Lake, sequence: int) -> None:
 def test_from_a_known_row_on_no_older_one_is_read(lake: Lake, rows: tuple[ChainHead, ...]) -> None:
     _without(lake, 0)
     assert check_links(lake.segments(), "store-1", rows[1:2]) == rows[2]
-    with pytest.raises(ReceiptError, match="row number 0 is not there"):
+    with pytest.raises(ReceiptError, match="row number 0 is missing"):
         check_links(lake.segments(), "store-1", rows[1:2], whole=True)
-    with pytest.raises(ReceiptError, match="row number 0 is not there"):
+    with pytest.raises(ReceiptError, match="row number 0 is missing"):
         check_links(lake.segments(), "store-1")
-    with pytest.raises(ReceiptError, match="row number 0 is not there"):
+    with pytest.raises(ReceiptError, match="row number 0 is missing"):
         check_links(lake.segments(), "store-1", rows)
 
 

@@ -143,7 +143,7 @@ def test_a_receipt_of_a_newer_proof_or_with_changed_fields_does_not_hold(
     newer = replace(receipt, proof_version=PROOF_VERSION + 1)
     newer = replace(newer, row_hash=row_hash(asdict(newer)))
     (fault,) = broken_receipts(lake, [newer]).values()
-    assert "this version knows up to" in fault
+    assert "this release knows up to" in fault
     (fault,) = broken_receipts(lake, [replace(receipt, sha256="00" * 32)]).values()
     assert "was changed after it was written" in fault
 

@@ -180,8 +180,8 @@ def test_the_bounds_of_a_longer_name_only_contain_it(
 
 
 def test_no_receipt_of_a_broken_chain_is_sound_and_none_is_lost_by_it() -> None:
-    faults = chain_faults([RECEIPT], "row number 1 is not there")
-    assert reasons(faults) == {RECEIPT.identity: "row number 1 is not there"}
+    faults = chain_faults([RECEIPT], "row number 1 is missing")
+    assert reasons(faults) == {RECEIPT.identity: "row number 1 is missing"}
     assert losses(faults) == {}
 
 
