@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.lake.archive import archive as archiving
+from storage_engine.lake.archive import proving
 from storage_engine.lake.archive.archive import archive_segment
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file import source_file
@@ -261,7 +262,7 @@ def test_a_limit_counts_reading_writing_and_reading_back(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pace, clock = limited(MIB)
-    for module in (archiving, source_file):
+    for module in (archiving, proving, source_file):
         monkeypatch.setattr(module, "pace_at", lambda _: pace)
     proven = archive_segment(make_jobs(lake, segments[0])[0])
     # The data file is written, read back for its rows, and read for its hash.
