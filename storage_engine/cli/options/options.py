@@ -167,7 +167,8 @@ SECOND_LAKE = GroupedOption(
     group="Lake",
     environment=True,
     type=NamedPath(file_okay=False),
-    help="Directory of a second lake, which takes over while the lake can't be reached; either proves.",
+    help="Directory of a second lake. It is used while the first lake can't be reached. A proof in either "
+    "lake counts.",
 )
 second_lake_option = with_option(SECOND_LAKE)
 
