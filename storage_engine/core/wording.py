@@ -170,7 +170,10 @@ def lock_advice(cause: str) -> str:
     """Return the advice for SQLite's error that a file is locked; "": the error is another one."""
     if "database is locked" not in cause:
         return ""
-    return "Another process kept a lock on this file for longer than this one waited. Wait for that process, or find it with fuser -v FILE and end it. Then run the same again."
+    return (
+        "Another process kept a lock on this file for longer than this one waited. Wait for that process, "
+        "or find it with fuser -v FILE and end it. Then run the same again."
+    )
 
 
 def unexpected(error: Exception) -> str:
