@@ -146,7 +146,7 @@ def _store_around(name: str, path: Path) -> Path | None:
     except Exception as error:
         # Whatever another package's code raises: unknown is no leave to write there.
         raise BadInputError(
-            f"{path}: expected broker {name} to tell whether a store of its own is there, found "
+            f"{path}: expected broker {name} to say whether one of its stores is there, found "
             f"{type(error).__name__}: {error}. Nothing was changed. Mend or uninstall its package."
         ) from error
 

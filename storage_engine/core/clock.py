@@ -40,7 +40,7 @@ class ClockReading:
 
 
 def clock_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return the present time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 

@@ -180,7 +180,7 @@ _ARGUMENTS = {
     "postgresql+psycopg": _POSTGRES,
     "postgresql+psycopg2": _POSTGRES,
 }
-"""By the URL's scheme."""
+"""Permitted arguments, by the URL's scheme."""
 # A password with a ? that isn't escaped counts as well: what SQLAlchemy takes for an argument is among these.
 _ARGUMENT = re.compile(r"[?&]([^=&?]*)=(?=([^&]*))")
 

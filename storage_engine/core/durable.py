@@ -386,7 +386,7 @@ DIRECTORY = ".storage-engine"
 PLAIN_STAMP = ".storage-engine-stamp.json"
 """Name of a store's stamp file, for a broker that takes every directory among its data for its own."""
 HOLD_MARKER = ".storage-engine-hold"
-"""Name of a file in a store's root, while the store is held."""
+"""Name of a file that is in a store's root while the store is held."""
 
 WAIT_SECONDS: Final = 60.0
 """The default time to wait for one of our locks: its holder only flushes a few files."""

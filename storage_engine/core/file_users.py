@@ -29,7 +29,7 @@ lock and closed its file.
 _PAUSE_SECONDS = 0.02
 
 DELETED = " (deleted)"
-"""The end of a name under which the kernel shows a deleted file that a process still has open."""
+"""Suffix that the kernel adds to the name of a deleted file that a process still has open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,7 @@ class Journal(JournalStores):
 
     @property
     def name(self) -> str:
-        """Its URL without a password."""
+        """The journal's URL without a password."""
         return self._database.name
 
     # Leases

@@ -92,7 +92,7 @@ def renamed(place: str, known: str | None, name: str) -> StoreIdentityError:
         f"{place}: expected store {known!r}, as the journal calls the store at this place, found it under "
         f"the name {name!r}. Nothing was changed. If it was renamed, run ",
         move_command(name),
-        " on it, with --conn-id if it is a store of Airflow; otherwise use the name that it has.",
+        " on it, with --conn-id if it is a store of Airflow; otherwise use its present name.",
     )
 
 

@@ -89,7 +89,7 @@ def save_hold(memory: HoldMemory, state: object | None) -> None:
 
 
 class DriftKind(StrEnum):
-    """Kind of a change that another program, or time, made to a held store."""
+    """Kind of a change to a held store, made by another program or by the passage of time."""
 
     MTIME_CHANGED = "mtime-changed"
     SETTING_CHANGED = "setting-changed"

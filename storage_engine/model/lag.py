@@ -32,7 +32,7 @@ class ArchiveLag:
 
     @property
     def text(self) -> str:
-        """The lag as a sentence."""
+        """Return the lag as a sentence."""
         touched = f"; {touched_text(self.touched)}" if self.touched else ""
         if self.oldest_base_offset is None:
             return f"everything that is sealed is {'archived' if touched else 'proven in the lake'}{touched}"

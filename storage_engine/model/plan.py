@@ -205,7 +205,7 @@ class LogPlan:
 
     @property
     def new_min_offset(self) -> int:
-        """The log's min offset once the plan is done."""
+        """The log's min offset after the plan's deletions."""
         kept = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
         if kept:
             return min(kept)
@@ -240,7 +240,7 @@ class Plan:
     def __post_init__(self) -> None:
         """:raises ValueError: the plan has two entries for one log."""
         if len({log.log for log in self.logs}) < len(self.logs):
-            raise ValueError(f"{self.store_root}: expected each log once, found one again")
+            raise ValueError(f"{self.store_root}: expected each log once, found a log twice")
 
     @property
     def decisions(self) -> tuple[Decision, ...]:

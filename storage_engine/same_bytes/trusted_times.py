@@ -62,7 +62,7 @@ class Mount:
 
     @property
     def is_memory(self) -> bool:
-        """Return whether a power loss deletes everything on it."""
+        """Return whether a power loss deletes everything on the mount."""
         return self.kind in _MEMORY
 
     @property

@@ -471,7 +471,7 @@ def wanted(
     if mode is ShieldMode.ON and fits == len(whole):
         return Wanted(whole)
     return Wanted(
-        why_not=Text("no watch is alive that acts on what the broker deletes: run ", Command("watch"))
+        why_not=Text("no watch is alive that reacts to the broker's deletions: run ", Command("watch"))
     )
 
 

@@ -445,7 +445,7 @@ class JournalReader:
                     f"{self._file}-journal, which a killed writer left. Nothing was changed. Keep that "
                     "file: the next run on a store, or ",
                     Command("maintain"),
-                    ", takes by it back what was half done. Then ask again.",
+                    ", undoes the unfinished transaction with it. Then ask again.",
                 ) from error
             # A server that is down is told in several lines, the first of which says it.
             first_line = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip()

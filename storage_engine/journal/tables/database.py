@@ -449,4 +449,6 @@ def _check_foreign_keys(connection: Connection) -> None:
         return
     lost = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
     if lost is not None:
-        raise IntegrityError("PRAGMA foreign_key_check", None, ValueError(f"row {lost} names a lost one"))
+        raise IntegrityError(
+            "PRAGMA foreign_key_check", None, ValueError(f"row {lost} refers to a missing row")
+        )

@@ -225,7 +225,7 @@ disks = Table(
     Column("path", Text, nullable=False),
     UniqueConstraint("store_id", "path"),
 )
-"""The paths of a store whose disks are measured."""
+"""The paths of each store whose disks are measured."""
 
 levels = Table(
     "storage_engine_levels",

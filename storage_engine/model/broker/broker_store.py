@@ -85,7 +85,7 @@ class FenceWatch(Protocol):
 
 
 class Beating(Protocol):
-    """Shows others that a watch is alive, and whether it has looked."""
+    """Shows other processes that a watch is alive, and whether it has looked."""
 
     def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
         """Record that the watch is alive. Called after each look.
@@ -191,7 +191,7 @@ def positions_of(progress: BrokerProgress, checkpoint: Mapping[str, int]) -> Sto
 
 @dataclass(frozen=True, slots=True)
 class FlushedStore:
-    """The positions before and after a flush that was asked for."""
+    """The positions before and after a requested flush."""
 
     before: StorePositions
     after: StorePositions
@@ -660,7 +660,7 @@ FORMER_MEMBERS: Final = former_members(
     shield="end_force sealed_files shield_need=need",
     tasks="background_tasks=look check_deleted_topics delete_left_over",
 )
-"""Members of stores before version 0.2, and where each is now."""
+"""Members that stores had before version 0.2, with their present names."""
 
 
 def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
@@ -764,7 +764,7 @@ class BrokerStore(Contract):
 
     @property
     def consumers(self) -> StoreConsumers | None:
-        """Return its consumers."""
+        """Return the store's consumers."""
         return None
 
     @property
@@ -774,7 +774,7 @@ class BrokerStore(Contract):
 
     @property
     def causes(self) -> StoreCauses | None:
-        """Return why a cleanup is due."""
+        """Return the part that knows the causes of a cleanup."""
         return None
 
     @property

@@ -275,7 +275,7 @@ class SettingNames:
 
 
 class Places(ABC):
-    """Places of stores' data, by the files on a disk alone."""
+    """Places of stores' data, derived only from the files on a disk."""
 
     @abstractmethod
     def store_around(self, path: Path) -> Path | None:
@@ -346,7 +346,7 @@ FORMER_MEMBERS: Final = former_members(
     topics="has_logs_of_topics=are_logs is_system_topic=is_system topic_of_log=of_log",
     words="crash_sign title",
 )
-"""Members of kinds before version 0.2, and where each is now."""
+"""Members that kinds had before version 0.2, with their present names."""
 
 
 class Broker(Contract):

@@ -208,7 +208,7 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
 
 
 def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
-    """Return the policy that began with each act that decides what is kept, in their order."""
+    """Return all policies in their order. Each act that decides what is kept began a policy."""
     policies: list[KeepPolicy] = []
     rules: tuple[KeepRule, ...] = ()
     holds: tuple[Hold, ...] = ()

@@ -194,10 +194,10 @@ def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
             yield verdict
             continue
         if staying is verdict:
-            detail = f"its data file has {len(others) - 1} segments more, and leaves with all of them whole"
+            detail = f"its data file has {len(others) - 1} more segments, and leaves only when all of them leave whole"
         else:
             it = staying.segment.identity
-            detail = f"its data file has {it.log}/{it.base_offset:020d} too, which stays: {staying.detail}"
+            detail = f"its data file has {it.log}/{it.base_offset:020d} too, which is kept: {staying.detail}"
         yield ExpiryVerdict(verdict.segment, ExpiryReason.SHARED, detail)
 
 
@@ -263,7 +263,7 @@ def _doubt(
     if not segment.is_alone:
         return (
             ExpiryReason.MOVED,
-            "the table of rows doesn't have its data file as it was archived, for this segment alone",
+            "the table of rows doesn't have its data file unchanged, with the rows of this segment only",
         )
     if segment.identity in overlapping:
         return ExpiryReason.OVERLAPS, "another receipt has some of its offsets"

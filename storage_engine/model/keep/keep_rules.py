@@ -16,7 +16,7 @@ from storage_engine.exceptions import BadInputError
 
 FOREVER = "forever"
 DAYS_OF_YEAR = 366
-"""Days of a year, so that no calendar year is cut short."""
+"""Days that a rule counts for a year: no calendar year has more."""
 
 _KEEP = re.compile(r"(0|[1-9]\d{0,4}) (day|year)s?")
 _MOST_DAYS = 100 * DAYS_OF_YEAR
@@ -75,8 +75,8 @@ class Scope:
     def applies_to(self, stream: Stream) -> bool:
         """Return whether a rule for these patterns applies to a stream.
 
-        Wildcards match no topic of the broker's own; ``*`` matches what has no topic. A store is matched by
-        its newest name.
+        Wildcards don't match the broker's own topics. ``*`` also matches rows without a topic. A store is
+        matched by its newest name.
         """
         if stream.is_system and self.topic != stream.topic:
             return False

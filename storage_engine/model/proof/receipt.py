@@ -579,7 +579,7 @@ class ChainHead:
 
     @classmethod
     def of(cls, receipts: Iterable[Receipt]) -> ChainHead:
-        """Return the last of some rows of one store; the start of the chain when there are none."""
+        """Return the last of some rows of one store. If there are no rows, return the start of the chain."""
         last = max(receipts, key=lambda row: row.sequence, default=None)
         return EMPTY_CHAIN if last is None else cls(last.sequence, last.row_hash)
 

@@ -103,7 +103,7 @@ class DispatchFact:
 
 @dataclass(frozen=True, slots=True)
 class IndexFact:
-    """An index file by its header; -1 where it has no entry."""
+    """Values in an index file's header; -1 where the file has no entry."""
 
     subject: str
     log_min_offset: int

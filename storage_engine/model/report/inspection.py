@@ -54,7 +54,7 @@ Section = Paragraph | Table | Names | Disks
 class Inspection:
     """A store as its broker describes it.
 
-    :param data: the same for programs, JSON types only.
+    :param data: the description as data for programs, JSON types only.
     :param data_paths: directories that the broker writes to.
     """
 
@@ -149,5 +149,5 @@ def unindexed_text(first_offset: int, end_offset: int) -> str:
         f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took "
         "them out of the index. ",
         Command("rebuild-queues"),
-        ", while the store is stopped, makes it whole again.",
+        ", while the store is stopped, completes the index again.",
     )

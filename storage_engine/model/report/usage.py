@@ -184,7 +184,7 @@ def topic_usages(
             day = datetime.fromtimestamp(last_hours[topic.name] * HOUR_S, UTC).date()
             advice = f"no message since {day}: where it has ended, delete the topic"
         elif share >= LARGE_SHARE and cost is not None:
-            advice = "decides how long all others stay: give it a shorter retention, or a store, of its own"
+            advice = "decides how long all other topics are kept: give it its own, shorter retention or its own store"
         return TopicUsage(topic.name, topic.messages, topic.size_bytes, share, cost, advice)
 
     return tuple(told(topic) for topic in sorted(topics, key=lambda topic: (-topic.size_bytes, topic.name)))

@@ -1,8 +1,8 @@
 """Results of a check of store and lake: one row for each range of the log, one row for each expectation.
 
-A range says where its bytes are; a check says whether one rule held, and if not, on what. Nothing here
-decides anything: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` fill these
-in.
+A range has the place of its bytes. A check has the result of one rule, and examples that break it. Nothing
+here decides anything: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` make
+these rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Settings of a store, each defined once: for the form, the shell's options and the docs.
-
-The policy is a table of its own: :class:`~storage_engine.model.settings.policy.Policy`.
+"""Settings of a store, each defined once for the form, the shell's options and the docs. The policy's
+settings are elsewhere: :class:`~storage_engine.model.settings.policy.Policy`.
 """
 
 from __future__ import annotations
