@@ -108,8 +108,8 @@ class Watch:
     :param ordinary_percent: above this level the broker cleans because of space; None: not known.
     :param next_window_ms: when the time of day is next a cause; the present time while it is one; None:
         never.
-    :param known: False: the broker couldn't be asked, and a notice says so. It is then unknown whether causes
-        hold.
+    :param known: False: the broker couldn't be asked, and a notice says so. Causes then count neither as
+        holding nor as ended.
     """
 
     watched_at_ms: int

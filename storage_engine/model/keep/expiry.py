@@ -194,7 +194,10 @@ def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
             yield verdict
             continue
         if staying is verdict:
-            detail = f"its data file has {len(others) - 1} more segments, and leaves only when all of them leave whole"
+            detail = (
+                f"its data file has {len(others) - 1} more segments, and leaves only when all of them leave "
+                "whole"
+            )
         else:
             it = staying.segment.identity
             detail = f"its data file has {it.log}/{it.base_offset:020d} too, which is kept: {staying.detail}"

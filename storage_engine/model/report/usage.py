@@ -184,7 +184,10 @@ def topic_usages(
             day = datetime.fromtimestamp(last_hours[topic.name] * HOUR_S, UTC).date()
             advice = f"no message since {day}: where it has ended, delete the topic"
         elif share >= LARGE_SHARE and cost is not None:
-            advice = "decides how long all other topics are kept: give it its own, shorter retention or its own store"
+            advice = (
+                "decides how long all other topics are kept: give it its own, shorter retention or its own "
+                "store"
+            )
         return TopicUsage(topic.name, topic.messages, topic.size_bytes, share, cost, advice)
 
     return tuple(told(topic) for topic in sorted(topics, key=lambda topic: (-topic.size_bytes, topic.name)))
