@@ -70,7 +70,7 @@ class Reason(StrEnum):
     FUTURE_TIMESTAMP = "future-timestamp"
     """Its newest record has a future time: the segment's age begins only then."""
     NOT_REPLICATED = "not-replicated"
-    """Not all replicas that have to have it have it yet."""
+    """Some required replicas don't have it yet."""
     COMPACTED = "compacted"
     """Only the broker's cleaner removes records from its log."""
     NOT_ARCHIVABLE = "not-archivable"
@@ -265,8 +265,9 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 over the planned deletion: store, logs, and every segment's facts.
 
-        Older approvals and waivers name a plan's digest. So it is computed as in earlier releases where the
-        plan has one log at the store's lineage, and each segment is one file with offsets that count bytes.
+        Older approvals and waivers name a plan's digest. So the digest of a simple plan is computed as in
+        earlier releases: a plan of one log at the store's lineage, whose segments are single files with
+        offsets that count bytes.
         """
         content: dict[str, object] = {"store_root": self.store_root}
         plain = not any(segment.companions or segment.end is not None for segment in self.to_delete)

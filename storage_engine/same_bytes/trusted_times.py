@@ -343,7 +343,7 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
                 return before
     raise ChangedUnderUsError(
         f"{os.fspath(path)}: expected a file that no process writes to any more, found that it was written "
-        f"to between each of {_ROUNDS} looks at it. Nothing was committed or deleted. Find out which "
+        f"to during each of {_ROUNDS} looks at it. Nothing was committed or deleted. Find out which "
         "process writes to a sealed segment and stop it, then run the same again."
     )
 

@@ -179,7 +179,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
 
 
 def join_segments(places: DataFrame, segments: DataFrame) -> DataFrame:
-    """Join places with the segments that they need; in process ``lag_columns.add_risk`` does the same.
+    """Join places with the segments that they need; in process ``name_columns.add_risk`` does the same.
 
     :param places: with columns of ``PLACES_SCHEMA``.
     :param segments: with those of ``SEGMENTS_SCHEMA``; few, so that rows of places stay where they are.

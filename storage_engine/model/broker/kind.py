@@ -107,7 +107,8 @@ class BrokerEngine(ABC):
         """Write a store in place of a broker, and serve clients, until asked to stop.
 
         :param topic: each input line becomes a message of this topic; None: no input is read.
-        :param release: called before the broker's rules delete segments; None: nothing is deleted.
+        :param release: called when the broker's rules permit deletions, to delete in their place; None:
+            nothing is deleted then.
         :raises BadInputError: this package has no engine for it.
         :raises StoreBusyError: another process has the store.
         """
@@ -197,7 +198,7 @@ class Inspecting(ABC):
         return None
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
-        """Return the range of physical offsets whose messages may be missing from the broker's index. An end
+        """Return the ranges of physical offsets whose messages may be missing from the broker's index. An end
         of None: up to the log's end.
 
         :raises BadInputError: there is no log.
@@ -498,7 +499,7 @@ class SampleStore:
 
 
 Place = Callable[["pa.Table"], "pa.Table"]
-"""Finds the segment of each group's position in the store's files (``lag_columns.PLACES_SCHEMA``). It is
+"""Finds the segment of each group's position in the store's files (``name_columns.PLACES_SCHEMA``). It is
 sent to executors.
 """
 
@@ -556,7 +557,7 @@ class LagJob(Protocol):
 
     @property
     def segments(self) -> pa.Table:
-        """Return the store's segments (``lag_columns.SEGMENTS_SCHEMA``). Joined with the positions they
+        """Return the store's segments (``name_columns.SEGMENTS_SCHEMA``). Joined with the positions they
         give the lag.
         """
 

@@ -38,8 +38,8 @@ class RunningBroker:
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """How to reach the running broker of a store. The store's settings, state and deletions are requested
-    from that broker.
+    """The address and settings of a store's running broker. The store's settings, state and deletions are
+    requested from that broker.
 
     :param address: ``host:port`` of the broker's listen port; empty: name servers know it.
     :param name_servers: ``host:port``, several separated by ``;``. They are asked for the master of

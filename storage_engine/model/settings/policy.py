@@ -299,8 +299,8 @@ def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | Non
     """Return how many bytes per second one archive task may read and write. None: no limit.
 
     :param beside: whether the store's broker runs.
-    :param emergency: whether the broker's disk is at a level where it deletes by force or refuses writes.
-        Then the default limit doesn't apply.
+    :param emergency: whether the running broker's disk is at a level where it deletes by force or refuses
+        writes. Then there is no limit.
     """
     if beside and emergency:
         return None
