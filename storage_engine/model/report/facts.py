@@ -68,7 +68,8 @@ class QueueFact:
     :param first_live_offset: physical offset of the first entry at or above the log's min offset; -1: none.
     :param lowest_live_offset: lowest physical offset among that entry and the entries read after it.
     :param first_offset: physical offset of the last entry; -1: none.
-    :param last_offset: end of the last entry's message.
+    :param last_offset: the greatest end of a message, of the last entry and of all entries that were read;
+        -1: none.
     :param expected_message: topic, queue and queue offset of the first live entry.
     :param found_message: topic, queue and queue offset of the frame that the entry points to; "" where there
         is nothing to compare.
