@@ -402,7 +402,7 @@ class LogIdentity:
     """A log's identity, which doesn't depend on its name.
 
     :param log_id: identity as in receipts; "": unknown.
-    :param told_at: position of the broker's metadata from which the identity is known. Older metadata says
+    :param told_at: how far the broker's metadata reached when the identity was read. Older metadata says
         nothing about it.
     """
 
