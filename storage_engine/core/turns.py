@@ -3,8 +3,8 @@
 A reader of a store has a shared lock (flock) on the store's directories. If a writer locks a whole directory
 exclusively, the reader locks a file in it instead. The reader opens them only for reading, so that it needs
 no permission to write. The shared lock blocks no process and waits for none: it only shows a deleting process
-that this process is one of ours and only reads. It ends with its process. With NFS a flock is seen on its own
-host only, and ``/proc`` shows only one host's processes.
+that this one belongs to us and only reads. It ends with its process. With NFS a flock is seen on its own host
+only, and ``/proc`` shows only one host's processes.
 
 A writer has the broker's lock and a lease in the journal. Our other writers wait for it.
 """
