@@ -166,9 +166,7 @@ def test_a_broker_that_fails_or_ends_the_process_is_one_clear_error(
         find_broker("ending")
     points(monkeypatch, failing="failing_broker:BROKER", rocketmq="storage_engine.rocketmq:BROKER")
     for ask in (broker_of, store_around):
-        with pytest.raises(
-            BadInputError, match=r"expected broker failing to say .* found ZeroDivisionError"
-        ):
+        with pytest.raises(BadInputError, match=r"expected broker failing to say .* found ZeroDivisionError"):
             ask(tmp_path)
     # Another package's broker is no default, whatever it says.
     assert default_broker() == "rocketmq"
