@@ -1,7 +1,7 @@
-"""The assets of stores and lakes, by which DAGs wait for what others have done; docs/airflow.md says which.
+"""The assets of stores and lakes, with which DAGs wait for the results of other DAGs; see docs/airflow.md.
 
-Their names and URIs never change: DAGs of others wait for them. An event comes only when something went, so
-it goes through a store's alias: a plain outlet has one at each success.
+Their names and URIs never change, because users' DAGs wait for them. An event is added only when there is a
+result, so it goes through a store's alias. A plain outlet would add an event at each success.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCHEME = "x-storage-engine"
 
 
 def tell(context: Context, outlets: Iterable[object], asset: Asset, extra: Mapping[str, Any]) -> None:
-    """Have an event of an asset come when the task succeeds, where an alias is among its outlets.
+    """Add an event of an asset when the task succeeds, if an alias is among the task's outlets.
 
     :param extra: the event's fields.
     """
@@ -31,38 +31,38 @@ def tell(context: Context, outlets: Iterable[object], asset: Asset, extra: Mappi
 
 
 def store_alias(conn_id: str) -> AssetAlias:
-    """Return the alias that every event of a store goes through.
+    """Return the alias for all events of a store.
 
-    :param conn_id: of the store's connection.
+    :param conn_id: id of the store's connection.
     """
     return AssetAlias(name=f"storage-engine/{in_dag_ids(conn_id)}", group=GROUP)
 
 
 def cleanup_due(conn_id: str) -> Asset:
-    """Return the asset that has an event when a run of a store would do something."""
+    """Return the asset with an event when a cleanup of a store is due."""
     return _of_store(conn_id, "cleanup-due")
 
 
 def archive_due(conn_id: str) -> Asset:
-    """Return the asset that has an event when sealed segments of a store wait to be archived ahead."""
+    """Return the asset with an event when sealed segments of a store wait to be archived ahead."""
     return _of_store(conn_id, "archive-due")
 
 
 def segments_archived(conn_id: str) -> Asset:
-    """Return the asset that has an event when segments of a store are archived and proven."""
+    """Return the asset with an event when segments of a store have been archived and proven."""
     return _of_store(conn_id, "archived")
 
 
 def segments_deleted(conn_id: str) -> Asset:
-    """Return the asset that has an event when segments of a store are deleted."""
+    """Return the asset with an event when segments of a store have been deleted."""
     return _of_store(conn_id, "deleted")
 
 
 def lake_messages(lake: str = DEFAULT_LAKE, *, second: bool = False) -> Asset:
-    """Return the asset that has an event when a lake's table of rows grows, whatever the table is called.
+    """Return the asset with an event when a lake's table of rows grows. The table may have any name.
 
-    :param lake: its name in ``[storage_engine] stores``.
-    :param second: the second lake of the stores that name this one.
+    :param lake: the lake's name in ``[storage_engine] stores``.
+    :param second: whether it is the second lake of the stores that name this lake.
     """
     table = "second-messages" if second else "messages"
     return _asset("lakes", lake, table)

@@ -1,4 +1,4 @@
-"""The brokers that are installed, by name: each is an entry point of the group ``storage_engine.brokers``."""
+"""The installed brokers, by name. Each is an entry point of the group ``storage_engine.brokers``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ GROUP = "storage_engine.brokers"
 
 @cache
 def find_broker(name: str) -> Broker:
-    """Return the broker of this name.
+    """Return the broker with this name.
 
-    :raises BadInputError: none is installed, or the one under this name is no broker.
+    :raises BadInputError: no broker with this name is installed, or the object isn't a broker.
     """
     installed = _installed()
     if name in installed:
@@ -32,7 +32,7 @@ def find_broker(name: str) -> Broker:
     known = ", ".join(sorted(installed)) or "none"
     raise BadInputError(
         f"broker_type: expected a broker that is installed ({known}), found {name!r}. Nothing was changed. "
-        f"Install its package where this runs, or name another."
+        "Install its package in this environment, or name another broker."
     )
 
 
@@ -43,45 +43,48 @@ def broker_names() -> tuple[str, ...]:
 
 @cache
 def default_broker() -> str:
-    """Return the broker of stores and lakes that name none.
+    """Return the broker of stores and lakes that name no broker.
 
-    :raises BadInputError: no installed broker takes them.
+    :raises BadInputError: no installed broker is the default.
     """
     own = f"{__package__}."
     for name, points in sorted(_installed().items()):
         if points[0].value.startswith(own) and find_broker(name).is_default:
             return name
     raise BadInputError(
-        f"entry points {GROUP}: expected the broker of stores that name none, found "
+        f"entry points {GROUP}: expected the broker of stores that name no broker, found "
         f"{', '.join(broker_names()) or 'none'}. Install this package again."
     )
 
 
 def kind_option(broker: str) -> str:
-    """Return the option, behind a space, by which commands are told a broker that isn't the default one."""
+    """Return the option that names a broker to a command, with a space before it. "": it is the default
+    broker.
+    """
     return "" if broker == default_broker() else f" --broker-type {broker}"
 
 
 def broker_of(root: str | os.PathLike[str]) -> str:
-    """Tell from a store's files which broker's they are; of what is no store, the default one.
+    """Return the broker of a store's files. If the path is no store, return the default broker.
 
-    :raises BadInputError: several brokers take the store for theirs, or one that may can't be asked.
+    :raises BadInputError: several brokers recognize the store, or a broker can't be asked.
     """
     real = Path(os.path.realpath(root))
     found = [name for name in broker_names() if _store_around(name, real) == real]
     if len(found) > 1:
         raise BadInputError(
-            f"{root}: expected the store of one broker, found what may be one of {' or '.join(found)}. "
-            "Nothing was changed. Name its broker: --broker-type at the shell, broker_type in a connection."
+            f"{root}: expected the store of one broker, found files that may be a store of "
+            f"{' or '.join(found)}. Nothing was changed. Name its broker: --broker-type at the shell, "
+            "broker_type in a connection."
         )
     return found[0] if found else default_broker()
 
 
 def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
-    """Return a store's name in every output: its own, or the one that its kind makes from its place.
+    """Return a store's name for output: its own name, or the default name that its kind makes from its path.
 
-    :param name: that it is known by; None: it has none.
-    :param root: where it lies, or lay; it need not be on this host.
+    :param name: its recorded name; None: it has none.
+    :param root: its present or former path, which need not exist on this host.
     """
     if name:
         return name
@@ -92,9 +95,9 @@ def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) ->
 
 
 def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[Companion]) -> bool:
-    """Return whether further files of a segment equal the archived ones, by name and by content.
+    """Return whether companion files of a segment equal the archived ones, by name and content.
 
-    :param broker: the name of the segment's.
+    :param broker: name of the segment's broker.
     """
     same, known = find_broker(broker).receipts.same_companion, {one.name: one.content for one in archived}
     return has_companions(broker, known, [one.name for one in found]) and all(
@@ -103,17 +106,18 @@ def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[
 
 
 def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -> bool:
-    """Return whether a segment has the further files that were archived with it, by name. What its broker
-    removes by itself may be missing: then the lake has more than goes.
+    """Return whether a segment has the companion files that were archived with it, by name.
 
-    :param broker: the name of the segment's.
+    Files that its broker removes by itself may be missing: then the lake has more than the deletion removes.
+
+    :param broker: name of the segment's broker.
     """
     proven, there = set(archived), set(found)
     return there <= proven and all(map(find_broker(broker).receipts.drops_companion, proven - there))
 
 
 def store_around(path: Path) -> Path | None:
-    """Return the root of the store, of any broker, that ``path`` is or among whose own files it lies.
+    """Return the root of the store, of any broker, that contains ``path`` or that ``path`` is.
 
     :raises BadInputError: a broker can't be asked.
     """
@@ -122,7 +126,7 @@ def store_around(path: Path) -> Path | None:
 
 
 def stores_in(directory: Path) -> tuple[Path, ...]:
-    """Return the files right in a directory that are stores by themselves, as one broker's settings are."""
+    """Return the files directly in a directory that are stores, such as a broker's settings file."""
     try:
         files = sorted(path for path in directory.resolve().iterdir() if path.is_file())
     except OSError:
@@ -137,12 +141,12 @@ def _store_around(name: str, path: Path) -> Path | None:
     except PermissionError as error:
         raise BadInputError(
             f"{path}: expected a place that this process may look into, found {error.strerror}. "
-            "Nothing was changed. Check its permissions, or run this as the user that it belongs to."
+            "Nothing was changed. Check its permissions, or run this as its owner."
         ) from error
     except Exception as error:
         # Whatever another package's code raises: unknown is no leave to write there.
         raise BadInputError(
-            f"{path}: expected broker {name} to tell whether a store of its own is there, found "
+            f"{path}: expected broker {name} to say whether one of its stores is there, found "
             f"{type(error).__name__}: {error}. Nothing was changed. Mend or uninstall its package."
         ) from error
 
@@ -150,25 +154,25 @@ def _store_around(name: str, path: Path) -> Path | None:
 def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
     """Return the engine that writes a broker's stores.
 
-    :param broker: its name.
+    :param broker: the broker's name.
     :param where: the store's root.
     :param done: the request, as in "stores are <done>".
-    :raises BadInputError: nothing but the broker itself writes them.
+    :raises BadInputError: only the broker itself writes them.
     """
     kind = find_broker(broker)
     if kind.engine is None:
         raise BadInputError(
-            f"{where}: stores of {kind.words.title} are {done} by their broker alone. Nothing was changed."
+            f"{where}: stores of {kind.words.title} are {done} only by their broker. Nothing was changed."
         )
     return kind.engine
 
 
 def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
-    """Return when a broker's stores are held and deleted from.
+    """Return when segments of a broker's stores are held and deleted.
 
-    :param broker: its name.
-    :param live: the broker that runs on the store; None: it is stopped.
-    :raises BrokerPackageError: its package doesn't say, and so nothing may be done by it.
+    :param broker: the broker's name.
+    :param live: the running broker of the store; None: it is stopped.
+    :raises BrokerPackageError: the package gives no valid answer, so that nothing may be deleted.
     """
     kind = find_broker(broker)
     try:
@@ -184,20 +188,20 @@ def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
 
 
 def client_connection_of(broker: str) -> str:
-    """Return the type of the Airflow connections that have a client's settings; "": keys alone are given."""
+    """Return the type of the Airflow connections with a client's settings. "": connections have only keys."""
     running = find_broker(broker).running
     return "" if running is None else running.client_connection
 
 
 def forget() -> None:
-    """Look again for what is installed, when a broker is next asked for."""
+    """Clear the caches, so that installed brokers are searched again at the next request."""
     for known in (find_broker, default_broker, _installed):
         known.cache_clear()
 
 
 @cache
 def _installed() -> dict[str, tuple[EntryPoint, ...]]:
-    """Entry points by name. One package may be found twice, where it lies in two places on the path."""
+    """Return entry points by name. One package may be found twice, if it is at two places on the path."""
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for point in entry_points(group=GROUP):
         found[point.name] = (*found.get(point.name, ()), point)
@@ -205,7 +209,7 @@ def _installed() -> dict[str, tuple[EntryPoint, ...]]:
 
 
 def _of_this_package(name: str) -> Broker | None:
-    """Return a broker that comes with this package, where that lies on the path without being installed."""
+    """Return a broker of this package, if the package is on the path without being installed."""
     if not name.isidentifier():
         return None
     module = f"{__package__}.{name}"

@@ -1,6 +1,7 @@
-"""Commands that texts name. A text keeps them as parts; who shows it gives them its reader's arguments.
+"""Commands named in texts. A text keeps them as separate parts. The code that shows the text adds the
+reader's arguments.
 
-What finds out that a lake or a store needs another command doesn't know what a person called them.
+The code that finds a problem of a lake or store doesn't know which names a person uses for them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ _STORE_OR_CONNECTION = ("stamp --new", "stamp", "adopt", "move NAME")
 _BOTH_LAKES = ("archive", "clean --manual", "clean", "verify")
 _STORE_WITH_LAKE = (*_BOTH_LAKES, "hold", "unmanage", "shield")
 _STORE_ALONE = ("lag", "doctor")
-"""Need no lake, and are told no name; doctor takes a lake or a connection."""
+"""Commands that need no lake and get no store name. The command doctor accepts a lake or a connection."""
 _SOME_CONNECTION = "--conn-id ID"
 _REASON = ("lake promote", "stamp --new", "stamp", "adopt")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the shell that a text names.
+    """A shell command that a text names.
 
     :param words: its name, with the words that choose its action: ``lake rebuild``, ``clean --manual``.
-    :param given: arguments as they are typed; a command that has some gets no others.
+    :param given: arguments as typed. A command that has such arguments gets no others.
     """
 
     words: str
@@ -41,10 +42,11 @@ class Command:
 class Arguments:
     """Known names of a store and its lakes, for a text that is shown.
 
-    :param places: parts of two lakes' names that texts about each share: a text is about the lake that it
-        names first.
-    :param store_options: words that each command of the store takes.
-    :param is_named: the store's name stands for its lakes too, unless it ``has_own_lake``.
+    :param places: for each of two lakes, the part of its name that texts on it contain. A text is about the
+        lake that it names first.
+    :param store_options: options for each command on the store.
+    :param is_named: the store's name also stands for its lakes, if it doesn't have its own lake
+        (``has_own_lake``).
     """
 
     store: str | None = None
@@ -58,13 +60,13 @@ class Arguments:
 
 
 Part = str | Command | BaseException
-"""Parts of a text: of an error its message is taken."""
+"""Parts of a text. For an error its message is used."""
 
 
 class Text(str):
-    """A text that keeps the commands that it names: as a string it has them without arguments.
+    """A text that keeps the commands that it names. As a string it has them without arguments.
 
-    What is put together by ``+`` or by another text keeps them; ``str`` and an f-string around it don't.
+    ``+`` and a text made of texts keep the commands. ``str`` and f-strings lose them.
     """
 
     parts: tuple[str | Command, ...]
@@ -93,7 +95,7 @@ class Text(str):
         return Text, self.parts
 
     def __getitem__(self, key: SupportsIndex | slice) -> str:
-        """Return a part, with the commands that are in it as a whole."""
+        """Return a part of the text, with the commands that are wholly inside it."""
         if not isinstance(key, slice) or key.step is not None:
             return super().__getitem__(key)
         start, stop, _ = key.indices(len(self))
@@ -115,45 +117,45 @@ class Text(str):
         return self[:at], separator, self[at + len(separator) :]
 
     def without(self, words: str) -> Text:
-        """Return the text without some words, wherever they stand."""
+        """Return the text without some words, at all their places."""
         before, found, behind = self.partition(words)
         return Text(before, Text(behind).without(words)) if found else self
 
     def each(self, change: Callable[[str], str]) -> Text:
-        """Return the text with what stands between its commands changed."""
+        """Return the text with the parts between its commands changed."""
         return Text(*(part if isinstance(part, Command) else change(part) for part in self.parts))
 
     def cut(self, most: int) -> str:
-        """Return the text with so many characters at most: its middle is left out."""
+        """Return the text with at most this many characters. Its middle is left out."""
         if len(self) <= most:
             return self
         half = most // 2 - 50
         return Text(self[:half], f" … ({len(self) - 2 * half} characters left out) … ", self[-half:])
 
     def to_json(self) -> list[str | list[str]]:
-        """Return the parts as JSON has them, for another process."""
+        """Return the parts as JSON values, for another process."""
         return [part if isinstance(part, str) else [part.words, part.given] for part in self.parts]
 
     @classmethod
     def from_json(cls, parts: Iterable[str | list[str]]) -> Text:
-        """Return the text that :meth:`to_json` was called of."""
+        """Return the text from the result of :meth:`to_json`."""
         return cls(*(part if isinstance(part, str) else Command(*part) for part in parts))
 
 
 def join_texts(separator: str, texts: Iterable[str]) -> str:
-    """Return texts with a separator between them, as ``str.join`` does; their commands are kept."""
+    """Return texts joined with a separator, as ``str.join`` does. Their commands are kept."""
     parts = [part for text in texts for part in (separator, text)]
     return Text(*parts[1:])
 
 
 def commands_in(text: str) -> tuple[Command, ...]:
-    """Return the commands that a text names, in its order; none of a text that is a plain string."""
+    """Return the commands that a text names, in order. A plain string has none."""
     parts: Sequence[str | Command] = text.parts if isinstance(text, Text) else ()
     return tuple(part for part in parts if isinstance(part, Command))
 
 
 def with_arguments(text: str, known: Arguments) -> str:
-    """Return a text as a plain string in which each command has the arguments that are known of it."""
+    """Return a text as a plain string in which each command has its known arguments."""
     if not isinstance(text, Text):
         return text
     about = _about(text, known)
@@ -161,13 +163,13 @@ def with_arguments(text: str, known: Arguments) -> str:
 
 
 def then(text: str, known: Arguments) -> list[str]:
-    """Return the commands that a text names, each with the arguments that are known of it."""
+    """Return the commands that a text names, each with its known arguments."""
     about = _about(text, known)
     return [rendered(command, about) for command in commands_in(text)]
 
 
 def _about(text: str, known: Arguments) -> Arguments:
-    """Return the options that name the lake of a text, as far as they are known."""
+    """Return the known options that name the lake of a text."""
     named = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
     if min((it for it in named if it[0] >= 0), default=(0, 0, 0))[2] != 1:
         return known
@@ -178,7 +180,7 @@ def _about(text: str, known: Arguments) -> Arguments:
 
 
 def rendered(command: Command, known: Arguments) -> str:
-    """Return a command as it is typed, with the arguments that are known of it."""
+    """Return a command as typed, with its known arguments."""
     if command.given:
         named = command.given.endswith(_SOME_CONNECTION) and known.conn_id is not None
         typed = str(command)
@@ -192,7 +194,7 @@ def rendered(command: Command, known: Arguments) -> str:
 
 
 def _words(name: str, known: Arguments) -> list[str]:
-    """Return a command's arguments; none where they aren't known."""
+    """Return a command's arguments. Empty: they aren't known."""
     lake = [] if known.lake_dir is None else ["--lake", known.lake_dir]
     connection = [] if known.conn_id is None else ["--conn-id", known.conn_id]
     if name in _LAKE_AND_CONNECTION:
@@ -224,6 +226,6 @@ def _options(name: str, known: Arguments) -> tuple[str, ...]:
 
 
 def _quoted(word: str) -> str:
-    """Return a word as a shell takes it, so that its end isn't taken for that of a sentence."""
+    """Return a word quoted for a shell, so that its end can't be mistaken for the end of a sentence."""
     quoted = quote(word)
     return f"'{word}'" if quoted == word and word.endswith((".", ",", ":")) else quoted

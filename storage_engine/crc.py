@@ -1,7 +1,8 @@
-"""CRC-32 (zlib's polynomial) and CRC-32C (Castagnoli's) for the kernels: compiled functions where there are.
+"""CRC-32 (zlib's polynomial) and CRC-32C (Castagnoli's) for the kernels, by compiled functions where
+available.
 
 The isal wheel's shared object exports Intel's ``crc32_gzip_refl``, many times as fast as zlib's, and
-``crc32_iscsi``. On a platform where they can't be found the kernels use a table; the result is the same.
+``crc32_iscsi``. On a platform without them the kernels use a table. The result is the same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SYMBOL_C = "crc32_iscsi"
 _ARGUMENTS_C = [ctypes.c_char_p, ctypes.c_int, ctypes.c_uint32]
 _SYMBOL = "crc32_gzip_refl"
 _WIDE_SYMBOL = "crc32_gzip_refl_avx2"
-"""Twice as fast, but isal's own dispatch passes it over on processors without AVX-512."""
+"""This function is twice as fast, but isal's own dispatch doesn't choose it on processors without AVX-512."""
 _WIDE_FEATURES = ("avx2", "vpclmulqdq")
 _SELF_TEST_SIZES = (0, 1, 7, 16, 63, 64, 255, 1024, 4099)
 
@@ -35,7 +36,7 @@ class CrcEngine:
     """Data that the kernels need to compute a CRC.
 
     :param function: address of a compiled function; 0: use the table.
-    :param table: address of eight tables of 256, for eight bytes a step; they are never freed.
+    :param table: address of eight tables of 256 values, for eight bytes per step. They are never freed.
     """
 
     function: int
@@ -44,7 +45,7 @@ class CrcEngine:
 
 @functools.cache
 def crc_engine() -> CrcEngine:
-    """Return the fastest CRC-32 that passes a comparison with zlib's on this machine."""
+    """Return the fastest CRC-32 on this machine that agrees with zlib's."""
     features = llvm.get_host_cpu_features()
     wide = all(features.get(name, False) for name in _WIDE_FEATURES)
     symbols = (_WIDE_SYMBOL, _SYMBOL) if wide else (_SYMBOL,)
@@ -55,7 +56,7 @@ def crc_engine() -> CrcEngine:
 
 @functools.cache
 def crc32c_engine() -> CrcEngine:
-    """Return the fastest CRC-32C that agrees with the table's on this machine."""
+    """Return the fastest CRC-32C on this machine that agrees with the table's."""
     function = _compiled_function(
         (_SYMBOL_C,), _ARGUMENTS_C, lambda call, data: call(data, len(data), _ALL) ^ _ALL, _crc32c_by_bytes
     )
@@ -76,7 +77,7 @@ def slicing_table(polynomial: int) -> npt.NDArray[np.uint32]:
 
 
 def crc32c_of(data: bytes | memoryview) -> int:
-    """Return the CRC-32C of some bytes that no kernel reads; other threads go on meanwhile."""
+    """Return the CRC-32C of bytes, for callers outside of kernels. Other threads run meanwhile."""
     function = _crc32c_function()
     if function is None:
         return _crc32c_by_bytes(bytes(data))
@@ -116,7 +117,7 @@ def _compiled_function(
     called: Callable[[Any, bytes], int],
     expected: Callable[[bytes], int],
 ) -> int:
-    """Return the address of the first function that gives what is expected; 0: none does."""
+    """Return the address of the first function with the expected result. 0: no function has it."""
     try:
         import isal.isal_zlib
 

@@ -1,20 +1,21 @@
-"""The steps of a cleanup in their order. DAGs and the shell are built from it, and tests call it.
+"""The steps of a cleanup in their order. DAGs and the shell are built from them, and tests call them.
 
-A plan says what *may* go, by the broker's rules. A lake's receipts say what is *proven*. ``release`` deletes
-what is both, and judges it under the store's lock, right before. Every step may be killed at any instant and
-done again: what it has done is in the journal.
+A plan names the segments that *may* be deleted by the broker's rules. A lake's receipts say which segments
+are *proven*. ``release`` deletes the segments that are both, and checks this once more under the store's
+lock, right before the deletion. Every step may be killed at any instant and repeated: the journal has its
+results.
 
-A process opens its store once. A step looks again which store it is and asks its broker again for the
-settings. Of a running broker a step asks also:
+A process opens its store once. Each step checks again which store it is, and asks its broker again for the
+settings. In addition, a step asks a running broker for:
 
 ====================  ===================================================================================
-plan                  what its hold rests on: drift is recorded, then the hold is renewed; disks, offsets
+plan                  the state of its hold: drift is recorded, then the hold is renewed; disks, offsets
 consumer_lag          each group's positions
-archive               how long its puts take, once a minute
-release               as plan; then to delete what was approved, and how far it is with that
+archive               the duration of its puts, once a minute
+release               the same as plan; then it requests the approved deletion, and asks for its progress
 clean_dependents      whether its queues and index files are gone
-flush_checkpoint      how far it is behind with flush, dispatch, index and checkpoint
-validate              the offsets that its queues begin and end at
+flush_checkpoint      its progress with flush, dispatch, index and checkpoint
+validate              the first and last offsets of its queues
 report                nothing more
 ====================  ===================================================================================
 """
@@ -64,7 +65,7 @@ def archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
 
 
 def where_here(jobs: Sequence[SegmentJob]) -> str:
-    """Say that this process archives, and with how many threads."""
+    """Return words that say that this process archives, and with how many threads."""
     from storage_engine.retention.steps import where_here
 
     return where_here(jobs)
@@ -72,14 +73,14 @@ def where_here(jobs: Sequence[SegmentJob]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """One run on one store, and by what means its heavy work is done.
+    """One run on one store, with the functions for its heavy work.
 
-    :param run_key: names the run in the journal; the same key goes on with it.
-    :param request: the request beyond the store's own settings; None: nothing.
+    :param run_key: name of the run in the journal. The same key continues the run.
+    :param request: the request in addition to the store's own settings; None: no request.
     :param measure_lag: measures consumer lag, here or in a Spark job.
     :param archive_with: copies, proves and commits segments, here or in a Spark job.
-    :param where: says for the record where ``archive_with`` does that.
-    :param starter: who begins the run; None: the account whose process this is.
+    :param where: returns words for the record on the place where ``archive_with`` works.
+    :param starter: the starter of the run; None: the account of this process.
     """
 
     store: AnyStore
@@ -92,16 +93,15 @@ class Cleanup:
 
 
 def plan(cleanup: Cleanup) -> PlanResult:
-    """Decide for each segment whether it may go, and why; once a run."""
+    """Decide for each segment whether it may be deleted, with the reason. Done once per run."""
     from storage_engine.retention.steps import make_plan
 
     return make_plan(cleanup.store, cleanup.run_key, cleanup.request, starter=cleanup.starter)
 
 
 def consumer_lag(cleanup: Cleanup) -> LagSummary:
-    """Record consumer lag for the plan. After the first deletion the record is final.
-
-    Where files go away while it is measured, it is measured again.
+    """Record consumer lag for the plan. After the first deletion the record is final. If files vanish
+    during the measurement, it is repeated.
     """
     from storage_engine.exceptions import BadInputError, FileGoneError
     from storage_engine.retention.archive.archiving import LISTINGS
@@ -127,28 +127,28 @@ def consumer_lag(cleanup: Cleanup) -> LagSummary:
 
 
 def archive(cleanup: Cleanup) -> ArchiveResult:
-    """Bring into a lake, with proof, what the plan deletes and no lake has."""
+    """Archive with proof the planned segments that no lake has."""
     from storage_engine.retention.steps import archive_planned
 
     return archive_planned(cleanup.store, cleanup.run_key, cleanup.archive_with, where=cleanup.where)
 
 
 def release(cleanup: Cleanup) -> ReleaseResult:
-    """Delete the planned segments that pass the gate: the only step that deletes messages."""
+    """Delete the planned segments that the gate permits. This is the only step that deletes messages."""
     from storage_engine.retention.steps import release
 
     return release(cleanup.store, cleanup.run_key)
 
 
 def clean_dependents(cleanup: Cleanup) -> DependentsResult:
-    """Delete the consume queue and index files that point only at what is gone."""
+    """Delete the consume queue and index files that point only to deleted segments."""
     from storage_engine.retention.steps import clean_dependents
 
     return clean_dependents(cleanup.store, cleanup.run_key)
 
 
 def flush_checkpoint(cleanup: Cleanup) -> CheckpointResult:
-    """Flush files after the cleanup, and look at the broker's checkpoint."""
+    """Flush files after the cleanup, and read the broker's checkpoint."""
     from storage_engine.retention.steps import flush_checkpoint
 
     return flush_checkpoint(cleanup.store, cleanup.run_key)
@@ -157,7 +157,7 @@ def flush_checkpoint(cleanup: Cleanup) -> CheckpointResult:
 def validate(cleanup: Cleanup, *, full: bool = False) -> ValidationResult:
     """Check that store and lake together still have every byte.
 
-    :param full: check every frame and archived row instead of the boundaries of changed ranges.
+    :param full: check every frame and archived row, instead of only the boundaries of changed ranges.
     """
     from storage_engine.quality.validate import validate_store
 
@@ -165,18 +165,18 @@ def validate(cleanup: Cleanup, *, full: bool = False) -> ValidationResult:
 
 
 def report(cleanup: Cleanup) -> FinishResult:
-    """Write the run's report and end the run, whatever became of its steps."""
+    """Write the run's report and end the run, even if steps failed."""
     from storage_engine.retention.report.finishing import finish
 
     return finish(cleanup.store, cleanup.run_key)
 
 
 CLEANUP = (plan, consumer_lag, archive, release, clean_dependents, flush_checkpoint, validate, report)
-"""The cycle that deletes. A step's name is its task's id; ``report`` runs whatever failed before it."""
+"""The cycle that deletes. A step's name is its task's id. ``report`` also runs after a failed step."""
 
 
 def archive_sealed(cleanup: Cleanup) -> ArchiveResult:
-    """Archive sealed segments ahead of their deletion, as many as the policy allows a run."""
+    """Archive sealed segments ahead of their deletion, at most as many as the policy permits in one run."""
     from storage_engine.retention.steps import archive_sealed
     from storage_engine.retention.store.context import managed_of
 
@@ -187,11 +187,13 @@ def archive_sealed(cleanup: Cleanup) -> ArchiveResult:
 
 
 def archive_lag(cleanup: Cleanup) -> ArchiveLag | None:
-    """Record the sealed segments that no lake has yet; None where the policy is not to archive."""
+    """Record the lag of archiving: the sealed segments that no lake has yet. None: the policy is not to
+    archive.
+    """
     from storage_engine.retention.steps import record_archive_lag
 
     return record_archive_lag(cleanup.store, cleanup.run_key)
 
 
 AHEAD = (archive_sealed, report)
-"""The shorter cycle, which runs beside the other one and keeps no deletion waiting."""
+"""The shorter cycle. It runs beside the other one, and no deletion waits for it."""

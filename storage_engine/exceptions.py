@@ -1,7 +1,7 @@
-"""One exception per failure that a caller can act on.
+"""One exception for each kind of failure that a caller can act on.
 
-Each message says what is wrong, where (file and offset), what was expected, what was found, and what
-to do about it. None of these is raised after something was changed, unless its docstring says so.
+Each message names the fault, its place (file and offset), the expected and the found state, and the remedy.
+If an exception can be raised after a change was made, its docstring says so.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _MAX_CHARACTERS = 10_000
 class StorageEngineError(Exception):
     """Base of every error that this package raises on purpose.
 
-    A message that quotes what others wrote is never longer than 10,000 characters: its middle is left out.
+    A message with quoted text of other programs is at most 10,000 characters long: its middle is left out.
 
-    :param parts: of the message, commands among them: ``str(error)`` has these without arguments, and the
-        caller that shows the error adds the known ones.
+    :param parts: parts of the message, some of them commands. ``str(error)`` has the commands without
+        arguments. The caller that shows the error adds the known arguments.
     """
 
     def __init__(self, *parts: Part) -> None:
@@ -25,14 +25,14 @@ class StorageEngineError(Exception):
 
     @property
     def then(self) -> tuple[Command, ...]:
-        """Return the commands that the message names."""
+        """Return the commands named in the message."""
         return commands_in(Text(self))
 
 
 class BadInputError(StorageEngineError):
-    """The caller named something that can't be used; nothing was changed. Command line exit code 2.
+    """The caller's input can't be used; nothing was changed. Command line exit code 2.
 
-    :param page: of the documentation that says more, by its name; "": none.
+    :param page: name of the documentation page with more information; "": none.
     """
 
     def __init__(self, *parts: Part, page: str = "") -> None:
@@ -40,15 +40,17 @@ class BadInputError(StorageEngineError):
 
 
 class NoSuchConnectionError(BadInputError):
-    """A store's connection isn't in this Airflow; somebody has to add it, or to name another."""
+    """A store's connection isn't in this Airflow. A person has to add it, or to name another connection."""
 
 
 class SimulationTooLongError(BadInputError):
-    """A simulation takes more processor time than it may; fewer days or larger segments take less."""
+    """A simulation takes more processor time than permitted. Fewer days or larger segments take less time."""
 
 
 class MissingExtraError(BadInputError):
-    """The request needs libraries that this install lacks; the message has the command for them."""
+    """The request needs libraries that this installation lacks. The message has the command that installs
+    them.
+    """
 
 
 class StoreNotFoundError(BadInputError):
@@ -56,7 +58,7 @@ class StoreNotFoundError(BadInputError):
 
 
 class UnsupportedLayoutError(BadInputError):
-    """The store uses a layout that is recognised but not handled (RocksDB, DLedger, compaction)."""
+    """The store uses a layout that is recognized but not supported (RocksDB, DLedger, compaction)."""
 
 
 class BrokerConfigError(BadInputError):
@@ -64,17 +66,20 @@ class BrokerConfigError(BadInputError):
 
 
 class StoreLayoutError(BadInputError):
-    """Files don't form one store: a wrong name or size, a hole, a link, another store's directory."""
+    """The files don't form one store: there is a wrong name or size, a gap, a link, or another store's
+    directory.
+    """
 
 
 class CorruptFileError(BadInputError):
-    """A consume queue, index, checkpoint or config file can't be what its name says."""
+    """The content of a consume queue, index, checkpoint or config file is invalid for its name."""
 
 
 class BrokerPackageError(BadInputError):
-    """A broker's package fails, or what it answers can't be true; the package has to be mended.
+    """A broker's package fails, or its answer is impossible. The fault is in that package.
 
-    Raised of a deletion, it says what may be gone: then nothing is recorded of it but the intents.
+    If it is raised by a deletion, the message names the segments that may be gone. Only their intents are
+    recorded then.
     """
 
 
@@ -83,11 +88,11 @@ class CorruptFrameError(StorageEngineError):
 
     @classmethod
     def at(cls, path: str, offset: int, expected: str, found: str) -> CorruptFrameError:
-        """Return the error of a frame that is not valid.
+        """Return the error for an invalid frame.
 
         :param path: the segment file.
-        :param offset: physical offset of the first bad byte's frame.
-        :param expected: the value of a valid frame there.
+        :param offset: physical offset of the frame with the first bad byte.
+        :param expected: the value that a valid frame has there.
         :param found: the value there.
         """
         return cls(
@@ -98,37 +103,39 @@ class CorruptFrameError(StorageEngineError):
 
 
 class CorruptBodyError(StorageEngineError):
-    """A body can't be decompressed as its system flag says; the message itself is as it was stored."""
+    """A body can't be decompressed as its system flag says. The message has the bytes that were stored."""
 
 
 class WrongHostError(StorageEngineError):
-    """A store is asked about on a host that isn't the one where its disk is."""
+    """A store was requested on a host that doesn't have its disk."""
 
 
 class DiskUnavailableError(StorageEngineError):
-    """A store's disk doesn't answer, as a mount does whose server is gone: nothing is known of the store."""
+    """A store's disk doesn't answer, for example a mount whose server is gone. The store's state is
+    unknown.
+    """
 
 
 class StorageUnavailableError(StorageEngineError):
-    """A disk, an object store or a catalog failed where no layer knows better what that means."""
+    """A disk, an object store or a catalog failed, and no layer has a more specific error for it."""
 
 
 class StoreIdentityError(StorageEngineError):
-    """The directory isn't the store that it was taken for: a copy, another one, or one that was moved."""
+    """The directory isn't the expected store: it is a copy, another store, or a store that was moved."""
 
 
 class StoreBusyError(StorageEngineError):
-    """Somebody else holds the store: a running broker, another manager, or a process mapping its files."""
+    """Another process has the store: a running broker, another manager, or a process that maps its files."""
 
 
 class TurnTakenError(StoreBusyError):
-    """Another of our own processes has the store: who waits gets it."""
+    """Another of our own processes has the store. It becomes free after a wait."""
 
 
 class ChangedUnderUsError(StorageEngineError):
-    """A file of a store isn't as it was a moment ago: another process changes it. It was not deleted.
+    """A file of a store changed a moment ago: another process changes it. It was not deleted.
 
-    :param path: of the file, where the error is of one alone.
+    :param path: the file's path, if the error is about a single file.
     """
 
     def __init__(self, *parts: Part, path: str = "") -> None:
@@ -137,26 +144,29 @@ class ChangedUnderUsError(StorageEngineError):
 
 
 class FileGoneError(ChangedUnderUsError):
-    """A file of a store vanished between being listed and being read, as a broker deletes and renames."""
+    """A file of a store vanished between the listing and the reading, because a broker deletes and
+    renames files.
+    """
 
     @classmethod
     def at(cls, path: str, known: str = "Nothing was changed.") -> FileGoneError:
         """:param known: the known state of the store, as a sentence."""
         return cls(
             f"{path}: expected the file that was listed, found none: it was deleted or renamed meanwhile. "
-            f"{known} Run it again, which lists the files as they are by then.",
+            f"{known} Run it again: it then lists the present files.",
             path=path,
         )
 
 
 class StoreCrashedError(StorageEngineError):
-    """The store's broker didn't stop cleanly: it must recover the store before that may be changed."""
+    """The store's broker didn't stop cleanly. The broker must recover the store before we may change it."""
 
 
 class BrokerError(StorageEngineError):
-    """A request to a live broker or name server failed; the message names the address and the request.
+    """A request to a running broker or name server failed. The message names the address and the request.
 
-    :param may_have_acted: the request asks for a change and was sent, so that the peer may have made it.
+    :param may_have_acted: True: the request was for a change and was sent, so that the peer may have made the
+        change.
     """
 
     def __init__(self, *parts: Part, may_have_acted: bool = False) -> None:
@@ -165,17 +175,19 @@ class BrokerError(StorageEngineError):
 
 
 class BrokerUnavailableError(BrokerError):
-    """The peer can't be reached, doesn't answer in time, or closed the connection: nothing is known of it."""
+    """The peer can't be reached, doesn't answer in time, or closed the connection. Its state is unknown."""
 
 
 class BrokerProtocolError(BrokerError):
-    """The peer answers with what no broker of a known release would say: garbage, too much, other fields."""
+    """The peer's answer is invalid for every known broker release: garbage, too long, or with other
+    fields.
+    """
 
 
 class BrokerRefusedError(BrokerError):
-    """The broker answered that it won't, or said yes and did something else.
+    """The broker refused a request, or accepted it and did something else.
 
-    :param code: the broker's response code (ResponseCode); 0 where it said yes.
+    :param code: the broker's response code (ResponseCode); 0 if it accepted the request.
     :param remark: the broker's own words.
     """
 
@@ -194,11 +206,11 @@ class LakeUnavailableError(StorageEngineError):
 
 
 class LakeMissingError(LakeUnavailableError):
-    """There is no lake where one is expected: no catalog, or one without our tables."""
+    """The lake is missing at the expected place: there is no catalog, or a catalog without our tables."""
 
 
 class LakeIdentityError(LakeUnavailableError):
-    """The lake isn't the one that it should be: a copy, an older catalog, another lake's place."""
+    """The lake isn't the expected one: it is a copy, has an older catalog, or is at another lake's place."""
 
 
 class LakeConflictError(StorageEngineError):
@@ -206,15 +218,15 @@ class LakeConflictError(StorageEngineError):
 
 
 class JournalUnavailableError(StorageEngineError):
-    """The journal can't be reached, read or written; without it nothing is planned, archived or deleted."""
+    """The journal can't be reached, read or written. Without it nothing is planned, archived or deleted."""
 
 
 class JournalConflictError(JournalUnavailableError):
-    """The journal has a row already that was to be new: another process recorded it at the same time."""
+    """The journal already has a row that should be new: another process recorded it at the same time."""
 
 
 class CommitStateUnknownError(StorageEngineError):
-    """A commit's outcome could not be found out, not even by reading the table again."""
+    """A commit's outcome is unknown, even after the table was read again."""
 
 
 class ProofError(StorageEngineError):
@@ -226,50 +238,55 @@ class ReceiptError(StorageEngineError):
 
 
 class QuarantineError(StorageEngineError):
-    """A quarantine isn't as it was left, or its store has gone on since: what is there isn't moved."""
+    """A quarantine was changed, or its store has been written to since. The files in it aren't moved."""
 
 
 class GateRefusedError(StorageEngineError):
-    """A release was refused because an invariant does not hold; nothing was deleted by this call."""
+    """A deletion was refused because an invariant does not hold. This call deleted nothing."""
 
 
 class NotApprovedError(GateRefusedError):
-    """A second person has to approve the plan, and none has; nothing was deleted.
-
-    Command line exit code 3.
+    """A second person has to approve the plan, and nobody has yet. Nothing was deleted. Command line exit
+    code 3.
     """
 
 
 class LogsRefusedError(StorageEngineError):
-    """Some logs of a release were refused and stay as they are; what the other logs lost is recorded."""
+    """The deletion was refused for some logs, which are unchanged. The deletions of the other logs are
+    recorded.
+    """
 
 
 class ShieldError(StorageEngineError):
-    """The shield of a store can't be read or written, so what it keeps is unknown. Nothing was changed."""
+    """The shield of a store can't be read or written, so that its kept segments are unknown. Nothing was
+    changed.
+    """
 
 
 class ReleasedTooMuchError(StorageEngineError):
-    """A broker, or somebody beside it, deleted more than was approved; what exceeds it may be lost."""
+    """A broker, or another program, deleted more than was approved. The additional segments may be lost."""
 
 
 class RunStateError(StorageEngineError):
-    """A step was called for a run that is not at this step (no plan, not approved, unknown key)."""
+    """A step was called for a run that isn't ready for it (no plan, not approved, unknown key)."""
 
 
 class RestoreError(StorageEngineError):
-    """A restore can't be done as asked: target in use, range not in the lake, bytes don't match."""
+    """A restore can't be done as requested: the target is in use, the range isn't in the lake, or bytes
+    don't match.
+    """
 
 
 class ExportError(StorageEngineError):
-    """Messages can't be exported as asked: the file is there already, or can't be written."""
+    """Messages can't be exported as requested: the file exists already, or can't be written."""
 
 
 class SparkJobError(StorageEngineError):
-    """A Spark job could not start or failed as a whole."""
+    """A Spark job couldn't start, or the whole job failed."""
 
 
 class AgentError(StorageEngineError):
-    """An agent can't be reached, isn't who it should be, or what came isn't whole: nothing is proven."""
+    """An agent can't be reached, isn't the expected agent, or its data is incomplete. Nothing is proven."""
 
 
 OF_ONE_LOG = (
@@ -280,4 +297,4 @@ OF_ONE_LOG = (
     ProofError,
     StoreLayoutError,
 )
-"""A fault of a segment or its log, and not of its store or a lake."""
+"""Errors that concern a segment or its log, not the whole store or a lake."""

@@ -1,6 +1,6 @@
 """The provider's description for Airflow: entry point ``apache_airflow_provider``.
 
-Imported by every Airflow process, so it imports the standard library and the tables of settings alone.
+Every Airflow process imports this module, so it imports only the standard library and the tables of settings.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _connection_type() -> dict[str, Any]:
 
 
 def form_fields() -> dict[str, dict[str, Any]]:
-    """Return the fields of the connection's form in its order, section by section."""
+    """Return the fields of the connection's form in their order, section by section."""
     found = [(one.section, one.own_field, _store_field(one)) for one in STORE_SETTINGS if one.label]
     policy = [(SECTION_POLICY, one.name, _policy_field(one)) for one in settings_of(Policy) if one.label]
     # What the rest is said in comes last in its section.
@@ -134,9 +134,10 @@ _CONFIG_SECTION = {
     "description": "The managed stores, and the places of their records.",
     "options": {
         "stores": _option(
-            "The stores that are managed, each by DAGs of its own: connection ids separated by commas, or a "
-            "JSON list of objects with conn_id and, where it differs from the usual, schedule, queue, "
-            "executor, pool, approvers and lake, which names the lake in the id of its maintenance DAG.\n",
+            "The managed stores. Each has its own DAGs. Give connection ids separated by commas, or a JSON "
+            "list of objects. An object has conn_id and, where it differs from the default, schedule, "
+            "queue, executor, pool, approvers and lake. lake is the lake's name in the id of its "
+            "maintenance DAG.\n",
             '[{"conn_id": "orders_a", "queue": "host-a", "schedule": "*/5 * * * *", "lake": "orders"}]',
             "storage_engine_default",
         ),
@@ -149,14 +150,14 @@ _CONFIG_SECTION = {
         ),
         "lake": _option(
             "Directory of the embedded lake, or a JSON object of PyIceberg catalog properties, for "
-            "connections that name none. Empty: ``storage_engine/lake`` in AIRFLOW_HOME. Credentials belong "
-            "into connections that it names: airflow.s3-conn-id, airflow.catalog-conn-id.\n",
+            "connections that name none. Empty: ``storage_engine/lake`` in AIRFLOW_HOME. Put credentials "
+            "into connections, and name these with airflow.s3-conn-id and airflow.catalog-conn-id.\n",
             '{"type": "rest", "uri": "http://catalog:8181"}',
             "",
         ),
         "second_lake": _option(
-            "As ``lake``: where segments are archived while the lake can't be reached, for connections that "
-            "name none. Empty: nowhere.\n",
+            "As ``lake``: the lake where segments are archived while the first lake can't be reached, for "
+            "connections that name none. Empty: none.\n",
             "/mnt/other/lake",
             "",
         ),
@@ -166,30 +167,29 @@ _CONFIG_SECTION = {
             "",
         ),
         "kafka_stores": _option(
-            "Those of ``stores`` that are nodes of Kafka, in the same form: each has the DAG "
+            "The stores in ``stores`` that are nodes of Kafka, in the same form. Each has the DAG "
             "``storage_kafka_log_manager__STORE``. Empty: none.\n",
             "kafka_1,kafka_2",
             "",
         ),
         "on_failure_callback": _option(
-            "Full name of the callback for a failed task that a person has to know of: an alarm, or a "
-            "cleanup that did not end well. It is a notifier, a function that takes the context, or a list "
-            "of such, in a module that Airflow's processes can import. Empty: nothing.\n",
+            "Full name of the callback for a failed task that needs a person: an alarm, or a cleanup that "
+            "did not end well. It is a notifier, a function that accepts the context, or a list of these, "
+            "in a module that Airflow's processes can import. Empty: none.\n",
             "company_alerts.ON_FAILURE",
             "",
         ),
         "alarm_notifiers": _option(
-            "Full name of the callback that is called once when an alarm of a store begins, and once "
-            "when it has ended: a "
-            "notifier, a function that takes the context, or a list of such. Templates have ``alarm``. "
-            "Empty: nothing.\n",
+            "Full name of the callback that is called once when a store's alarm begins, and once when the "
+            "alarm has ended. It is a notifier, a function that accepts the context, or a list of these. "
+            "Templates have ``alarm``. Empty: none.\n",
             "company_alerts.NOTIFIERS",
             "",
         ),
         "dag_tab": {
             **_option(
-                "Whether a DAG has a tab with the console's page of its store. Airflow before 3.4 shows it "
-                "on all DAGs, also on those that manage no store.\n",
+                "Whether a DAG has a tab with the console's page of its store. Airflow before 3.4 shows the "
+                "tab on all DAGs, including those that manage no store.\n",
                 "False",
                 "True",
             ),

@@ -1,4 +1,4 @@
-"""The link from a task to the report of its run; :mod:`storage_engine.plugins` serves what it leads to."""
+"""The link from a task to the report of its run. :mod:`storage_engine.plugins` serves the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONSOLE_PATH = "/console"
 
 
 class StorageEngineReportLink(BaseOperatorLink):
-    """Leads to the report of the run that a task belongs to, once the task has run, also if it failed."""
+    """Link to the report of a task's run. It exists once the task has run, even if the task failed."""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
 """Loads, stores and copies at raw addresses, for the compiled kernels.
 
-Nothing here checks bounds: every kernel proves that an address lies inside its buffer before it
-uses one of these.
+Nothing here checks bounds: every kernel makes sure that an address is inside its buffer before it uses one of
+these functions.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from numba.extending import intrinsic
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 int64: Callable[[Any], int] = cast("Any", np.int64)
-"""numpy's int64: widens what a kernel reads from a narrower array."""
+"""numpy's int64. It widens values that a kernel reads from a narrower array."""
 
 _SHARED = ("crc.py", "native.py")
 _CONSTANTS = frozenset({"batch_headers.py", "frame_layout.py"})
-"""Modules without kernels whose values are compiled into them."""
+"""Modules without kernels, whose values are compiled into kernels."""
 LITTLE_ENDIAN: Final = sys.byteorder == "little"
 _TYPES = {"int": types.int64, "bool": types.boolean, "bytes": numba.typeof(b"")}
-"""By how arguments of a kernel are annotated."""
+"""The compiled type of a kernel's argument, by its annotation."""
 
 
 def kernel(function: Kernel) -> Kernel:
     """Compile a function on first use and keep the machine code on disk for later processes.
 
-    Who may write neither beside this file nor in a home, as a service's user, compiles it in each process.
+    If a user can write neither beside this file nor in a home directory, such as a service's user, each
+    process compiles it.
     """
     return _compiled(function, nogil=True)
 
 
 def held_kernel(function: Kernel) -> Kernel:
-    """Compile a function that is done within microseconds: no other thread of Python runs meanwhile.
+    """Compile a function that takes only microseconds, without releasing the GIL.
 
-    To let others run and to wait for one's turn again takes longer than such a function.
+    Releasing the GIL and waiting for it again would take longer than such a function.
     """
     return _compiled(function, nogil=False)
 
@@ -53,8 +54,8 @@ def held_kernel(function: Kernel) -> Kernel:
 def direct(compiled: Kernel) -> Kernel:
     """Return the entry of a kernel, for arguments of the types that its annotations name.
 
-    It doesn't look the types up at each call, which takes half of a short call's time. The caller answers for
-    them: of a view with steps in place of bytes it would read what lies behind the first.
+    It doesn't check the types at each call, which would take half of a short call's time. The caller must
+    pass the right types: of a strided view it would read the bytes directly behind the first one.
     """
     dispatcher = cast("Any", compiled)
     parameters = inspect.signature(dispatcher.py_func).parameters.values()
@@ -74,12 +75,12 @@ def _compiled(function: Kernel, *, nogil: bool) -> Kernel:
 
 
 def _bind_to_sources(compiled: Any, folder: Path) -> bool:
-    """Let code on disk count only while no kernel module has changed.
+    """Make compiled code on disk valid only while no kernel module has changed.
 
-    numba looks at the function's own file alone, but its callees in other modules are compiled into
-    it: after an update it would go on using their old code.
+    numba checks only the function's own file, but its callees in other modules are compiled into it. After an
+    update it would still use their old code.
 
-    :return: False when this numba keeps its stamp elsewhere; then nothing may be kept on disk.
+    :return: False: this version of numba keeps its stamp elsewhere, and nothing may be kept on disk.
     """
     try:
         index = compiled._cache._cache_file
@@ -93,7 +94,8 @@ def _bind_to_sources(compiled: Any, folder: Path) -> bool:
 def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return a stamp that changes with each module that kernels of this folder may call.
 
-    Those of a broker call their own and the shared ones; those of others, as of a test, may call any.
+    A broker's kernels call their own modules and the shared ones. Kernels elsewhere, such as in a test, may
+    call any.
     """
     package = Path(__file__).parent
     broker = package / folder.relative_to(package).parts[0] if package in folder.parents else package
@@ -107,7 +109,7 @@ def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def inlined(function: Kernel) -> Kernel:
-    """A small function that kernels call; LLVM inlines it."""
+    """Compile a small function that kernels call. LLVM inlines it."""
     compiled: Kernel = numba.njit(
         nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
     )(function)
@@ -189,17 +191,17 @@ def _store_splat(bits: int, count: int) -> Any:
 
 
 store_i32_8: Callable[[int, int], None] = _store_splat(32, 8)
-"""Write a 32-bit integer eight times, one behind the other, in the machine's byte order."""
+"""Write a 32-bit integer eight times in a row, in the machine's byte order."""
 store_i64_4: Callable[[int, int], None] = _store_splat(64, 4)
-"""Write a 64-bit integer four times."""
+"""Write a 64-bit integer four times in a row."""
 
 
 @inlined
 def word(table: int, index: int) -> int:
-    """Element of a table of 64-bit integers at an address.
+    """Return an element of a table of 64-bit integers at an address.
 
-    Kernels hand tables on to inlined functions by address: an array would be counted as one reference
-    more and one less, by atomic operations, at every call.
+    Kernels pass tables to inlined functions by address. For an array, every call would increase and decrease
+    its reference count by atomic operations.
     """
     return load_i64(table + 8 * index)
 
@@ -212,7 +214,7 @@ def set_word(table: int, index: int, value: int) -> None:
 
 @_intrinsic
 def address_of_bytes(typingctx: Any, value: Any) -> Any:
-    """Address of the first of some bytes; the caller keeps them alive."""
+    """Return the address of a bytes object's first byte. The caller keeps the object alive."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, args[0])
@@ -250,7 +252,9 @@ def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
 
 
 def _mask_of_64(compare: Callable[[Any, Any], Any]) -> Any:
-    """A word with a bit for each of 64 bytes, the lowest for the first: whether ``compare`` holds."""
+    """Return a function that compares 64 bytes and returns a word with one bit for each. The lowest bit
+    is for the first byte: 1 if ``compare`` is true.
+    """
 
     def typer(typingctx: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -272,12 +276,12 @@ separators_64: Callable[[int], np.uint64] = _mask_of_64(
     # Bytes 1 and 2, the others wrap around.
     lambda builder, value: builder.icmp_unsigned("<", builder.sub(value, _splat(value, 1)), _splat(value, 2))
 )
-"""Which of 64 bytes separate names, values and properties."""
+"""Mask of the bytes that separate names, values and properties, among 64 bytes."""
 
 not_ascii_64: Callable[[int], np.uint64] = _mask_of_64(
     lambda builder, value: builder.icmp_signed("<", value, _splat(value, 0))
 )
-"""Which of 64 bytes are 0x80 or above."""
+"""Mask of the bytes that are 0x80 or above, among 64 bytes."""
 
 
 @_intrinsic
@@ -295,7 +299,7 @@ def copy_32(typingctx: Any, target: Any, source: Any) -> Any:
 
 @_intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line of an address that will be read soon. Never faults."""
+    """Prefetch the cache line of an address that will be read soon. Never faults."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte_pointer = ir.IntType(8).as_pointer()
@@ -314,7 +318,7 @@ def prefetch(typingctx: Any, address: Any) -> Any:
 
 @_intrinsic
 def trailing_zeros(typingctx: Any, value: Any) -> Any:
-    """Index of the lowest bit that is set; ``value`` must not be 0."""
+    """Return the index of the lowest set bit. ``value`` must not be 0."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -323,7 +327,7 @@ def trailing_zeros(typingctx: Any, value: Any) -> Any:
 
 
 def _call_crc(data_first: bool) -> Any:
-    """Call a CRC's function at an address, which is an argument, so that the kernel can be cached."""
+    """Call a CRC function at an address. The address is an argument, so that the kernel can be cached."""
 
     def typer(typingctx: Any, function: Any, address: Any, size: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -402,13 +406,15 @@ HAS_SHA256: Final = (
     and config.CPU_NAME is None
     and config.CPU_FEATURES is None
 )
-"""Whether kernels may use the instructions of x86 for SHA-256; on other processors nothing compiles them."""
+"""Whether kernels may use the SHA-256 instructions of x86. On other processors they aren't compiled."""
 
 
 def _compress_lanes(lanes: int) -> Any:
-    """Hash a block for each of some states, side by side: one alone waits for its own last instruction.
+    """Hash one block for each of several states together. A single state would have to wait for its own last
+    instruction.
 
-    A state is at an address, as the instructions have it: words F, E, B, A, H, G, D, C (FIPS 180-4, 6.2.2).
+    A state is at an address, in the order of the instructions: words F, E, B, A, H, G, D, C (FIPS 180-4,
+    6.2.2).
     """
     vector = ir.VectorType(ir.IntType(32), 4)
 

@@ -1,7 +1,9 @@
-"""Cleaning up a store that this process writes and serves, with a lake: only what is proven there goes.
+"""Cleanup of a store that this process writes and serves, with a lake: only segments that are proven there
+are deleted.
 
-When the broker's rules let files go, its loop asks here, and deletes nothing itself. One run of the cycle
-that deletes is made: the DAG's own steps, gate and journal. It asks this process as any other run does.
+When the broker's rules permit a deletion, its loop calls this module and deletes nothing itself. The call
+makes one run of the deleting cycle, with the DAG's own steps, gate and journal. The run requests deletions
+from this process, as every other run does.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 _RUN_PREFIX = "engine-"
 _RETRY_MS = 60_000
-"""Time from a failed run to the next try: its report is for people, and a lake needs time to come back."""
+"""Time from a failed run to the next attempt. A person has to read the report, and a lake needs time to
+recover.
+"""
 
 
 class ProvenRelease:
-    """Makes a run of each pass that may delete something."""
+    """Makes a run for each pass that may delete segments."""
 
     def __init__(self, store: ManagedStore) -> None:
         self._store = replace(store, engine=True)
@@ -37,11 +41,11 @@ class ProvenRelease:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Let a run end before its next step. What it has begun to delete, the next process goes on with."""
+        """Stop a run before its next step. The next process continues a deletion that has begun."""
         self._stopped.set()
 
     def __call__(self, request: PlanRequest) -> None:
-        """:raises StorageEngineError: a step failed or refused; a later pass goes on with it."""
+        """:raises StorageEngineError: a step failed or refused. A later pass continues the run."""
         now_ms = clock_ms()
         if now_ms < self._not_before_ms:
             return
@@ -60,9 +64,10 @@ class ProvenRelease:
     def _make_or_wait(
         self, context: Context, wanted: tuple[SegmentId, ...], now_ms: int, request: PlanRequest
     ) -> None:
-        """Make a run, or go on with one that waits for a second person.
+        """Make a run, or continue one that waits for a second person's approval.
 
-        One that is approved meanwhile comes first, though more may go by now; else that of the same segments.
+        A run that was approved meanwhile comes first, even if more segments may be deleted by now. Otherwise
+        a waiting run for the same segments is continued.
         """
         self._waiting = {ids: run for ids, run in self._waiting.items() if {*ids} <= {*wanted}}
         for ids, (run_key, _) in self._waiting.items():
@@ -80,7 +85,9 @@ class ProvenRelease:
             raise
 
     def _make(self, context: Context, run_key: str, request: PlanRequest | None) -> None:
-        """Take every step of a run. One that has begun to delete is gone on with until it is over."""
+        """Execute every step of a run. A run that has begun to delete is continued by later passes until
+        it is finished.
+        """
         cleanup = cycle.Cleanup(context, run_key, request)
         cycle.plan(cleanup)
         self._unfinished = (run_key, request)
@@ -88,8 +95,8 @@ class ProvenRelease:
             for step in cycle.CLEANUP[1:-1]:
                 if self._stopped.is_set():
                     raise StoreBusyError(
-                        f"{self._store.root}: expected to go on with run {run_key}, found that the process "
-                        "which serves the store ends. The next one goes on with what has begun to go."
+                        f"{self._store.root}: expected to continue run {run_key}, found that the process "
+                        "which serves the store ends. The next process continues the deletion that has begun."
                     )
                 step(cleanup)
         finally:
@@ -101,7 +108,7 @@ class ProvenRelease:
 
 
 def _begun_before(context: Context) -> tuple[str, PlanRequest | None] | None:
-    """Return the run of a loop that was killed while it deleted; None: there is none."""
+    """Return the run of a loop that was killed during a deletion. None: there is none."""
     intents = context.journal.store_events(context.record.store_id, Step.RELEASE, Phase.INTENT)
     if not intents or not intents[-1].run_key.startswith(_RUN_PREFIX):
         return None
@@ -110,10 +117,9 @@ def _begun_before(context: Context) -> tuple[str, PlanRequest | None] | None:
 
 
 def proven_release(store: ManagedStore) -> ProvenRelease:
-    """Return the deleter that lets the loop of a store served by this process delete proven segments, and no
-    others.
+    """Return the object that deletes only proven segments, for the loop of a store that this process serves.
 
-    :raises LakeMissingError: no lake is there.
+    :raises LakeMissingError: the lake doesn't exist.
     """
     check_any_catalog_file(store.lakes)
     return ProvenRelease(store)

@@ -1,7 +1,7 @@
-"""Finds the files that a project is made of: DAGs, Spark entry points, suites, a sample store.
+"""Search for the files that a project is made of: DAGs, Spark entry points, suites, a sample store.
 
-The wheel carries them under ``storage_engine/project``; a checkout has them at their own place at the
-top of the repository. Nothing else in the package may care which of the two it runs from.
+The wheel has them under ``storage_engine/project``; a checkout has them at the top of the repository. Nothing
+else in the package may depend on which of the two it runs from.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _CHECKOUT = Path(__file__).parent.parent
 
 
 def project_path(name: str, in_checkout: str | None = None) -> Path:
-    """Locate a bundled file or directory.
+    """Return the path of a bundled file or directory.
 
     :param name: relative path, such as ``dags`` or ``spark_jobs/archive_segments.py``.
-    :param in_checkout: where a checkout has it; None: under the same name.
-    :raises BadInputError: when neither the installed package nor a checkout has it.
+    :param in_checkout: its path in a checkout; None: the same as ``name``.
+    :raises BadInputError: neither the installed package nor a checkout has it.
     """
     for candidate in (_PACKAGED / name, _CHECKOUT / (in_checkout or name)):
         if candidate.exists():
             return candidate
     raise BadInputError(
-        f"{name}: not found in {_PACKAGED} nor in {_CHECKOUT}: expected one of them to hold the "
-        "project's files. Install the package again."
+        f"{name}: not found in {_PACKAGED} nor in {_CHECKOUT}: expected one of them to have the project's "
+        "files. Install the package again."
     )

@@ -1,6 +1,4 @@
-"""Lines that each step writes into its task's log: what it did, in few lines. Details are in XCom and in the
-report.
-"""
+"""Lines on the results of each step, for its task's log. Details are in XCom and in the report."""
 
 from __future__ import annotations
 
@@ -30,14 +28,14 @@ if TYPE_CHECKING:
 DRY_RUN = "Dry run: nothing is archived or deleted."
 
 _TALKATIVE = ("great_expectations", "py4j", "pyiceberg")
-"""Libraries that say at INFO what they load and open, many times in a task."""
+"""Libraries that log at INFO what they load and open, many times in a task."""
 _SHOWN = 5
-"""Of more sentences or names than these the others are counted."""
+"""The most sentences or names to show. Further ones are only counted."""
 _NAME_WIDTH = 60
 
 
 def quiet_libraries() -> None:
-    """Let our libraries say warnings and errors alone, unless Airflow's logging says otherwise."""
+    """Limit the logs of our libraries to warnings and errors, if Airflow's logging doesn't configure them."""
     for name in _TALKATIVE:
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:
@@ -45,14 +43,16 @@ def quiet_libraries() -> None:
 
 
 def together(sentences: Iterable[str]) -> str:
-    """Return sentences as one line, each once; of many, the first ones and a count."""
+    """Return sentences as one line, each once. If there are many, only the first ones and the number of
+    the rest.
+    """
     every = list(dict.fromkeys(sentences))
     more = [f"and {len(every) - _SHOWN} more, which XCom and report have"] if len(every) > _SHOWN else []
     return join_texts("; ", (*every[:_SHOWN], *more))
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
-    """Yield why a run takes place, what is deleted and what stays."""
+    """Yield lines on the cause of a run, and on its deleted and kept segments."""
     causes = (f"{trigger.cause} ({trigger.urgency}): {trigger.detail}" for trigger in plan.triggers)
     yield f"Cause: {together(causes) or 'none holds'}"
     going = plan.to_delete
@@ -72,9 +72,9 @@ def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
 
 
 def lag_lines(lag: LagSummary, unit: str, *, dry_run: bool) -> Iterator[str]:
-    """Yield how far consumers are behind.
+    """Yield lines on consumers' lag.
 
-    :param unit: what the messages of a topic are divided into.
+    :param unit: the word for a part of a topic, such as queue or partition.
     """
     groups, queues = count_text(lag.groups, "group"), count_text(lag.queues, unit)
     behind, unknown = count_text(lag.total_lag_messages, "message"), f"{lag.unknown} unknown"
@@ -84,9 +84,9 @@ def lag_lines(lag: LagSummary, unit: str, *, dry_run: bool) -> Iterator[str]:
 
 
 def at_risk_text(lag: LagSummary, unit: str) -> str:
-    """Return whose next message goes; "" if nobody's does.
+    """Return a line on the groups whose next message is deleted. "": there is no such group.
 
-    :param unit: what the messages of a topic are divided into.
+    :param unit: the word for a part of a topic, such as queue or partition.
     """
     if not lag.at_risk_groups:
         return ""
@@ -98,7 +98,7 @@ def at_risk_text(lag: LagSummary, unit: str) -> str:
 
 
 def archive_lines(done: ArchiveResult) -> Iterator[str]:
-    """Yield the archived and proven segments."""
+    """Yield lines on the archived and proven segments."""
     receipts = done.receipts
     if receipts:
         messages = count_text(sum(row.message_count for row in receipts), "message")
@@ -111,7 +111,7 @@ def archive_lines(done: ArchiveResult) -> Iterator[str]:
 
 
 def release_lines(result: ReleaseResult) -> Iterator[str]:
-    """Yield the deleted segments, and the present begin of the log."""
+    """Yield lines on the deleted segments and the log's new begin."""
     if not result.deleted:
         yield "Nothing was deleted."
         return
@@ -121,7 +121,7 @@ def release_lines(result: ReleaseResult) -> Iterator[str]:
 
 
 def dependents_lines(result: DependentsResult) -> Iterator[str]:
-    """Yield files deleted after the segments."""
+    """Yield lines on the files that were deleted after the segments."""
     if not result.deleted:
         yield "No queue or index file points only at deleted segments: nothing was deleted."
         return
@@ -130,7 +130,7 @@ def dependents_lines(result: DependentsResult) -> Iterator[str]:
 
 
 def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
-    """Yield the flushed files, or how far behind a running broker is."""
+    """Yield lines on the flushed files, or on a running broker's progress."""
     from storage_engine.retention.hold.hold_text import progress_text
 
     if result.progress is not None:
@@ -140,7 +140,7 @@ def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
 
 
 def monitor_lines(found: MonitorResult) -> Iterator[str]:
-    """Yield how the store is: its hold, disks, broker and lake."""
+    """Yield lines on the store's state: its hold, disks, broker and lake."""
     from storage_engine.retention.hold.hold_text import hold_text, progress_text
 
     if found.hold:
@@ -156,7 +156,7 @@ def monitor_lines(found: MonitorResult) -> Iterator[str]:
 
 
 def usage_lines(report: RetentionReport) -> Iterator[str]:
-    """Yield the contents of a span of the lake, and the advice that follows."""
+    """Yield lines on the lake's content in a span of time, and the resulting advice."""
     size = bytes_text(report.size_bytes)
     yield f"{count_text(report.messages, 'message')}, {size}: {report.usage_path}"
     if report.advice is not None:
@@ -167,14 +167,14 @@ def usage_lines(report: RetentionReport) -> Iterator[str]:
 
 
 def validation_lines(result: ValidationResult) -> Iterator[str]:
-    """Yield the result of validation."""
+    """Yield lines on the result of validation."""
     checks = Counter(check.status.value for check in result.checks)
     ranges = Counter(row.where.value for row in result.ranges)
     yield f"{result.overall.value}: checks {_counted(checks)}; ranges of offsets {_counted(ranges)}"
 
 
 def broken_text(result: ValidationResult) -> str:
-    """Name checks that failed or warn, each with an example; "" if none did."""
+    """Return a text that names the checks that failed or warn, each with an example. "": no check did."""
     return together(
         f"{check.status.value} {check.expectation}: {', '.join(check.examples[:1])}"
         for check in result.checks
@@ -183,7 +183,7 @@ def broken_text(result: ValidationResult) -> str:
 
 
 def maintenance_lines(lakes: Sequence[LakeMaintenance], done: MaintainResult) -> Iterator[str]:
-    """Yield the removed files and records."""
+    """Yield lines on the removed files and records."""
     for lake in lakes:
         tables = "; ".join(table.text for table in lake.tables)
         files = count_text(lake.taken_files, "file")

@@ -1,4 +1,4 @@
-"""Arrow without pandas, whose import takes longer than most commands."""
+"""Import of Arrow without pandas. The import of pandas takes longer than most commands."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class _NoPandas:
 
 
 def load_arrow_alone() -> None:
-    """Import Arrow and let it find no pandas. For a process of our own: who gives Arrow a column of pandas
-    before a table was made a frame would find its missing values unmarked.
+    """Import Arrow in such a way that it doesn't find pandas.
 
-    Arrow looks for pandas when it makes its first value, and then only where a table is to become a frame
-    (``_PandasAPIShim._check_import``). That works as ever.
+    Only for our own processes: if a pandas column is given to Arrow before any table became a frame, its
+    missing values aren't marked. Arrow looks for pandas when it makes its first value, and again when a table
+    is to become a frame (``_PandasAPIShim._check_import``). The latter still works.
     """
     if "pandas" in sys.modules:
         return

@@ -14,27 +14,29 @@ if TYPE_CHECKING:
 
 
 _LINE_BYTES = 64
-"""Bytes of a line of a processor's cache."""
+"""Bytes of a processor's cache line."""
 _STAGGER_BYTES = 17 * _LINE_BYTES
-"""An odd number of cache lines."""
+"""Distance between the starts of columns: an odd number of cache lines."""
 _MAX_FREE = 2
-"""One for a chunk's table and one for the next, which may be made while somebody still has the first."""
+"""The most free blocks of a column: one for a chunk's table, and one for the next table, which may be
+made while the first is still in use.
+"""
 _MAX_KEPT_BYTES = 256 << 20
-"""No larger block waits for the next chunk."""
+"""Larger blocks aren't kept for the next chunk."""
 
 _per_thread = threading.local()
 
 
 def address_of(array: npt.NDArray[np.generic]) -> int:
-    """Return the address of an array's first element; the caller keeps the array alive."""
+    """Return the address of an array's first element. The caller keeps the array alive."""
     return int(array.__array_interface__["data"][0])
 
 
 class Arena:
-    """Memory for the columns of one chunk after the other.
+    """Memory for the columns of successive chunks.
 
-    What a chunk's table no longer needs serves the next one: fresh pages would have to be cleared by
-    the kernel, which takes as long as filling them. Not for several threads at a time.
+    Memory that a chunk's table no longer needs is used for the next chunk. New pages would have to be cleared
+    by the kernel, which takes as long as filling them. Not for several threads at a time.
     """
 
     def __init__(self) -> None:
@@ -42,19 +44,19 @@ class Arena:
 
     @staticmethod
     def of_thread() -> Arena:
-        """Return this thread's arena, which serves one segment after the other."""
+        """Return this thread's arena. It is used for all segments of the thread in turn."""
         found: Arena | None = getattr(_per_thread, "arena", None)
         if found is None:
             found = _per_thread.arena = Arena()
         return found
 
     def buffer(self, column: int, size: int) -> pa.Buffer:
-        """Return uninitialised memory that can be written; only pages that are become resident.
+        """Return writable, uninitialised memory. Only written pages become resident.
 
-        It comes back when the last Arrow buffer over it is gone.
+        The memory returns to the arena when the last Arrow buffer over it is gone.
 
-        Columns are filled side by side, a row a step: they begin at different places in a page, or
-        all of them would fight for the same few lines of the processor's caches.
+        Columns are filled together, row by row. So they begin at different places in a page. Otherwise all of
+        them would compete for the same few lines of the processor's caches.
         """
         import pyarrow as pa
 
@@ -81,7 +83,9 @@ def _aligned(size: int, stagger: int) -> npt.NDArray[np.uint8]:
 
 
 class ColumnAddresses:
-    """Addresses of a batch's columns in memory. Holds what must stay there while a kernel runs."""
+    """Addresses of a batch's columns in memory. The object keeps the columns' memory alive while a kernel
+    runs.
+    """
 
     def __init__(self, columns: int) -> None:
         self.table = np.zeros(columns, np.int64)
@@ -92,15 +96,15 @@ class ColumnAddresses:
         self.table[place] = address_of(values)
 
     def fixed(self, place: int, column: pa.Array[Any]) -> None:
-        """Place the values as they lie; where a value is null, anything."""
+        """Record the address of a fixed-width column's values. The bytes of a null value are undefined."""
         values: Any = column.buffers()[1]
         self.held.append(values)
         self.table[place] = values.address + column.offset * (column.type.bit_width // 8)
 
     def text(self, place: int, offsets_place: int, column: pa.Array[Any]) -> int:
-        """Place a text column.
+        """Record the addresses of a text column.
 
-        :return: length of the bytes that the offsets point into.
+        :return: number of bytes of the texts, to which the offsets point.
         """
         _, offsets, content = column.buffers()
         self.held += [offsets, content]
@@ -125,7 +129,7 @@ class ColumnAddresses:
 
 
 def valid_flags(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
-    """Return one byte a value: 1 where there is one."""
+    """Return one byte for each value: 1 if it isn't null."""
     if column.null_count == 0:
         return np.ones(len(column), np.uint8)
     if column.null_count == len(column):
@@ -138,7 +142,7 @@ def valid_flags(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
 
 
 def boolean_flags(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
-    """Return one byte a value; null is false."""
+    """Return one byte for each value; null counts as false."""
     # Commands that read no row load no Arrow.
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -14,7 +14,7 @@ Names: TypeAlias = "pa.DictionaryArray[Any, Any]"
 
 
 def coded(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> tuple[pa.Array[Any], npt.NDArray[np.int32]]:
-    """A column of names as its distinct names, sorted, and the place of each row's name among them."""
+    """Return a column's distinct names, sorted, and the index of each row's name among them."""
     array = one_array(column)
     codes = np.asarray(array.indices)
     used = np.zeros(len(array.dictionary), dtype=bool)
@@ -30,9 +30,9 @@ def coded(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> tuple[pa.Array[Any], 
 
 
 def one_array(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> Names:
-    """A column of names with one dictionary, in one piece.
+    """Return a column of names as one array with one dictionary.
 
-    :param column: of strings, dictionary-coded or not.
+    :param column: strings, dictionary-coded or not.
     """
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -44,12 +44,12 @@ def one_array(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> Names:
 
 
 def names_of(names: pa.Array[Any]) -> list[str]:
-    """Names as strings."""
+    """Return names as strings."""
     return [str(name) for name in names.to_pylist()]
 
 
 def queue_starts(positions: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return the first row of each run of rows of one queue."""
+    """Return the first row of each queue, where the rows of a queue are next to each other."""
     if not positions.num_rows:
         return np.empty(0, dtype=np.int64)
     codes = np.asarray(one_array(positions["topic"]).indices)
@@ -67,7 +67,7 @@ _POSITIONS: list[pa.Field[Any]] = [
     pa.field("committed_offset", pa.int64()),
 ]
 POSITIONS_SCHEMA = pa.schema(_POSITIONS)
-"""A row for each group and queue; without an offset the group's position isn't known."""
+"""A row for each group and queue. If the offset is null, the group's position isn't known."""
 
 _LAG: list[pa.Field[Any]] = [
     pa.field("group", NAME, nullable=False),
@@ -90,9 +90,11 @@ LAG_SCHEMA = pa.schema(_LAG)
 """One column for each field of :class:`storage_engine.model.lag.QueueLag`."""
 
 PLACES_SCHEMA = pa.schema([field for field in _LAG if field.name not in ("at_risk", "time_to_loss_ms")])
-"""Facts of a position that files tell: all of its lag but the cost of a deletion.
-``next_segment_base_offset`` is that of the segment that a group needs next. One whose position isn't known
-may need the oldest, and it is :data:`ANYWHERE` where any segment of the log may have the next message.
+"""Facts on a position that follow from files: its lag, without the losses by a deletion.
+
+``next_segment_base_offset`` is the base offset of the segment that a group needs next. A group with an
+unknown position may need the oldest segment. It is :data:`ANYWHERE` if any segment of the log may have the
+next message.
 """
 
 ANYWHERE = -1
@@ -104,11 +106,13 @@ _SEGMENTS: list[pa.Field[Any]] = [
     pa.field("time_to_loss_ms", pa.int64()),
 ]
 SEGMENTS_SCHEMA = pa.schema(_SEGMENTS)
-"""Facts of a deletion: whether each segment is deleted, and in how long age may delete it."""
+"""Facts on a deletion: whether each segment is deleted, and the time until it may be deleted because of
+age.
+"""
 
 
 def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.Table:
-    """Return a table of :data:`SEGMENTS_SCHEMA`; a log of which one goes has a row for ANYWHERE, too."""
+    """Return a table of :data:`SEGMENTS_SCHEMA`. A log with a deleted segment also has a row for ANYWHERE."""
     rows = list(segments)
     rows += [(log, ANYWHERE, True, None) for log in dict.fromkeys(log for log, _, goes, _ in rows if goes)]
     names = SEGMENTS_SCHEMA.names
@@ -120,9 +124,9 @@ def add_risk(places: pa.Table, segments: pa.Table) -> pa.Table:
 
     A Spark job does the same with DataFrames (``storage_engine.spark.consumer_lag.join_segments``).
 
-    :param places: of :data:`PLACES_SCHEMA`.
-    :param segments: of :data:`SEGMENTS_SCHEMA`.
-    :return: of :data:`LAG_SCHEMA`, in the order of ``places``.
+    :param places: table of :data:`PLACES_SCHEMA`.
+    :param segments: table of :data:`SEGMENTS_SCHEMA`.
+    :return: table of :data:`LAG_SCHEMA`, in the order of ``places``.
     """
     keys = ["log", "next_segment_base_offset"]
     needed = places.select(keys).set_column(0, "log", places["log"].cast(pa.string()))

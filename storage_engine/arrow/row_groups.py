@@ -1,4 +1,6 @@
-"""Sizes of a data file's row groups: so small that a reader of a part of a segment skips most of them."""
+"""Sizes of a data file's row groups. They are so small that a reader of a part of a segment skips most
+groups.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 ROW_GROUP_BYTES = 16 << 20
-"""Segment bytes in a row group; of rows without bytes what their views lead to."""
+"""Segment bytes in a row group. Rows without bytes count with the bytes that their views point to."""
 
 _VIEW_BYTES = 16
-"""Of a view in Arrow, which begins with a length of four."""
+"""Bytes of a view in Arrow. Its first four bytes are the length."""
 
 
 def cut_rows(rows: pa.Table) -> Iterator[pa.Table]:
     """Cut a codec's rows into groups.
 
-    A row without bytes stays with the one that has them, however much it holds, so that each group gives back
-    its part of the segment by itself.
+    A row without bytes stays in the group of the row that has its bytes, whatever their size. So each group
+    alone gives back its part of the segment.
     """
     if not isinstance(rows, pa.Table):
         raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
@@ -31,10 +33,10 @@ def cut_rows(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def cut_places(sizes: np.ndarray[Any, Any], held: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
-    """Yield the first row of each group, and the one behind its last.
+    """Yield the first row of each group, and the row behind its last.
 
-    :param sizes: of the rows, in bytes of the segment.
-    :param held: by each row, which is more where its views lead to more.
+    :param sizes: sizes of the rows, in bytes of the segment.
+    :param held: bytes that each row holds: its size, or more if its views point to more.
     """
     owning = np.flatnonzero(sizes > 0)
     ends = np.cumsum(held, dtype=np.int64)
@@ -46,7 +48,7 @@ def cut_places(sizes: np.ndarray[Any, Any], held: np.ndarray[Any, Any]) -> Itera
 
 
 def _view_bytes(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return how many bytes the views of each row lead to; Arrow has no function that says it."""
+    """Return how many bytes the views of each row point to. Arrow has no function for it."""
     held = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
         if not pa.types.is_binary_view(column.type):

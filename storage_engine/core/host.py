@@ -1,4 +1,4 @@
-"""Identity of this machine and its users: a store is looked at on the host that has its disk."""
+"""Identity of this machine and its users: a store is read only on the host that has its disk."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from pathlib import Path
 from storage_engine.exceptions import WrongHostError
 
 ANY_HOST = "*"
-"""The store lies on a mount that every host sees under the same path."""
+"""The store is on a mount that every host has under the same path."""
 
 _MACHINE_ID = Path("/etc/machine-id")
 _NO_ID = "uninitialized"
-"""Content of that file in images of machines that have not been started yet (machine-id(5))."""
+"""Content of the machine-id file in images of machines that have not been started yet (machine-id(5))."""
 
 
 def this_host() -> str:
-    """The machine's id where the system gives it one, which outlives a new name; its name otherwise."""
+    """Return the machine's id, which remains after a change of its name. If the system has no id, return
+    the name.
+    """
     try:
         found = _MACHINE_ID.read_text().strip()
     except OSError:
@@ -30,7 +32,8 @@ def person() -> str:
     """Return the user who runs this process, for the journal, by the real user id: LOGNAME can be set to
     anything.
 
-    Of root it is also who became root by sudo, which only root's environment can be believed in.
+    For root, the result also names the user who became root by sudo. Only root's environment is trusted for
+    that.
     """
     name = user_name(os.getuid())
     behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
@@ -38,7 +41,7 @@ def person() -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a listener at this host name is reachable from this machine alone."""
+    """Return whether a listener at this host name is reachable only from this machine."""
     # Most commands serve nothing.
     from ipaddress import ip_address
 
@@ -49,7 +52,9 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
-    """Return the host and the port of a text such as 127.0.0.1:9092 or [::1]:9092; None: it is none."""
+    """Return the host and the port of a text such as 127.0.0.1:9092 or [::1]:9092. None: it isn't an
+    address.
+    """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdecimal() and int(port) < 1 << 16
@@ -57,12 +62,12 @@ def parse_address(text: str) -> tuple[str, int] | None:
 
 
 def is_this_host(host: str | None) -> bool:
-    """Return whether a machine id or host name is this machine's."""
+    """Return whether a machine id or host name belongs to this machine."""
     return host in (this_host(), socket.gethostname())
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name, or the number where this machine knows none, as in a container."""
+    """Return a user's name, or the number if this machine has no name for it, as in a container."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -70,28 +75,28 @@ def user_name(uid: int) -> str:
 
 
 def may_have_come(stated: str | None, first_seen: str | None) -> bool:
-    """Return whether a store of another machine may lie on this one by now, by its settings.
+    """Return whether, by its settings, a store of another machine may have moved to this machine.
 
-    Parameters are as of :func:`check_host`.
+    Parameters are as for :func:`check_host`.
     """
     here = stated is None or is_this_host(stated)
     return here and first_seen not in (None, ANY_HOST) and not is_this_host(first_seen)
 
 
 def check_host(root: str, stated: str | None, first_seen: str | None) -> None:
-    """Make sure that this machine may look at a store: another one has another disk under the same path.
+    """Make sure that a store is this machine's. Another machine has another disk under the same path.
 
-    :param stated: the store's host by its settings, a name or a machine id; :data:`ANY_HOST`: any.
-    :param first_seen: where the journal saw it first; counts when none is stated.
-    :raises WrongHostError: it is another machine's.
+    :param stated: the store's host by its settings, a name or a machine id; :data:`ANY_HOST`: any host.
+    :param first_seen: the host where the journal saw the store first. It counts when no host is stated.
+    :raises WrongHostError: the store belongs to another machine.
     """
     expected = stated or first_seen
     if expected in (None, ANY_HOST) or is_this_host(expected):
         return
     why = "its settings say it is" if stated else "it was first seen"
     raise WrongHostError(
-        f"{root}: expected to be looked at on host {expected}, where {why}, found host "
-        f"{socket.gethostname()} ({this_host()}). Nothing was read or changed. Let the connection's queue "
-        "lead to a worker on that host, and for deferrable sensors to a triggerer. Where all hosts mount one "
-        "and the same disk, or the store has moved, say so as the connection's store host: * or a name."
+        f"{root}: expected to be read on host {expected}, where {why}, found host {socket.gethostname()} "
+        f"({this_host()}). Nothing was read or changed. Set the connection's queue to one whose worker runs "
+        "on that host, and for deferrable sensors also a triggerer. If all hosts mount the same disk, or "
+        "the store has moved, set the connection's store host: * or a name."
     )

@@ -1,4 +1,6 @@
-"""Dataclasses to JSON and back: what crosses a process (XCom, journal, job request) goes through here."""
+"""Conversion of dataclasses to JSON and back, for data that is sent to another process (XCom, journal,
+job request).
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,17 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def to_jsonable(value: Any) -> Any:
-    """Turn dataclasses, enums, tuples and mappings into what :mod:`json` writes."""
+    """Convert dataclasses, enums, tuples and mappings to values that :mod:`json` can write."""
     return _converted(value, str)
 
 
 def to_recorded(value: Any) -> Any:
-    """Do the same for the journal: texts keep the commands that they name."""
+    """Convert like :func:`to_jsonable`, for the journal: texts keep the commands that they name."""
     return _converted(value, _parts)
 
 
 def _converted(value: Any, told: Callable[[str], Any]) -> Any:
-    """:param told: makes JSON of a text that may have parts."""
+    """:param told: converts a text with parts to JSON."""
     cls: Any = type(value)
     if cls in _PLAIN:
         return value
@@ -49,26 +51,28 @@ def _parts(text: str) -> str | list[str | list[str]]:
 
 
 def jsonable_fields(value: Any) -> dict[str, Any]:
-    """Turn a dataclass into an object of JSON."""
+    """Convert a dataclass to a JSON object."""
     cls: Any = type(value)
     return {name: to_jsonable(getattr(value, name)) for name in _field_names(cls) or ()}
 
 
 def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
-    """Build a ``cls`` from what :func:`to_jsonable` or :func:`to_recorded` made of one.
+    """Build a ``cls`` from the result of :func:`to_jsonable` or :func:`to_recorded`.
 
     :param where: the name of the data, for the error message.
-    :raises BadInputError: an unknown or missing key, or a value of the wrong type; names the key.
+    :raises BadInputError: a key is unknown or missing, or a value has the wrong type; the error names the
+        key.
     """
     built: T = _build(cls, data, where or cls.__name__)
     return built
 
 
 def filled(cls: type[T], source: object, **more: Any) -> T:
-    """Build a ``cls`` with what another object, or a mapping, has under the names of its fields.
+    """Build a ``cls`` whose fields have the values of another object's attributes, or of a mapping, with the
+    same names.
 
-    :param more: fields that are said otherwise.
-    :raises TypeError: neither has a field that has no default.
+    :param more: values that take precedence.
+    :raises TypeError: a field without a default has no value.
     """
     names = [field.name for field in dataclasses.fields(cls) if field.name not in more]  # type: ignore[arg-type]
     if isinstance(source, Mapping):
@@ -78,7 +82,7 @@ def filled(cls: type[T], source: object, **more: Any) -> T:
 
 @cache
 def _field_names(cls: type) -> tuple[str, ...] | None:
-    """Return the names of a dataclass's fields; None of another class."""
+    """Return the names of a dataclass's fields. None: the class is no dataclass."""
     return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 

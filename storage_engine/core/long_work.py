@@ -1,4 +1,6 @@
-"""Progress of long work for whoever listens, and making many objects without the garbage collector."""
+"""Progress of long work, reported to a listener; and pauses of the garbage collector while many objects
+are made.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 Advance = Callable[[int], None]
-"""Called, from any thread, with how much was done since the last call."""
+"""Called from any thread with the amount of work since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class LongWork:
     """A part of a command's work that may take seconds.
 
     :param what: the work's name, such as ``Reading segments``.
-    :param total: how much there is, in bytes where there is no unit.
+    :param total: the whole amount of work, in ``unit``.
     :param unit: the counted things, in the plural; "": bytes.
     """
 
@@ -36,7 +38,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Let a listener hear of the work that this thread begins."""
+    """Report the work that this thread begins to a listener, until the block ends."""
     token = _listener.set(listener)
     try:
         yield
@@ -46,9 +48,9 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def told(what: str, total: int, unit: str = "") -> Iterator[Advance]:
-    """Tell of work while it goes on; it yields what takes how much is done.
+    """Report work to the listener during the block. Yields the function to call with each finished amount.
 
-    :param what: see :class:`LongWork`, as ``total`` and ``unit``.
+    :param what: see :class:`LongWork`; so are ``total`` and ``unit``.
     """
     listener = _listener.get()
     if listener is None or not total:
@@ -59,9 +61,9 @@ def told(what: str, total: int, unit: str = "") -> Iterator[Advance]:
 
 
 def told_each(items: Sequence[Item], what: str, unit: str) -> Iterator[Item]:
-    """Yield items, and tell after each one that it is done.
+    """Yield items, and report each one as done afterwards.
 
-    :param what: see :class:`LongWork`, as ``unit``.
+    :param what: see :class:`LongWork`; so is ``unit``.
     """
     with told(what, len(items), unit) as advance:
         for item in items:
@@ -74,15 +76,15 @@ def _unheard(_done: int) -> None:
 
 
 MANY_OBJECTS = 100_000
-"""Fewer than this the collector looks at in a few milliseconds."""
+"""The collector examines fewer objects than this in a few milliseconds."""
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the collector from running while a block makes objects that live on, and are no garbage.
+    """Pause the garbage collector while a block makes many objects that remain in use.
 
-    It would look at all of them each time that their number has grown by a quarter: of 10,000 logs' decisions
-    that takes as long as making them.
+    Otherwise the collector would examine all of them each time their number grows by a quarter. For the
+    decisions on 10,000 logs that takes as long as making them.
     """
     if not gc.isenabled():
         yield

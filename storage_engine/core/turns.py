@@ -1,12 +1,12 @@
-"""Locks between our processes on one store or lake: readers work side by side, writers one after another.
+"""Locks between our processes on one store or lake: several read at a time, only one writes.
 
-Whoever reads a store has a shared lock (flock) on its directories, or on a file in each where who changes the
-directory locks it whole. Its descriptors are opened for reading, so that it needs no right to write there. It
-keeps nobody out and waits for nobody: it tells a process that deletes that this one is ours, and only reads.
-It ends with its process. NFS keeps a flock on its own host, as ``/proc`` shows the processes of one host
-alone.
+A reader of a store has a shared lock (flock) on the store's directories. If a writer locks a whole directory
+exclusively, the reader locks a file in it instead. The reader opens them only for reading, so that it needs
+no permission to write. The shared lock blocks no process and waits for none: it only shows a deleting process
+that this one belongs to us and only reads. It ends with its process. With NFS a flock is seen on its own host
+only, and ``/proc`` shows only one host's processes.
 
-Whoever changes a store has its broker's lock and a lease in the journal, for which our others wait.
+A writer has the broker's lock and a lease in the journal. Our other writers wait for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import TurnTakenError
 
 WAIT_SECONDS: Final = 600.0
-"""Seconds that a process waits for its turn, where no other time is given."""
+"""Default number of seconds that a process waits for its turn."""
 _PAUSE_SECONDS: Final = 0.25
 _LONGEST_TEXT: Final = 60
 _OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 
 def turn_wait_seconds() -> float:
-    """Return for how long this process waits for its turn."""
+    """Return how many seconds this process waits for its turn."""
     return _wait_seconds
 
 
 @contextmanager
 def waiting_at_most(seconds: float) -> Iterator[None]:
-    """Have this process wait for its turn for so long, until the block ends."""
+    """Set how long this process waits for its turn, until the block ends."""
     global _wait_seconds  # a process has one word on this, whatever thread waits
     before, _wait_seconds = _wait_seconds, seconds
     try:
@@ -51,9 +51,9 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
 
 
 def take_turn(attempt: Callable[[], T]) -> T:
-    """Attempt something until none of our other processes is in its way.
+    """Repeat an attempt until none of our other processes blocks it.
 
-    :raises TurnTakenError: one still is after :func:`turn_wait_seconds`.
+    :raises TurnTakenError: a process still blocks it after :func:`turn_wait_seconds`.
     """
     deadline = time.monotonic() + _wait_seconds
     while True:
@@ -62,20 +62,21 @@ def take_turn(attempt: Callable[[], T]) -> T:
         except TurnTakenError as error:
             if time.monotonic() >= deadline:
                 waited = duration_text(int(_wait_seconds * 1000))
-                raise TurnTakenError(f"{error} This one waited {waited}; --wait says how long.") from error
+                raise TurnTakenError(f"{error} This run waited {waited}; --wait sets how long.") from error
         time.sleep(min(_PAUSE_SECONDS, max(deadline - time.monotonic(), 0)))
 
 
 class SharedLock:
-    """Our shared lock on directories, or on files in them, as long as the object lives.
-
-    Copies of what has it share it.
+    """Our shared lock on directories, or on files in them, as long as the object exists. Copies of an
+    object that has the lock share it.
     """
 
     __slots__ = ("_descriptors",)
 
     def __init__(self, directories: Iterable[str | os.PathLike[str]] = ()) -> None:
-        """Lock directories or files; one that another process keeps, or that can't be locked, is left out."""
+        """Lock directories or files. Those that another process has locked, or that can't be locked, are
+        left out.
+        """
         self._descriptors: list[int] = []
         for path in directories:
             with suppress(OSError):
@@ -96,18 +97,18 @@ class SharedLock:
         return SharedLock, ()
 
     def close(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
 
 def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
-    """Return whether a process has our shared lock on one of some directories, or on a file in one.
+    """Return whether a process has our shared lock on one of the directories, or on a file in one.
 
-    The kernel's word on that very descriptor counts. Which number the process has, or what it is called, says
-    nothing. False where this system or user can't tell.
+    The kernel's record of the descriptor decides, not the process's number or name. False if this system or
+    user can't see it.
 
-    :param directories: their real paths.
+    :param directories: real paths of the directories.
     """
     try:
         for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
@@ -125,7 +126,9 @@ def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
 
 
 def flock_holders(descriptor: int) -> tuple[int, ...]:
-    """Return the processes that have an open file locked (flock), as far as this container shows it."""
+    """Return the processes that have locked an open file (flock), as far as they are visible in this
+    container.
+    """
     status = os.fstat(descriptor)
     of_file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:

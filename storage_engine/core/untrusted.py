@@ -1,4 +1,6 @@
-"""Files that others wrote: read in bounded memory, or as Java reads its text; malformed ones are errors."""
+"""Reading of files that other programs wrote: in bounded memory, or decoded as Java does. Malformed files
+are errors.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,20 @@ MALFORMED: Final = (
     struct.error,
     zlib.error,
 )
-"""Errors of a parser that meets content it didn't expect. Caught where a file or an answer is taken in."""
+"""Errors of a parser at unexpected content. They are caught where a file or an answer is read."""
 
 MAX_FILE_BYTES: Final = 512 << 20
-"""Longest file that is read as one piece: no broker writes a longer one, but for segments and queues."""
+"""The longest file that is read as a whole. Brokers write longer files only as segments and queues."""
 
 
 def read_file(
     path: str | Path, max_bytes: int = MAX_FILE_BYTES, *, follow_links: bool = True, dir_fd: int | None = None
 ) -> bytes:
-    """Read a whole file, which must be an ordinary one: a pipe or a device could have no end.
+    """Read a whole file. It must be an ordinary file, because a pipe or a device may have no end.
 
-    :param dir_fd: of the directory that the file is in, which counts instead of the path's; None: the path's.
-    :raises FileNotFoundError: there is none.
+    :param dir_fd: descriptor of the file's directory, used instead of the path's directory; None: the path's
+        directory.
+    :raises FileNotFoundError: there is no such file.
     :raises CorruptFileError: it isn't an ordinary file, or is longer than ``max_bytes``.
     :raises OSError: it can't be read.
     """
@@ -54,8 +57,8 @@ def read_file(
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise CorruptFileError(
-                f"{path}: expected an ordinary file, found {_kind(found.st_mode)}. Nothing was changed. Find "
-                "out what put it there, and bring the file back from a backup."
+                f"{path}: expected an ordinary file, found {_kind(found.st_mode)}. Nothing was changed. "
+                "Find out which program made it, and restore the file from a backup."
             )
         if found.st_size > max_bytes:
             raise CorruptFileError(
@@ -92,10 +95,8 @@ _HANDLER = "storage-engine-java"
 
 
 def java_text(data: bytes) -> str:
-    """Decode as ``new String(bytes, UTF_8)`` does.
-
-    An encoded surrogate, or what there is of it, is one fault to Java (sun.nio.cs.UTF_8); to Python
-    each of its bytes is one.
+    """Decode like ``new String(bytes, UTF_8)``. An encoded surrogate, whole or cut, is one fault for Java
+    (sun.nio.cs.UTF_8). For Python each of its bytes is a fault.
     """
     return data.decode(errors=_HANDLER)
 

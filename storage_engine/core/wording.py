@@ -1,4 +1,4 @@
-"""Figures and names as a person reads them, and the known name that a mistyped one is nearest to."""
+"""Texts of figures and names for people, and the known name that is most like a mistyped name."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ _CONTROLS = (
     "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufeff"
 )
 _UNPRINTABLE = re.compile(f"[\\n{_CONTROLS}]")
-"""Controls, as of terminals; what turns the direction of text; halves of characters."""
+"""Control characters, such as those of terminals; characters that change the direction of text;
+surrogates.
+"""
 _UNPRINTABLE_BUT_NEWLINE = re.compile(f"[{_CONTROLS}]")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return a text whose control characters, and others that change how the rest is shown, are written out.
+    """Return a text with escapes in place of control characters and other characters that change the display.
 
-    Producers, consumers and whoever writes to a store choose names.
+    Such texts are untrusted: producers, consumers and anyone who writes to a store choose names.
 
-    :param keep: characters that stay, such as a newline.
+    :param keep: characters that are kept, such as a newline.
     """
 
     def written_out(found: re.Match[str]) -> str:
@@ -48,14 +50,16 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def printable_json(document: str) -> str:
-    """Return the same JSON document with such characters as JSON's own escapes; newlines are its layout."""
+    """Return the same JSON document with JSON's own escapes in place of such characters. Newlines are
+    kept.
+    """
     return _UNPRINTABLE_BUT_NEWLINE.sub(lambda it: f"\\u{ord(it[0]):04x}", document)
 
 
 def shortened(name: str, width: int) -> str:
-    """A long name without its middle: what tells names apart is mostly at their ends.
+    """Return a long name without its middle, because names differ mostly at their ends.
 
-    :param width: of the result at most, in characters.
+    :param width: the most characters of the result.
     """
     if len(name) <= width:
         return name
@@ -65,7 +69,7 @@ def shortened(name: str, width: int) -> str:
 
 @lru_cache(maxsize=1024)
 def bytes_text(size_bytes: int | None) -> str:
-    """A size in binary units, as brokers configure theirs; empty for None."""
+    """Return a size in binary units, as brokers use in their configuration. Empty for None."""
     if size_bytes is None:
         return ""
     unit, suffix = pick_unit_and_suffix(size_bytes, _BINARY_UNITS, 1024)
@@ -73,7 +77,7 @@ def bytes_text(size_bytes: int | None) -> str:
 
 
 def parse_size(text: str) -> int | None:
-    """Return a size such as 10GiB, 500 MB or 4096 in bytes; None: it is none."""
+    """Return the bytes of a text such as 10GiB, 500 MB or 4096. None: the text isn't a size."""
     match = _SIZE.fullmatch(text)
     if match is None or (match[3] and not match[2]):
         return None
@@ -82,15 +86,16 @@ def parse_size(text: str) -> int | None:
 
 
 def exact_bytes_text(size_bytes: int) -> str:
-    """The same, with the exact number of bytes beside it."""
+    """Return a size as :func:`bytes_text` does, followed by the exact number of bytes."""
     text = bytes_text(size_bytes)
     return text if text.endswith("bytes") else f"{text} ({size_bytes} bytes)"
 
 
 def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
-    """A moment to the second; empty for None, and in milliseconds where no calendar goes so far.
+    """Return a time to the second. Empty for None. A time beyond the calendar is given in milliseconds.
 
-    :param zone: another one only for a time that is meant in it, as deleteWhen is; its offset is shown then.
+    :param zone: another time zone only for a time that belongs to it, as deleteWhen does. Its offset is shown
+        then.
     """
     if timestamp_ms is None:
         return ""
@@ -110,15 +115,15 @@ def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
 
 @lru_cache(maxsize=1024)
 def _day_text(days: int) -> str:
-    """Return a date by its days since 1970.
+    """Return the date of a number of days since 1970.
 
-    :raises OverflowError: no calendar goes so far.
+    :raises OverflowError: the date is beyond the calendar.
     """
     return (_FIRST_DAY + timedelta(days=days)).isoformat()
 
 
 def duration_text(duration_ms: int | None) -> str:
-    """A duration by its two largest units; empty for None."""
+    """Return a duration in its two largest units. Empty for None."""
     if duration_ms is None:
         return ""
     left, parts = duration_ms // 1000, []
@@ -130,7 +135,7 @@ def duration_text(duration_ms: int | None) -> str:
 
 
 def count_text(count: int, thing: str) -> str:
-    """A number of things, in the singular where there is one."""
+    """Return a number of things. The noun is in the singular for one thing."""
     if count == 1:
         return f"{count} {thing}"
     ends_in_ies = thing.endswith("y") and thing[-2:-1] not in ("a", "e", "o", "u")
@@ -138,24 +143,24 @@ def count_text(count: int, thing: str) -> str:
 
 
 def store_text(name: str, broker: str, root: str) -> str:
-    """Return how the head of an output names its store: what it is called, its kind and where it lies."""
+    """Return the text that names a store at the head of an output: its name, kind and path."""
     return f"Store {name} ({broker}, {root})"
 
 
 def paths_text(paths: Sequence[str]) -> str:
-    """Files of one kind in a few words: the first, how many more, and the last of them."""
+    """Return a short text on files of one kind: the first, the number of further files, and the last."""
     first, *more = paths
     return f"{first} and {len(more)} more, the last {PurePath(more[-1]).name}" if more else first
 
 
 def times_text(timestamps_ms: Collection[int]) -> str:
-    """A timestamp that several things have, or from which to which they go."""
+    """Return the time that several things have in common, or the first and the last of their times."""
     texts = list(dict.fromkeys(time_text(timestamp_ms) for timestamp_ms in sorted(timestamps_ms)))
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
 def reason_text(error: BaseException) -> str:
-    """Return the text of an error; of an error of the system: its file, and no number."""
+    """Return the text of an error. For an error of the system it has the file, and no error number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return Text(error)
@@ -166,22 +171,22 @@ def lock_advice(cause: str) -> str:
     if "database is locked" not in cause:
         return ""
     return (
-        "Another process holds a lock of this file for longer than was waited: wait for it, or find it with "
-        "fuser -v FILE and end it. Then run the same again."
+        "Another process kept a lock on this file for longer than this one waited. Wait for that process, "
+        "or find it with fuser -v FILE and end it. Then run the same again."
     )
 
 
 def unexpected(error: Exception) -> str:
-    """An error that nobody has foreseen: its kind, its words, and the line that it comes from."""
+    """Return the text of an unforeseen error: its class, its message, and the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return Text(f"{type(error).__name__}: ", error, place)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a word is most like, whatever its case; None: none is like it.
+    """Return the known name that is most like a word, in upper or lower case. None: no name is like it.
 
-    A name with slashes is meant by its last part, too, as ``Asia/Shanghai`` by ``Shanghai``.
+    The last part of a name with slashes also matches: ``Shanghai`` for ``Asia/Shanghai``.
     """
     names = sorted(known)
     wanted = word.casefold()
@@ -195,12 +200,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def meant_zone(word: str) -> str:
-    """Return the same for a time zone of the IANA database."""
+    """Return the time zone of the IANA database that is most like a word. None: no zone is like it."""
     # Etc/GMT+8 is eight hours west of Greenwich: nobody who writes UTC+8 means it.
     return meant(word, (zone for zone in available_timezones() if not zone.startswith("Etc/")))
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return the question that ends an error about an unknown name, with a space before it; "": none fits."""
+    """Return a question with the most similar known name, for the end of an error. It begins with a
+    space. "": no known name is similar.
+    """
     near = nearest(word, known)
     return f" Did you mean {near}?" if near else ""

@@ -1,1 +1,1 @@
-"""The journal: what was meant and what was done, for each store; and how it is read."""
+"""The journal: intents and results for each store, and its readers."""

@@ -1,4 +1,4 @@
-"""The durable record of intents, results, samples and waivers; what a run knows lies here, nowhere else.
+"""The durable record of intents, results, samples and waivers. A run's state is stored only here.
 
 Every method is one transaction that is on disk when it returns. Nothing here touches a store or a lake.
 """
@@ -123,7 +123,7 @@ class JournalHoldMemory:
 
 
 def put_report(connection: Connection, run: Run, row: ReportRow) -> None:
-    """Put a run's report in the place of its last one."""
+    """Replace a run's report."""
     connection.execute(delete(reports).where(reports.c.run_id == run.run_id))
     connection.execute(
         insert(reports).values(
@@ -141,9 +141,9 @@ def put_report(connection: Connection, run: Run, row: ReportRow) -> None:
 def put_findings(
     connection: Connection, store_id: str, found: Mapping[str, Any], lags: Sequence[GroupLag] | None
 ) -> None:
-    """Put findings in the place of a store's last ones.
+    """Replace a store's findings.
 
-    :param lags: of all consumer groups; None: those that are there stay.
+    :param lags: lags of all consumer groups; None: the recorded lags are kept.
     """
     at_ms = clock_ms()
     connection.execute(delete(findings).where(findings.c.store_id == store_id))
@@ -160,9 +160,10 @@ def put_findings(
 
 
 def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequence[DiskUsage]]) -> None:
-    """Record the levels of moments that have none yet; of several disks with one path, the fullest.
+    """Record the disks' levels at moments that have none yet. Of several disks with one path, the fullest is
+    recorded.
 
-    :param seen: by the moment, in milliseconds since the epoch.
+    :param seen: the disks by the moment, in milliseconds since the epoch.
     :raises IntegrityError: another process recorded a path for the first time at the same time.
     """
     rows = []
@@ -181,7 +182,7 @@ def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequenc
 
 
 def levels_at(connection: Connection, store_id: str, at_ms: int) -> tuple[DiskUsage, ...]:
-    """Return the levels of one moment, by path."""
+    """Return the levels at one moment, by path."""
     query = (
         select(disks.c.path, levels)
         .join(levels, levels.c.disk_id == disks.c.id)
@@ -221,8 +222,8 @@ __all__ = [
 
 
 class Journal(JournalStores):
-    """:param url: SQLAlchemy URL; errors as :class:`JournalDatabase` raises them.
-    :param read_only: nothing is made or brought up to date; whatever writes fails.
+    """:param url: SQLAlchemy URL; the errors are those of :class:`JournalDatabase`.
+    :param read_only: no table is made or upgraded, and every write fails.
     """
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
@@ -230,17 +231,19 @@ class Journal(JournalStores):
 
     @property
     def name(self) -> str:
-        """Its URL without a password."""
+        """The journal's URL without a password."""
         return self._database.name
 
     # Leases
 
     @contextmanager
     def lease(self, store_id: str, *, waits: bool = True) -> Iterator[Lease]:
-        """Be the only one who changes the store. Runs out by itself; recording under it renews it.
+        """Hold the store's lease until the block ends, as the only process that changes the store.
 
-        :param waits: for another run that has it.
-        :raises TurnTakenError: another living process has it.
+        A lease expires by itself. Recording under it renews it.
+
+        :param waits: whether to wait for another run that has the lease.
+        :raises TurnTakenError: another living process has the lease.
         """
 
         def attempt() -> Lease:
@@ -256,17 +259,15 @@ class Journal(JournalStores):
     renew = writes(renew)
 
     def hold_memory(self, store_id: str, record_drift: Callable[[Sequence[Drift]], None]) -> HoldMemory:
-        """Return the memory that the store's broker package keeps of its hold; the whole of
-        :func:`storage_engine.journal.journal.hold_memory`.
-        """
+        """Return the memory of the store's hold, by :func:`storage_engine.journal.journal.hold_memory`."""
         return JournalHoldMemory(self._database, store_id, record_drift)
 
     # Runs
 
     def begin_run(self, store_id: str, run_key: str, request: PlanRequest) -> Run:
-        """Open the run, or return the one that is there.
+        """Open the run, or return the existing one.
 
-        :raises RunStateError: it is there with another request.
+        :raises RunStateError: the run exists with another request.
         """
         wanted = to_jsonable(request)
 
@@ -292,22 +293,22 @@ class Journal(JournalStores):
         return run
 
     def run_without_plan(self, store_id: str, run_key: str) -> Run:
-        """Return a run that needs no plan; where there is none it begins.
+        """Return a run that needs no plan. If it doesn't exist, it is begun.
 
-        :raises RunStateError: it was there, and has expired.
+        :raises RunStateError: the run existed, and has expired.
         """
         return self.find_run(store_id, run_key) or self.begin_run(store_id, run_key, PlanRequest())
 
     def find_run(self, store_id: str, run_key: str) -> Run | None:
-        """Find a run of a store by its key; None: there is none.
+        """Return a run of a store by its key. None: there is no such run.
 
-        :raises RunStateError: it was there, and has expired.
+        :raises RunStateError: the run existed, and has expired.
         """
         run = self.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
         if run is not None and run.state is RunState.EXPIRED:
             raise RunStateError(
-                f"run {run_key!r} of store {store_id}: expected one that is kept whole, found one that ended "
-                "long ago and whose details have expired. Nothing was changed. Use another run key."
+                f"run {run_key!r} of store {store_id}: expected a run with all its details, found one that "
+                "ended long ago and whose details have expired. Nothing was changed. Use another run key."
             )
         return run
 
@@ -327,7 +328,9 @@ class Journal(JournalStores):
         return run
 
     def last_planned_run(self, store_id: str) -> Run | None:
-        """Return the newest run of a store that has a plan, which may have expired; None: there is none."""
+        """Return the newest run of a store that has a plan. The plan may have expired. None: there is no
+        such run.
+        """
         query = (
             select(runs.c.run_key)
             .where(runs.c.store_id == store_id, runs.c.plan_digest.is_not(None))
@@ -342,7 +345,7 @@ class Journal(JournalStores):
         return self.read(read)
 
     def runs_with_plan(self, store_id: str, digest: str) -> tuple[Run, ...]:
-        """Return the runs of a store whose plan has this digest and is still there, the newest first."""
+        """Return the runs of a store whose plan has this digest and is still stored, the newest first."""
         query = (
             select(runs.c.run_key)
             .where(runs.c.store_id == store_id, runs.c.plan_digest == digest)
@@ -354,7 +357,7 @@ class Journal(JournalStores):
         return tuple(run for run in found if run is not None)
 
     def record_plan(self, run: Run, plan: Plan, payload: Mapping[str, Any]) -> Run:
-        """Make ``plan`` the run's plan, unless it has one; return the run with the plan that counts.
+        """Make ``plan`` the run's plan if it has none yet. Return the run with its recorded plan.
 
         :param payload: the other data that the plan was decided from.
         """
@@ -379,7 +382,7 @@ class Journal(JournalStores):
         return self.run(run.store_id, run.run_key)
 
     def finish_run(self, run: Run, payload: Mapping[str, Any]) -> None:
-        """Mark the run as finished and record its report; the first time counts."""
+        """Mark the run as finished and record its report. A second call changes nothing."""
 
         def finish(connection: Connection) -> None:
             changed = connection.execute(
@@ -397,10 +400,10 @@ class Journal(JournalStores):
     def record(
         self, run: Run, step: Step, phase: Phase, subjects: Subjects, *, lease: Lease | None = None
     ) -> None:
-        """Record one event a subject, all or none.
+        """Record one event for each subject: all events or none.
 
-        :param lease: when given, it is renewed in the same transaction: nothing is recorded without it.
-        :raises StoreBusyError: the lease is another's by now.
+        :param lease: if given, the lease is renewed in the same transaction. Nothing is recorded without it.
+        :raises StoreBusyError: another run has the lease by now.
         """
 
         def write(connection: Connection) -> None:
@@ -411,15 +414,15 @@ class Journal(JournalStores):
         self._database.write(write)
 
     def events(self, run: Run, step: Step | None = None, phase: Phase | None = None) -> tuple[Event, ...]:
-        """The run's events, oldest first."""
+        """Return the run's events, oldest first."""
         return self._events(runs.c.id == run.run_id, step, phase)
 
     def store_events(self, store_id: str, step: Step, phase: Phase | None = None) -> tuple[Event, ...]:
-        """The events of all runs of a store, oldest first."""
+        """Return the events of all runs of a store, oldest first."""
         return self._events(runs.c.store_id == store_id, step, phase)
 
     def results_of(self, store_id: str, step: Step, subjects: Sequence[str]) -> tuple[Event, ...]:
-        """The results of a step about these subjects, in all runs of a store, oldest first."""
+        """Return the results of a step for these subjects, in all runs of a store, oldest first."""
         found: list[Event] = []
         for some in in_parts(subjects):
             where = and_(runs.c.store_id == store_id, events.c.subject.in_(some))
@@ -427,9 +430,9 @@ class Journal(JournalStores):
         return tuple(sorted(found, key=lambda event: event.event_id))
 
     def last_result(self, store_id: str, step: Step, *, of_plan: bool = False) -> Event | None:
-        """The newest result of a step in all runs of a store.
+        """Return the newest result of a step in all runs of a store.
 
-        :param of_plan: in runs that have a plan alone.
+        :param of_plan: only in runs that have a plan.
         """
         return self._last(store_id, step, *([runs.c.plan_digest.is_not(None)] if of_plan else ()))
 
@@ -441,7 +444,9 @@ class Journal(JournalStores):
     lake_heads = reads(heads_since)
 
     def last_event_with(self, store_id: str, step: Step, field: str) -> Event | None:
-        """The newest result of a step, in all runs of a store, whose payload says true in this field."""
+        """Return the newest result of a step, in all runs of a store, whose payload has true in this
+        field.
+        """
         return self._last(store_id, step, events.c.payload[field].as_boolean().is_(True))
 
     def _events(self, where: Any, step: Step | None, phase: Phase | None) -> tuple[Event, ...]:
@@ -459,7 +464,7 @@ class Journal(JournalStores):
     save_findings = writes(put_findings)
 
     def save_topic_days(self, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
-        """Keep the bytes of archived segments by topic and day; this never takes a disk's last room."""
+        """Record the bytes of archived segments by topic and day. This never uses a full disk's reserve."""
         self._database.write(lambda connection: put_topic_days(connection, store_id, found), reserve=False)
 
     # Samples and waivers
@@ -518,7 +523,7 @@ class Journal(JournalStores):
         return self.read(read)
 
     def max_offsets(self, store_id: str, since_ms: int) -> tuple[tuple[int, int], ...]:
-        """Return each sample's moment and the sum of the logs' max offsets, the oldest first."""
+        """Return each sample's time and the sum of the logs' max offsets, the oldest first."""
         query = (
             select(samples.c.at_ms, samples.c.max_offset)
             .where(samples.c.store_id == store_id, samples.c.at_ms >= since_ms)
@@ -540,7 +545,9 @@ class Journal(JournalStores):
         return tuple(from_jsonable(ClockReading, row.clock) for row in rows)
 
     def waive(self, plan_digest: str, person: str, reason: str) -> Waiver:
-        """Record that the plan with this digest may go without receipts; the first decision stands."""
+        """Record that the plan with this digest may be executed without receipts. The first decision is
+        kept.
+        """
 
         def write(connection: Connection) -> Waiver:
             found = journal_rows.find_waiver_row(connection, plan_digest)
@@ -555,14 +562,16 @@ class Journal(JournalStores):
 
 
 WATCH_RUN: Final = "watch"
-"""Run of a store under which looks that belong to no run record what they find."""
+"""Key of the run under which looks outside of any run record their findings."""
 
 DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
-"""Our own acts between two runs, or attempts at them, in answer to changes by others."""
+"""Kinds of drift that record our own actions between two runs, done or tried, in answer to changes by
+other programs.
+"""
 
 
 def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
-    """Return the memory that the store's broker package keeps of its hold on the store."""
+    """Return the memory in which the store's broker package keeps the state of its hold."""
 
     def record(found: Sequence[Drift]) -> None:
         store = journal.store_with_id(store_id)
@@ -573,13 +582,14 @@ def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
 
 
 def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Drift]) -> None:
-    """Record drift under :data:`WATCH_RUN`, as far as it wasn't recorded since the hold was renewed last."""
+    """Record drift under :data:`WATCH_RUN`, if it was not recorded since the last renewal of the hold."""
     record_drift(journal, record, journal.run_without_plan(record.store_id, WATCH_RUN), found)
 
 
 def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequence[Drift]) -> None:
-    """Record drift that was not recorded since the last renewal of the hold. Before that is done: then each
-    segment that went is forgotten there.
+    """Record drift that was not recorded since the last renewal of the hold.
+
+    Called before a renewal, which forgets the segments that are gone.
     """
     if not found:
         return
@@ -593,10 +603,10 @@ def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequenc
 
 
 def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return mends and givings-up that no record of the hold has reported yet: no single look finds all of
-    them.
+    """Return repairs and given-up segments that no record of the hold has reported yet. No single look finds
+    all of them.
 
-    What is recorded while a run looks at the hold is older than that run's record of it, and not in it.
+    Drift recorded while a run checks the hold is older than that run's record, but not part of it.
     """
     before, last = [None, None, *journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)][-2:]
     told = from_jsonable(HoldStatus, last.payload["result"]).disturbances if last else ()
@@ -612,7 +622,7 @@ def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
 
 
 def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return drift recorded since a run last recorded the hold: no report may have it yet."""
+    """Return drift recorded since a run last recorded the hold. Perhaps no report has it yet."""
     events = _since_renewal(journal, record)
     return tuple(from_jsonable(Drift, event.payload["disturbance"]) for event in events)
 
@@ -625,7 +635,9 @@ def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
 
 
 def _subject(drift: Drift) -> str:
-    """Return a text that is equal for one drift whenever it is found, also once it was archived."""
+    """Return a text that identifies a drift. It is the same each time the drift is found, even after the
+    range was archived.
+    """
     if drift.start_offset < 0:
         return f"{drift.kind.value}: {drift.detail}"
     return f"{drift.kind.value}: {drift.log} [{drift.start_offset}, {drift.end_offset})"

@@ -15,7 +15,7 @@ from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import Lineages
 
 REPORT_VERSION = 1
-"""Version of a report's fields: it grows where an existing field changes its meaning, or is gone."""
+"""Version of a report's fields. It increases when an existing field changes its meaning or is removed."""
 
 
 class Step(StrEnum):
@@ -56,16 +56,19 @@ class RunState(StrEnum):
     PLANNED = "planned"
     FINISHED = "finished"
     EXPIRED = "expired"
-    """Finished long ago: of its events only what is never thinned is left, and its plan is not."""
+    """Finished long ago. Its plan and most of its events have expired; only events that never expire are
+    left.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """A store's identity: its UUID for ever, its lineage until its offsets carry other bytes.
+    """A store's identity. Its UUID never changes. Its lineage changes when other bytes appear under its
+    offsets.
 
-    :param host: the machine on which it was first seen; None: not known.
-    :param name: by which it is managed; None: it has none yet.
-    :param log_lineages: by name, of logs that have a lineage of their own.
+    :param host: the machine on which the store was first seen; None: not known.
+    :param name: the name by which it is managed; None: it has none yet.
+    :param log_lineages: lineages of the logs that have their own, by the log's name.
     """
 
     store_id: str
@@ -87,7 +90,7 @@ class StoreRecord:
         return self.lineages.of(log)
 
     def at_lineage(self, lineage: int, logs: Iterable[str]) -> StoreRecord:
-        """Return the record with another lineage for some logs, such as an older one that is to be read."""
+        """Return the record with another lineage for some logs, for example to read an older lineage."""
         return replace(self, log_lineages={**self.log_lineages, **dict.fromkeys(logs, lineage)})
 
 
@@ -108,8 +111,8 @@ class Run:
 class Event:
     """A step's intent, result or failure.
 
-    :param subject: its subject: a segment's base offset, a file; "" for the step as a whole.
-    :param event_id: grows with each event that is recorded, whatever the clock says.
+    :param subject: its subject: a segment's base offset, or a file; "" for the step as a whole.
+    :param event_id: a number that increases with each recorded event, whatever the clock says.
     """
 
     run_key: str
@@ -125,7 +128,7 @@ class Event:
 class Extent:
     """Extent of a store's logs: sums over its logs, and the time of the oldest message.
 
-    :param oldest_message_ms: None where that can't be told.
+    :param oldest_message_ms: when the oldest message was stored; None: unknown.
     """
 
     min_offset: int
@@ -135,11 +138,11 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The subject and the time of a look.
+    """The results of one look at a store.
 
-    :param archive_lag: None where the lakes were not asked.
-    :param progress: None where no running broker was asked.
-    :param extent: None where the logs were not looked at.
+    :param archive_lag: archive lag; None: the lakes were not asked.
+    :param progress: a running broker's progress; None: no running broker was asked.
+    :param extent: extent of the logs; None: the logs were not read.
     """
 
     store_id: str
@@ -152,14 +155,15 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """A run's outcome, and its report as the journal keeps it.
+    """A run's outcome, and its report as the journal stores it.
 
-    :param version: of the report's fields.
+    :param version: version of the report's fields.
     :param causes: why the run deleted, such as ``time-up``.
-    :param report: its JSON; None where another run's answers for it.
-    :param unchanged_since: that run.
-    :param validation: its verdict; "" where the run had none.
-    :param lost_ranges: those that its validation found nowhere, and that no person had accepted.
+    :param report: the report's JSON; None: another run's report counts for it.
+    :param unchanged_since: that other run.
+    :param validation: the validation's verdict; "" where the run had none.
+    :param lost_ranges: number of ranges that its validation found nowhere and whose loss no person had
+        accepted.
     """
 
     version: int
@@ -175,10 +179,10 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRule:
-    """A rule by which messages of a store don't enter its lakes.
+    """A rule that keeps messages of a store out of its lakes.
 
-    :param rule: SHA-256 of the act by which a lake has it.
-    :param clock: of the machine on which it was recorded, at that moment; None: it has none.
+    :param rule: SHA-256 of the act that records it in a lake.
+    :param clock: clock reading of the recording machine at that time; None: the machine has none.
     """
 
     store_id: str
@@ -190,7 +194,7 @@ class RecordedRule:
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """A person's decision to let the plan with this digest go without receipts."""
+    """A person's decision that the plan with this digest may be executed without receipts."""
 
     plan_digest: str
     person: str

@@ -1,7 +1,7 @@
-"""The stores that a journal knows: which each is, where it lies, what it is called, its lineage and rules.
+"""The stores that a journal knows: their identities, places, names, lineages and rules.
 
-Tables of archive rules, and of the newest act of each lake, are made with the first row, so a journal
-without any stays one that older releases use.
+The tables of archive rules, and of each lake's newest act, are made with their first row. So older releases
+can use a journal without such rows.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _OF_AIRFLOW = "A store of Airflow is named by --conn-id."
 
 
 def moved_error(place: str, store_id: str, known_at: str, name: str) -> StoreIdentityError:
-    """Return the error for a stamped store at another place than it is known at.
+    """Return the error for a stamped store that is found at another place than recorded.
 
-    :param known_at: who knows it where, as the end of "expected the store where".
-    :param name: by which it is to be known here.
+    :param known_at: the recorded place and its source, as the end of "expected the store where".
+    :param name: the name that the store gets here.
     """
     return StoreIdentityError(
         f"{place}: expected the store where {known_at}, found store {store_id} here: it was moved, or "
@@ -60,25 +60,26 @@ def moved_error(place: str, store_id: str, known_at: str, name: str) -> StoreIde
 
 
 def named_anew(place: str, store_id: str, known_at: str, name: str) -> StoreIdentityError:
-    """Return the error for a store whose very directories another file names.
+    """Return the error for a store's directories that a second configuration file names.
 
-    The parameters are as of :func:`moved_error`.
+    The parameters are as for :func:`moved_error`.
     """
     return StoreIdentityError(
-        f"{place}: expected the store where {known_at}, found that this file names the very directories of "
-        f"store {store_id}. Nothing was changed. If the file takes the other one's place, run ",
+        f"{place}: expected the store where {known_at}, found that this file names the same directories as "
+        f"store {store_id}. Nothing was changed. If this file replaces the other one, run ",
         move_command(name),
         f" on it; otherwise name the store by the other file. {_OF_AIRFLOW}",
     )
 
 
 def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdentityError:
-    """Return the error for a store's very directories that were to become another store.
+    """Return the error for a request to make a new store of directories that are a known store itself, not a
+    copy.
 
-    :param name: by which it is to be known here.
+    :param name: the name that the store gets here.
     """
     return StoreIdentityError(
-        f"{place}: expected a copy of a store, found the very directories of store {store_id}, which was "
+        f"{place}: expected a copy of a store, found the directories of store {store_id} itself, which was "
         f"stamped at {stamped_at}: they would be two stores. Nothing was changed. Run ",
         move_command(name),
         f" on it. {_OF_AIRFLOW}",
@@ -86,12 +87,12 @@ def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdent
 
 
 def renamed(place: str, known: str | None, name: str) -> StoreIdentityError:
-    """Return the error for a known store under another name than it is known by."""
+    """Return the error for a known store that is given another name than the recorded one."""
     return StoreIdentityError(
         f"{place}: expected store {known!r}, as the journal calls the store at this place, found it under "
         f"the name {name!r}. Nothing was changed. If it was renamed, run ",
         move_command(name),
-        " on it, with --conn-id if it is a store of Airflow; otherwise use the name that it has.",
+        " on it, with --conn-id if it is a store of Airflow; otherwise use its present name.",
     )
 
 
@@ -101,7 +102,7 @@ def name_taken(place: str, name: str, other: StoreRecord) -> StoreIdentityError:
 
 
 def name_taken_in_lake(place: str, name: str, store_id: str, root: str) -> StoreIdentityError:
-    """Return the error for a name that a lake knows for another store."""
+    """Return the error for a name that another store has in a lake."""
     return _taken(place, name, store_id, f"of which the lake has segments from {root}")
 
 
@@ -116,7 +117,7 @@ def _taken(place: str, name: str, store_id: str, where: str) -> StoreIdentityErr
 
 
 def move_command(name: str) -> Command:
-    """Return the command by which a store is known under a name, without the place."""
+    """Return the command that records a store's name and place, without its place argument."""
     return Command(f"move {shlex.quote(name)}")
 
 
@@ -141,7 +142,7 @@ _lake_acts = Table(
 
 
 def read_archive_rules(connection: Connection, store_id: str) -> tuple[RecordedRule, ...]:
-    """Return the rules that were recorded of a store, whether a lake still has them or not."""
+    """Return the archive rules recorded for a store, even if no lake has them any more."""
     if not inspect(connection).has_table(_archive_rules.name):
         return ()
     rows = connection.execute(select(_archive_rules).where(_archive_rules.c.store_id == store_id))
@@ -154,11 +155,11 @@ T = TypeVar("T")
 def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOST) -> StoreRecord | None:
     """Return the store at a path of this machine.
 
-    A record of another machine is taken only where nothing says that this machine has a store of its own.
+    A record of another machine counts only if no setting says that this machine has its own store.
 
-    :param host: where the store lies, by its settings: this machine, all (``ANY_HOST``), or nobody says.
-    :raises StoreIdentityError: several machines have a store at this path, this one has none yet, and
-        nothing says which it is.
+    :param host: the store's host by its settings: this machine, any host (``ANY_HOST``), or None: not set.
+    :raises StoreIdentityError: several machines have a store at this path, this machine has none yet, and no
+        setting says which store it is.
     """
     found = read_stores(connection, stores.c.real_path == real_path)
     # Its id tells a machine better than its name, which another may have had.
@@ -171,24 +172,24 @@ def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOS
         hosts = ", ".join(sorted(row.host or "unknown" for row in found))
         raise StoreIdentityError(
             f"{real_path}: expected the journal to have one store at this path, found those of machines "
-            f"{hosts}. Nothing was changed. Say in the store's connection on which machine it lies "
-            "(store_host)."
+            f"{hosts}. Nothing was changed. Set store_host in the store's connection to the machine that "
+            "the store is on."
         )
     return found[0] if found else None
 
 
 class JournalStores(HasDatabase):
-    """The part of a journal that is about stores; each method is one transaction."""
+    """The part of a journal for stores. Each method is one transaction."""
 
     find_store = reads(_store_at)
     all_stores = reads(read_stores)
 
     def store_with_id(self, store_id: str) -> StoreRecord | None:
-        """Return the store with this id, wherever it lay last."""
+        """Return the store with this id, at any place."""
         return self.read(lambda connection: _find(connection, stores.c.store_id == store_id))
 
     def store_named(self, name: str) -> StoreRecord | None:
-        """Return the store that has this name by somebody's statement."""
+        """Return the store that a person gave this name."""
         return self.read(lambda connection: _find(connection, stores.c.name == name))
 
     def add_store(
@@ -202,13 +203,13 @@ class JournalStores(HasDatabase):
         name: str | None = None,
         log_lineages: Mapping[str, int] | None = None,
     ) -> StoreRecord:
-        """Give the store at ``real_path`` an identity; the one it has already, if it has one.
+        """Give the store at ``real_path`` an identity, or return the identity that it has already.
 
-        :param store_id: its UUID where the lake knows it already; None: a new one.
-        :param host: as of :meth:`find_store`.
-        :param name: as a person gave it; None: no person did.
-        :param log_lineages: of logs that have one of their own.
-        :raises StoreIdentityError: the store with this id is at another place, or another one has the name.
+        :param store_id: its UUID if the lake knows the store already; None: a new UUID.
+        :param host: as for :meth:`find_store`.
+        :param name: the name given by a person; None: none was given.
+        :param log_lineages: lineages of logs that have their own.
+        :raises StoreIdentityError: the store with this id is at another place, or another store has the name.
         """
         new_id = store_id or str(uuid.uuid4())
 
@@ -236,18 +237,18 @@ class JournalStores(HasDatabase):
         return self._twice(give)
 
     def move_store(self, store_id: str, real_path: str) -> StoreRecord:
-        """Record that a store lies at another place, on this machine.
+        """Record a store's new place on this machine.
 
         :raises RunStateError: there is no such store.
-        :raises StoreIdentityError: there is another store at this place.
+        :raises StoreIdentityError: another store is at this place.
         """
         return self._twice(lambda connection: _move(connection, store_id, real_path))
 
     def end_move(self, run: Run, real_path: str, name: str | None, said: Mapping[str, Any]) -> StoreRecord:
-        """Record that a store lies at a place of this machine and is called so, with the event that says it.
+        """Record a store's new place on this machine and its name, together with the event of the move.
 
-        :param name: None: as before.
-        :raises StoreIdentityError: another store lies there, or has the name.
+        :param name: the new name; None: the name is not changed.
+        :raises StoreIdentityError: another store is at this place, or has the name.
         """
 
         def end(connection: Connection) -> StoreRecord:
@@ -261,9 +262,9 @@ class JournalStores(HasDatabase):
         return self._twice(end)
 
     def open_lineage(self, store_id: str, person: str, reason: str, log: str | None = None) -> StoreRecord:
-        """Let offsets carry other bytes, under a number that no lineage of the store has had.
+        """Open a new lineage, so that offsets may have other bytes. Its number is new for the store.
 
-        :param log: of this log alone; None: of the whole store, all its logs.
+        :param log: open it only for this log; None: for the whole store with all its logs.
         """
 
         def adopt(connection: Connection) -> StoreRecord:
@@ -279,7 +280,9 @@ class JournalStores(HasDatabase):
         return self._database.write(adopt)
 
     def follow_lineages(self, store_id: str, newer: Lineages) -> StoreRecord:
-        """Record the lineages that a store is known to be at by now; who opened them isn't known any more."""
+        """Record the lineages that a store is now known to have. The person who opened them is no longer
+        known.
+        """
 
         def follow(connection: Connection) -> StoreRecord:
             known = _known(connection, store_id).lineages
@@ -291,9 +294,9 @@ class JournalStores(HasDatabase):
     archive_rules = reads(read_archive_rules)
 
     def record_archive_rule(self, store_id: str, rule: str, person: str) -> None:
-        """Record that a rule keeps messages of a store out of its lakes; the first time counts.
+        """Record that a rule keeps messages of a store out of its lakes. The first record is kept.
 
-        :param rule: SHA-256 of its act.
+        :param rule: SHA-256 of the rule's act.
         """
         found = RecordedRule(store_id, rule, person, clock_ms(), read_clock())
 
@@ -305,7 +308,7 @@ class JournalStores(HasDatabase):
         self._twice(put)
 
     def record_lake_act(self, lake_id: str, act: str) -> None:
-        """Record a lake's newest act, by its SHA-256; it implies all acts before it."""
+        """Record a lake's newest act by its SHA-256. It includes all acts before it."""
 
         def put(connection: Connection) -> None:
             _metadata.create_all(connection)
@@ -315,7 +318,7 @@ class JournalStores(HasDatabase):
         self._twice(put)
 
     def lake_acts(self) -> Mapping[str, str]:
-        """Return the act that was recorded last of each lake, by its id."""
+        """Return the last recorded act of each lake, by the lake's id."""
 
         def read(connection: Connection) -> Mapping[str, str]:
             if not inspect(connection).has_table(_lake_acts.name):
@@ -326,7 +329,9 @@ class JournalStores(HasDatabase):
         return self.read(read)
 
     def _twice(self, work: Callable[[Connection], T]) -> T:
-        """Run work once more where another process recorded the same at the same time: it is seen then."""
+        """Run work, and run it again if another process recorded the same at the same time. The second
+        time it finds that record.
+        """
         try:
             return self._database.write(work)
         except JournalConflictError:
@@ -353,15 +358,15 @@ def _update(connection: Connection, store_id: str, **values: Any) -> StoreRecord
 
 
 def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
-    """
-    :raises StoreIdentityError: the store with this id is at another place, or another one has its name.
+    """:raises StoreIdentityError: the store with this id is at another place, or another store has its
+    name.
     """
     other = _find(connection, stores.c.store_id == made.store_id)
     if other is not None and other.real_path == made.real_path:
         # Its stamp says who it is: another machine has its disk by now.
         return _move(connection, made.store_id, made.real_path)
     if other is not None:
-        known_at = f"the journal knows it, at {other.real_path}"
+        known_at = f"the journal knows it at {other.real_path}"
         name = store_called(made.name or other.name, made.broker, made.real_path)
         raise moved_error(made.real_path, made.store_id, known_at, name)
     if made.name is not None:
@@ -388,7 +393,8 @@ def _move(connection: Connection, store_id: str, real_path: str) -> StoreRecord:
     if there is not None and there.store_id != store_id:
         raise StoreIdentityError(
             f"{real_path}: expected a place without a store in the journal, found store {there.store_id}. "
-            f"Store {store_id} stays where it was recorded. Manage it with a lake and journal of its own."
+            f"The record of store {store_id} was not changed. Manage that store with its own lake and "
+            "journal."
         )
     _known(connection, store_id)
     return _update(connection, store_id, real_path=real_path, host=this_host())

@@ -1,6 +1,5 @@
-"""Levels of disks: how full each is, the room below a level, and the time until a disk is full.
-
-Standard library only. An unknown level is neither full nor empty.
+"""Levels of disks, the free bytes below a level, and the time until a disk is full. Standard library
+only. An unknown level is neither full nor empty.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from storage_engine.core.wording import reason_text
 
 
 def percent_rounded_up(part: int, whole: int) -> int:
-    """Whole percent that ``part`` is of ``whole``, rounded up, in integers so that no float rounds it down.
+    """Return ``part`` as a whole percentage of ``whole``, rounded up. Integers are used so that no float
+    rounds it down.
 
     :param whole: > 0, same unit as ``part``.
     """
@@ -23,18 +23,17 @@ def percent_rounded_up(part: int, whole: int) -> int:
 
 
 def room_below(percent: int, total_bytes: int, usable_bytes: int) -> int:
-    """Return how many bytes fit on a disk before it is above a level."""
+    """Return the number of bytes that can be written before a disk is above a level."""
     return max(0, usable_bytes - total_bytes * (100 - percent) // 100)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """How full the disk under ``path`` is.
+    """The level of the disk under ``path``.
 
-    ``used_percent`` is a whole percent rounded up, as the broker computes it; None means unknown
-    (missing path, failed call), which is neither full nor empty; ``error`` then says why.
-    ``total_bytes`` is what the percentage is a share of: used and usable, without what the file system
-    keeps for root. ``device`` tells whether two paths share one disk.
+    ``used_percent`` is a whole percentage, rounded up as the broker does. None: unknown (missing path, failed
+    call), which is neither full nor empty; ``error`` then says why. ``total_bytes`` is 100 %: used and usable
+    bytes, without the file system's reserve for root. Two paths with the same ``device`` are on one disk.
     """
 
     path: str
@@ -46,9 +45,9 @@ class DiskUsage:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> DiskUsage:
-        """Measure the disk under ``path``, which must exist itself: a parent may lie on another disk.
+        """Measure the disk under ``path``. ``path`` itself must exist: its parent may be on another disk.
 
-        The level is the share of used in used and usable bytes. Never raises; see ``error``.
+        The level is the share of used bytes in used and usable bytes. Never raises an error: see ``error``.
         """
         name = os.fspath(path)
         try:
@@ -67,9 +66,9 @@ class DiskUsage:
 
 
 def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | None]:
-    """Return the bytes of the smallest disk, and the level in percent of the fullest.
+    """Return the size in bytes of the smallest disk, and the level in percent of the fullest disk.
 
-    :return: None where nothing can be measured.
+    :return: None for a value that can't be measured.
     """
     known = tuple(disks)
     sizes = [disk.total_bytes for disk in known if disk.total_bytes is not None]
@@ -78,9 +77,9 @@ def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | 
 
 
 def room_of_disks(disks: Sequence[DiskUsage], percent: int) -> int | None:
-    """Return how many bytes fit before the disks are all above a level; None: that isn't known.
+    """Return the number of bytes that can be written before all disks are above a level. None: unknown.
 
-    :param disks: those that are one device count once.
+    :param disks: paths on one device count as one disk.
     """
     room = 0
     for disk in {disk.device: disk for disk in disks}.values():
@@ -98,13 +97,13 @@ def fills_in_ms(
     *,
     goes_after_ms: int | None = None,
 ) -> int | None:
-    """Return the time until a room has no byte left, at the recent rate; None: never.
+    """Return the time in ms until the free bytes are used up at the recent rate. None: never.
 
-    :param grown_bytes: bytes written within ``within_ms``, less those deleted meanwhile that aren't in
+    :param grown_bytes: bytes written within ``within_ms``, less bytes deleted meanwhile that aren't in
         ``leaving``.
-    :param leaving: in how many ms how many bytes are known to go, by time.
-    :param goes_after_ms: what comes goes so long after it came: where there is room until then, there always
-        is. None: it stays.
+    :param leaving: known future deletions, by time: pairs of the ms until then and the bytes.
+    :param goes_after_ms: new bytes are deleted this long after they were written. If the free bytes last
+        until then, they last for ever. None: new bytes are kept.
     """
     if room_bytes <= 0:
         return 0

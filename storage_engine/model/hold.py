@@ -1,4 +1,6 @@
-"""A hold on a store whose broker runs on, or a shield: what it rests on, and what drift was found."""
+"""A hold on the store of a running broker, its state in the journal, and the drift found on it. Also the
+needs of a shield.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 
 @dataclass(frozen=True, slots=True)
 class ShieldNeed:
-    """
-    :param batch_segments: how many segments the broker deletes in a pass; None: none runs, so that only a
-        shield of the whole backlog is of use.
-    :param pass_interval_ms: from one pass to the next; None likewise.
+    """:param batch_segments: how many segments the broker deletes in a pass; None: no broker runs, so that
+        only a shield of the whole backlog is of use.
+    :param pass_interval_ms: from one pass to the next; None: no broker runs.
     :param disk_bytes: size of the smallest disk of the log; None: it can't be measured.
-    :param used_percent: how full the fullest of these disks is, as the broker counts; None likewise.
-    :param is_tended: a watch is alive that acts on deletions.
-    :param refusal: why there may be none now; "" where there may.
+    :param used_percent: the level of the fullest of these disks, as the broker computes it; None: it can't be
+        measured.
+    :param is_tended: a live watch acts on deletions.
+    :param refusal: why no shield is permitted now; "" where one is.
     """
 
     batch_segments: int | None = None
@@ -36,7 +38,9 @@ T = TypeVar("T")
 
 
 class HoldMemory(Protocol):
-    """Keeps what a broker package must know again after a kill. Durable when a call returns."""
+    """Stores the state of a hold, which a broker package needs again after a kill. Durable when a call
+    returns.
+    """
 
     def load(self) -> Mapping[str, Any] | None:
         """Return the last saved value; None: there is none, or it was dropped."""
@@ -48,17 +52,16 @@ class HoldMemory(Protocol):
         """Return the memory that other stores of the same kind of broker share in the same journal."""
 
     def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
-        """Be the only store of the journal that changes what a cluster's stores share, after some waiting.
+        """Wait for and take the exclusive right to change the memory that a cluster's stores share.
 
-        :return: the check to call right before each change: it makes sure that no other holder came
-            meanwhile.
-        :raises StoreBusyError: another one is at it, or was meanwhile.
+        :return: the check to call right before each change: it makes sure that no other store has taken the
+            right meanwhile.
+        :raises StoreBusyError: another store has the right, or had it meanwhile.
         """
 
     def record_drift(self, found: Sequence[Drift]) -> None:
-        """Record drift, before the remembered state goes on without it.
-
-        What was recorded already is not recorded again.
+        """Record drift, before the remembered state is replaced by one without it. Drift that is on
+        record already is not recorded again.
         """
 
 
@@ -81,12 +84,12 @@ def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
 
 
 def save_hold(memory: HoldMemory, state: object | None) -> None:
-    """Remember the state of a hold, or that there is none. Durable when it returns."""
+    """Save the state of a hold, or that there is none. Durable when it returns."""
     memory.save(None if state is None else to_jsonable(state))
 
 
 class DriftKind(StrEnum):
-    """Kind of a change that another program, or time, made to a held store."""
+    """Kind of a change to a held store, made by another program or by the passage of time."""
 
     MTIME_CHANGED = "mtime-changed"
     SETTING_CHANGED = "setting-changed"
@@ -94,45 +97,49 @@ class DriftKind(StrEnum):
     """The broker's config file still has the old value, which a restart would bring back."""
     SEGMENT_GONE = "segment-gone"
     GIVEN_UP = "given-up"
-    """Only the shield had these segments still, and the disk was too full to keep them."""
+    """Only the shield still had these segments, and the disk was too full to keep them."""
     BROKER_RESTARTED = "broker-restarted"
     BROKER_MOVED = "broker-moved"
     """The same broker, on the same files, at another address."""
     BROKER_REPLACED = "broker-replaced"
-    """Another store's bytes under offsets that we know: a new lineage."""
+    """Known offsets now have the bytes of another store: a new lineage."""
     ROLE_CHANGED = "role-changed"
     FENCE_MENDED = "fence-mended"
-    """Somebody touched or removed what a hold rests on; a watch has mended it already."""
+    """Another program changed or removed a file that a hold depends on. A watch has repaired it already."""
     FENCE_NOT_MENDED = "fence-not-mended"
-    """A watch can't set the time of a segment that a hold rests on; the others of the fence stand."""
+    """A watch can't set the time of a segment that a hold depends on. The other segments of the fence are
+    in place.
+    """
     TOPIC_REPLACED = "topic-replaced"
-    """A topic was deleted and made again under its name, or is gone: what is held of it is no more."""
+    """A topic was deleted, and perhaps created again under its name. Its held data is gone."""
     RECORDS_CUT = "records-cut"
-    """A log ends below what its replicas had: another leader has fewer records, or others."""
+    """A log ends below the offset that its replicas had: a new leader has fewer or different records."""
     LEADER_MOVED = "leader-moved"
     """Another replica leads a log."""
     REASSIGNED = "reassigned"
-    """Other nodes have a log's replicas, or this one has none any more."""
+    """A log's replicas have moved to other nodes, or this node no longer has a replica."""
     DIRECTORY_FAILED = "directory-failed"
-    """A directory of the store can't be read; what lies in it is unknown."""
+    """A directory of the store can't be read. Its content is unknown."""
     HOLD_LAPSED = "hold-lapsed"
-    """Nobody renewed it in time; the broker was free to delete."""
+    """Nobody renewed the hold in time. The broker was free to delete."""
 
 
 UNPROVEN = "no lake proves them"
-"""Word of a record for a range that was deleted when lakes were asked, and none had all of it. Persisted."""
+"""Words in the record of a deleted range, after the lakes were asked and no lake had all of the range.
+Persisted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """:param detail: the expected and the found state, and the remedy; of a range that is gone, also the
-    topics whose messages were in it.
-    :param start_offset: of the log, where it is about a range that is gone; -1 otherwise.
-    :param end_offset: behind that range; -1 otherwise.
-    :param topics: of the messages in that range, as far as they can still be told.
-    :param log_id: identity of the range's log, as receipts have it; "" where it isn't known, and for a
-        deleted log once the detail says what of the range no lake has.
-    :param unarchived: by which rule nobody had to archive the range; "": by none.
+    """:param detail: the expected and the found state, and the remedy; for a range that is gone, also the
+        topics of its messages.
+    :param start_offset: first offset of a range that is gone; -1 for other drift.
+    :param end_offset: offset behind that range; -1 for other drift.
+    :param topics: topics of the messages in that range, as far as they are still known.
+    :param log_id: identity of the range's log, as in receipts. "" where it isn't known, and for a deleted log
+        once the detail names the part of the range that no lake has.
+    :param unarchived: the rule by which the range did not have to be archived; "": none.
     """
 
     kind: DriftKind
@@ -146,16 +153,18 @@ class Drift:
 
     @property
     def was_unproven(self) -> bool:
-        """Return whether it was found gone while no lake had all of it and no rule permitted its deletion."""
+        """Return whether the range was deleted although no lake had all of it and no rule permitted its
+        deletion.
+        """
         return UNPROVEN in self.detail
 
 
 @dataclass(frozen=True, slots=True)
 class DueRange:
-    """Records that a broker is about to delete by its own rules, that no lake proves and nobody holds.
+    """Records that a broker is about to delete by its own rules. No lake proves them, and no hold keeps them.
 
-    :param at_ms: when they may go.
-    :param why: they can't be held, as a clause.
+    :param at_ms: when the broker may delete them.
+    :param why: why they can't be held, as a clause.
     """
 
     log: str
@@ -170,11 +179,12 @@ class DueRange:
 class WatchLook:
     """Result of a watch's last look at its store.
 
-    :param looked_at_ms: when it last looked at all that the hold rests on; 0: it hasn't, or doesn't say so.
-    :param fenced: so many segments of the fence stood after that look.
-    :param mended: files that it has mended or replaced since it began.
-    :param runs_out_at_ms: when the hold ends by itself, said from half of its time on; 0: it was renewed in
-        time, or there is none.
+    :param looked_at_ms: when the watch last checked everything that the hold depends on; 0: never, or
+        unknown.
+    :param fenced: how many segments of the fence were in place after that look.
+    :param mended: how many files the watch has repaired or replaced since it began.
+    :param runs_out_at_ms: when the hold ends by itself, given once half of its time is over; 0: it was
+        renewed in time, or there is no hold.
     """
 
     looked_at_ms: int = 0
@@ -185,25 +195,26 @@ class WatchLook:
 
 @dataclass(frozen=True, slots=True)
 class HoldStatus:
-    """:param held: nothing that isn't released on purpose can go now, as far as can be told, but of
-        ``unheld``.
-    :param fence_offset: base offset of the segment that keeps itself and all younger ones; -1: none is
-        needed, since only the active segment is there.
-    :param ends_at_ms: when the hold ends by itself unless it is renewed, whatever settings become; None: it
-        doesn't, or isn't held.
-    :param disturbances: found by this look, and not reported before.
+    """:param held: as far as is known, the broker can now delete only segments that we released on purpose,
+        and segments of logs in ``unheld``.
+    :param fence_offset: base offset of the segment that protects itself and all younger ones; -1: no such
+        segment is needed, since only the active segment exists.
+    :param ends_at_ms: when the hold ends by itself without a renewal, whatever the settings are then; None:
+        it doesn't end by itself, or the store isn't held.
+    :param disturbances: drift that this look found and that was not reported before.
     :param notices: notices for a person, and checks that could not be made.
-    :param described: the held part, where no segment is a fence; "": ``fence_offset`` says it.
-    :param deletes_from_ms: when the broker's present rules begin to delete held segments, without a renewal;
-        None: unknown, or isn't held.
-    :param left_to_broker: the broker deletes by its own rules. Only segments are held that no lake has and
-        that would be deleted soon: ``described`` says which.
-    :param due: segments that will be deleted soon though no lake has them.
-    :param alarms: other matters that a person has to see to, such as a hold that can't be ended.
-    :param unheld: why logs aren't held at this moment though others of the store are, by name: nothing of
-        these is deleted by us.
-    :param watch: the last look of the store's watch; None: none looks, as a notice says, or none has to.
-    :param lasts_ms: from a renewal on, unless it is renewed again; None: for ever, or not known.
+    :param described: the held part in words, where the hold uses no fence; "": ``fence_offset`` says it.
+    :param deletes_from_ms: when the broker's present rules begin to delete held segments without a renewal;
+        None: unknown, or the store isn't held.
+    :param left_to_broker: the broker deletes by its own rules. Only those segments are held that no lake has
+        and that the broker would soon delete: ``described`` names them.
+    :param due: segments that will be deleted soon although no lake has them.
+    :param alarms: other problems that need a person, such as a hold that can't be ended.
+    :param unheld: logs that aren't held now although other logs of the store are, each with the reason. We
+        delete nothing of these logs.
+    :param watch: the last look of the store's watch; None: no watch looks, and a notice says so, or no watch
+        is needed.
+    :param lasts_ms: how long the hold lasts from a renewal; None: for ever, or not known.
     """
 
     held: bool
@@ -221,27 +232,32 @@ class HoldStatus:
     lasts_ms: int | None = None
 
     def is_half_over(self, now_ms: int) -> bool:
-        """Return whether it ends by itself in less than half of its time: a renewal was missed."""
+        """Return whether the hold ends by itself in less than half of its time, because a renewal was
+        missed.
+        """
         if self.ends_at_ms is None or self.lasts_ms is None:
             return False
         return self.ends_at_ms - now_ms < self.lasts_ms // 2
 
     @property
     def is_well(self) -> bool:
-        """Return whether all segments that have to be held are held, or none has to be."""
+        """Return whether all segments that have to be held are held, or no segment has to be held."""
         return (self.held or self.left_to_broker) and not (self.unheld or self.due or self.alarms)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerProgress:
-    """A running broker's progress with its own work; None: it doesn't say.
+    """A running broker's progress with its own work. A field of None: the broker doesn't say.
 
-    :param flush_behind_bytes: in the log and not on disk yet.
-    :param dispatch_behind_bytes: in the log and not in consume queues and index yet.
-    :param checkpoint_behind_ms: by name, how much older than the newest message each value is.
-    :param timer_behind_messages: in the log and not in the timers yet.
-    :param commit_behind_bytes: in a pool of buffers and not in the log yet; 0 where there is none.
-    :param put_p99_ms: of a put, over the last whole minute that it has a figure of.
+    :param flush_behind_bytes: bytes that are in the log and not on disk yet.
+    :param dispatch_behind_bytes: bytes that are in the log and not in consume queues and index yet.
+    :param checkpoint_behind_ms: how much older each checkpoint value is than the newest message, by the
+        value's name.
+    :param timer_behind_messages: messages that are in the log and not in the timers yet.
+    :param commit_behind_bytes: bytes that are in a pool of buffers and not in the log yet; 0 where there is
+        no pool.
+    :param put_p99_ms: 99th percentile of a put's duration, over the last whole minute for which the broker
+        has it.
     """
 
     sampled_at_ms: int

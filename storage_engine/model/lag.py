@@ -1,4 +1,4 @@
-"""Lag of consumer groups and of lakes behind a broker, and the cost of a deletion for a group."""
+"""Lag of consumer groups and of lakes behind a broker, and the losses of consumer groups by a deletion."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from storage_engine.model.store import Segment
 @dataclass(frozen=True, slots=True)
 class ArchiveLag:
     """:param segments: number of sealed segments without a proof.
-    :param oldest_base_offset: of the one that was written to longest ago; None when there is none.
-    :param oldest_age_seconds: time since it was written to; 0 when there is none.
-    :param notes: lakes that could not be asked; there the journal's word stands for the lake's.
-    :param touched: number of segments that a lake has, but whose files were touched since; no lag.
+    :param oldest_base_offset: base offset of the segment whose last write was longest ago; None: there is no
+        such segment.
+    :param oldest_age_seconds: time since its last write; 0: there is no such segment.
+    :param notes: lakes that could not be asked; for them the journal's records were used.
+    :param touched: number of segments that a lake has, but whose files were touched since. They don't count
+        as lag.
     """
 
     measured_at_ms: int
@@ -30,7 +32,7 @@ class ArchiveLag:
 
     @property
     def text(self) -> str:
-        """The lag as a sentence."""
+        """Return the lag as a sentence."""
         touched = f"; {touched_text(self.touched)}" if self.touched else ""
         if self.oldest_base_offset is None:
             return f"everything that is sealed is {'archived' if touched else 'proven in the lake'}{touched}"
@@ -42,7 +44,7 @@ class ArchiveLag:
         )
 
     def alarms(self, policy: Policy) -> tuple[str, ...]:
-        """The policy's thresholds that are exceeded, each as a sentence."""
+        """Return a sentence on each threshold of the policy that is exceeded."""
         found = []
         most_bytes, most_seconds = policy.archive_lag_alarm_bytes, policy.archive_lag_alarm_seconds
         if most_bytes is not None and self.size_bytes > most_bytes:
@@ -60,7 +62,9 @@ class ArchiveLag:
 
 
 def touched_text(count: int) -> str:
-    """Say how many segments a lake has whose files were touched since, as by a chmod or a hard link."""
+    """Return a clause on the number of archived segments whose files were touched since, as by a chmod or
+    a hard link.
+    """
     was = "was" if count == 1 else "were"
     return f"{count_text(count, 'archived segment')} {was} touched since, to be hashed again"
 
@@ -70,7 +74,7 @@ def archive_lag_of(
 ) -> ArchiveLag:
     """Sum up the sealed segments that no lake proves.
 
-    :param touched: how many others a lake has, but whose files were touched since.
+    :param touched: number of further segments that a lake has, but whose files were touched since.
     """
     segments = list(unproven)
     oldest = min(segments, key=lambda segment: segment.mtime_ns, default=None)
@@ -88,20 +92,20 @@ def archive_lag_of(
 
 class PositionsFrom(StrEnum):
     FILES = "files"
-    """Positions in the broker's files: the only source for a stopped one."""
+    """Positions in the broker's files: the only source while the broker is stopped."""
     BROKER = "broker"
-    """The running broker, when it was asked."""
+    """Positions that the running broker reported."""
     NOBODY = "nobody"
-    """There are none: the broker doesn't say who consumes."""
+    """There are no positions: the broker doesn't say who consumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LagSource:
     """Source of groups' positions.
 
-    :param written_at_ms: when files that a running broker goes on writing were written; None: the positions
-        are of when lag was computed, or the broker is stopped.
-    :param notices: notices about them for a person.
+    :param written_at_ms: when the files with the positions were last written, if a running broker keeps
+        writing them. None: the positions are as old as the computed lag, or the broker is stopped.
+    :param notices: notices about the positions for a person.
     """
 
     positions: PositionsFrom = PositionsFrom.FILES
@@ -113,23 +117,23 @@ class LagSource:
 class QueueLag:
     """One group's position in one queue.
 
-    :param committed_offset: the group's next queue offset; None when it never committed (unknown,
-        not zero).
+    :param committed_offset: the group's next queue offset; None when it never committed (unknown, not zero).
     :param min_offset: first queue offset that is still readable.
     :param max_offset: queue offset behind the last message.
     :param lag_messages: max_offset - committed_offset; None when unknown.
-    :param lag_ms: store timestamp of the queue's newest message minus that of the group's next one;
-        0 when caught up; None when unknown.
-    :param next_physical_offset: commitlog offset of the group's next message; None when caught up
-        or unknown.
-    :param next_segment_base_offset: base offset of the segment that holds it; None likewise.
-    :param at_risk: that segment is in the plan that was asked about; for a group whose position is not
-        known: that of the queue's oldest readable message is, as the group may need it.
+    :param lag_ms: store timestamp of the queue's newest message minus that of the group's next one; 0 when
+        caught up; None when unknown.
+    :param next_physical_offset: commitlog offset of the group's next message; None when caught up or unknown.
+    :param next_segment_base_offset: base offset of the segment that has that message; None when caught up or
+        unknown.
+    :param at_risk: whether the plan deletes that segment. If the group's position is not known: whether the
+        plan deletes the segment of the queue's oldest readable message, which the group may need.
     :param lost_messages: messages the group can no longer read (min_offset - committed_offset, ≥ 0).
-    :param time_to_loss_ms: time until that segment may be deleted by age at the next window; 0 when
-        it may go now; None when caught up or unknown.
-    :param log: that the queue's messages lie in; None: it isn't said, as in tables of older versions.
-    :param lag_bytes: that the log has from the group's next message on; None: unknown, or not told by queues.
+    :param time_to_loss_ms: time until that segment may be deleted by age in the next window; 0 when it may be
+        deleted now; None when caught up or unknown.
+    :param log: the log with the queue's messages; None: not given, as in tables of older versions.
+    :param lag_bytes: bytes of the log from the group's next message on; None: unknown, or not known for each
+        queue.
     """
 
     group: str
@@ -153,10 +157,12 @@ class QueueLag:
 class GroupLag:
     """One consumer group in all its queues.
 
-    :param lag_messages: that it has not read, in the queues where its position is known.
-    :param unknown_queues: where it isn't.
-    :param first_unread_offset: physical offset of its first unread message; None: it has read all.
-    :param time_to_loss_ms: until the first of them may be deleted by age; None: it has read all.
+    :param lag_messages: messages that the group has not read, in the queues where its position is known.
+    :param unknown_queues: number of queues where its position is not known.
+    :param first_unread_offset: physical offset of the group's first unread message; None: it has read all
+        messages.
+    :param time_to_loss_ms: time until its first unread message may be deleted by age; None: it has read all
+        messages.
     """
 
     group: str
@@ -170,10 +176,10 @@ class GroupLag:
 class UnreadMessages:
     """Messages of a topic that a group has not read, and that no broker has after a deletion.
 
-    :param messages: of queues in which the group's position is known; None: it is in none of them, so that
-        the group may need any message there.
-    :param queues: of the topic in which there are some.
-    :param from_ms: store timestamp of the first one; None: it can't be told.
+    :param messages: number of messages in queues where the group's position is known; None: it is known in no
+        queue, so that the group may need any message there.
+    :param queues: number of the topic's queues with such messages.
+    :param from_ms: store timestamp of the first such message; None: unknown.
     """
 
     group: str
@@ -187,14 +193,15 @@ class UnreadMessages:
 class Unread:
     """Consumers' losses by a deletion; its size is bounded.
 
-    :param rows: most messages first, then those whose number is not known.
-    :param more: how many rows there are beyond those.
-    :param error: why it is not known; "" where it is.
+    :param rows: rows with the most messages come first, rows with an unknown number last.
+    :param more: number of further rows that were left out.
+    :param error: why the losses are not known; "" where they are.
     :param notices: notices about the groups' positions for a person.
-    :param shielded: what the broker has without that already, since somebody else deleted it, and only the
-        store's shield has.
-    :param shielded_error: why that is not known, or not wholly; "" where it is.
-    :param logs: of which logs this is; None: of all that lose segments.
+    :param shielded: unread messages that the broker has lost already, because another program deleted them.
+        Only the store's shield has them.
+    :param shielded_error: why the ``shielded`` messages are not known, or only in part; "" where they are
+        known.
+    :param logs: the logs that this is about; None: all logs that lose segments.
     """
 
     rows: tuple[UnreadMessages, ...] = ()
@@ -206,11 +213,11 @@ class Unread:
     logs: tuple[str, ...] | None = None
 
     def with_errors(self, errors: Sequence[str]) -> Unread:
-        """Return the same, not known, or not wholly, for more reasons."""
+        """Return the same losses with further reasons why they are not known, or only in part."""
         return replace(self, error="; ".join([*errors, *([self.error] if self.error else [])]))
 
     def logs_beyond(self, new_min_offsets: Mapping[str, int]) -> dict[str, int]:
-        """Return the logs without measured lag, each with its start offset after the deletion."""
+        """Return the logs whose lag was not measured, each with its start offset after the deletion."""
         known = frozenset(new_min_offsets if self.logs is None else self.logs)
         return {log: offset for log, offset in new_min_offsets.items() if log not in known}
 
@@ -219,15 +226,16 @@ class Unread:
 class LagSummary:
     """Lag for XCom and the report's head; its size is bounded, whatever the number of queues.
 
-    :param unknown: positions of groups in queues that are not known.
-    :param at_risk_groups: groups that still have to read messages of the plan's segments; the first by name.
-    :param more_at_risk_groups: how many there are beyond those.
+    :param unknown: number of unknown positions of groups in queues.
+    :param at_risk_groups: groups that still have to read messages of the plan's segments; only the first ones
+        by name.
+    :param more_at_risk_groups: number of further such groups.
     :param lost_messages: messages that groups can no longer read, over all groups.
-    :param soonest_loss_ms: time until the first message may go that some group has not read; None when
-        there is none, or its end can't be told.
+    :param soonest_loss_ms: time until the first unread message of any group may be deleted; None: there is
+        none, or the time is unknown.
     :param worst: the queues and groups that are furthest behind, in messages.
-    :param source: where the groups' positions are from.
-    :param logs: how many logs were measured; None: all of the store's. The journal has their names.
+    :param source: the source of the groups' positions.
+    :param logs: number of measured logs; None: all logs of the store. The journal has their names.
     """
 
     groups: int
@@ -249,9 +257,9 @@ class LagSummary:
 class Lag:
     """Measured lag of a store's consumers.
 
-    :param at_risk: rows that still have to read messages of the plan's segments, among them the row that
-        decides for each log.
-    :param logs: the logs that were measured; None: all of the store's.
+    :param at_risk: rows of groups that still have to read messages of the plan's segments. Among them is the
+        row that decides for each log.
+    :param logs: the measured logs; None: all logs of the store.
     """
 
     summary: LagSummary
@@ -260,7 +268,7 @@ class Lag:
 
     @property
     def measured(self) -> frozenset[str] | None:
-        """The logs of which lag is known; None: all. None of them where the names don't fit the summary."""
+        """Return the logs whose lag is known. None: all logs. Empty: the names don't fit the summary."""
         if self.summary.logs is None and self.logs is None:
             return None
         names = frozenset(self.logs or ())

@@ -1,8 +1,7 @@
 """Plans: segments to delete and to keep with reasons, a person's request, and a second person's approval.
+Nothing here permits a deletion: :mod:`storage_engine.retention.proof.gate` does.
 
-Nothing here permits anything: :mod:`storage_engine.retention.proof.gate` decides.
-
-A plan's decisions in few words: neighbours that are decided on alike are told once. Pure.
+Also a plan's decisions in short: neighbouring segments with the same decision are shown as one entry. Pure.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Urgency(StrEnum):
 
 
 class Reason(StrEnum):
-    """The reason why a segment is deleted, or why it stays."""
+    """The reason why a segment is deleted or kept."""
 
     EXPIRED = "expired"
     FORCED = "forced"
@@ -59,28 +58,29 @@ class Reason(StrEnum):
     PENDING_BLOCKED = "pending-blocked"
     MINIMUM_RETENTION = "minimum-retention"
     REFUSED = "refused"
-    """A segment of its log is not as the plan needs it, so no segment of that log goes."""
+    """A segment of its log is not in the state that the plan needs, so no segment of that log is deleted."""
     UNKNOWN = "unknown"
-    """A fact that decides is unknown, which never permits its deletion."""
+    """A fact that the decision needs is unknown. An unknown fact never permits a deletion."""
     UNLIMITED = "unlimited"
-    """No bound of age or size applies to its log."""
+    """No limit of age or size applies to its log."""
     SIZE_NOT_REACHED = "size-not-reached"
-    """Size alone decides on its log, and what would stay without it is too little."""
+    """Only a size limit applies to its log, and without this segment the log would be smaller than the
+    limit.
+    """
     FUTURE_TIMESTAMP = "future-timestamp"
-    """Its newest record lies in the future, so that it reaches no age before that time."""
+    """Its newest record has a future time: the segment's age begins only then."""
     NOT_REPLICATED = "not-replicated"
-    """Not all replicas that count have it yet."""
+    """Some required replicas don't have it yet."""
     COMPACTED = "compacted"
-    """The broker's cleaner alone takes records from its log."""
+    """Only the broker's cleaner removes records from its log."""
     NOT_ARCHIVABLE = "not-archivable"
-    """It has expired, and may not be archived yet, as where a transaction is open in it."""
+    """It has expired, but may not be archived yet: for example, a transaction in it is open."""
     REPLICAS_ELSEWHERE = "replicas-elsewhere"
-    """Other nodes have replicas of its log, or may have, and it isn't known that they are stopped."""
+    """Other nodes have or may have replicas of its log, and it is unknown whether these nodes are stopped."""
     NOT_HELD = "not-held"
-    """Where deletions are ours beside a running broker: the log isn't held at this moment, or has no
-    leader."""
+    """Its log isn't held now, or has no leader. Used where we delete beside a running broker."""
     REMOTE_STORAGE = "remote-storage"
-    """Its log is copied to remote storage, and the broker alone knows what is there."""
+    """Its log is copied to remote storage, and only the broker knows the content there."""
 
 
 DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
@@ -92,13 +92,13 @@ class PlanRequest:
 
     :param manual: a person (or ``clean --manual``) triggers the pass: the cause holds at any hour.
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
-    :param max_segments: at most so many segments in this pass; None: the broker's batch size.
+    :param max_segments: the most segments to delete in this pass; None: the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
     :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
-    :param replicas_stopped: a person's statement that every other node with a replica is stopped, and how
-        that is known; "": there is none.
-    :param free_bytes: stop once each disk that segments go from has so many bytes free; None: no such bound.
-        Not every broker's plan knows it.
+    :param replicas_stopped: a person's statement that every other node with a replica is stopped, and how the
+        person knows; "": no such statement.
+    :param free_bytes: stop once each disk with deleted segments has this many bytes free; None: no such
+        limit. Some brokers' plans ignore it.
     """
 
     manual: bool = False
@@ -112,7 +112,7 @@ class PlanRequest:
 
 
 def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
-    """Return how much of a disk is to be free by a request; None: the disk's size isn't known."""
+    """Return how many bytes of a disk a request wants to be free. None: the disk's size isn't known."""
     if disk.total_bytes is None:
         return None
     wanted = request.free_bytes or 0
@@ -122,19 +122,22 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
 
 
 class Release(Protocol):
-    """Deletes in place of a broker's own rules: what one pass may delete, if it is proven; all else stays."""
+    """Deletes in place of a broker's own rules: the segments that one pass may delete and that are
+    proven. All other segments are kept.
+    """
 
     def __call__(self, request: PlanRequest) -> object: ...
 
     def stop(self) -> None:
-        """End the call in progress at its next step, and begin nothing more. Called by another thread."""
+        """Stop the running call at its next step, and start no new call. Called by another thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """A cause that holds now for every log of the store, with the sentence that explains it.
 
-    :param at_once: of space: the level at which a broker deletes whatever its age, or refuses writes.
+    :param at_once: for a cause of space: the disk is at the level where a broker deletes segments of any age,
+        or refuses writes.
     """
 
     cause: Cause
@@ -158,7 +161,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class DependentFile:
-    """A file that points into the log only below the new min offset, so it goes after its segments.
+    """A file that points only to offsets below the log's new min offset, so that it is deleted after the
+    segments.
 
     :param kind: the broker's word for such files.
     """
@@ -170,14 +174,14 @@ class DependentFile:
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """The decisions on one log's segments, oldest first. What is deleted is a contiguous prefix."""
+    """The decisions on one log's segments, oldest first. The deleted segments are a contiguous prefix."""
 
     log: str
     decisions: tuple[Decision, ...]
 
     def __post_init__(self) -> None:
-        """
-        :raises ValueError: a decision is on another log's segment, or two are on one.
+        """:raises ValueError: a decision is on another log's segment, or two decisions are on one
+        segment.
         """
         segments = [decision.segment for decision in self.decisions]
         if not {segment.log for segment in segments} <= {self.log}:
@@ -191,7 +195,7 @@ class LogPlan:
         return tuple([decision.segment for decision in self.decisions if decision.reason in DELETING])
 
     def kept(self, reason: Reason, why: str, *, from_offset: int = 0) -> list[Decision]:
-        """Return the decisions where nothing goes from an offset on, for a reason."""
+        """Return the decisions, changed so that every segment from an offset on is kept, with this reason."""
         return [
             Decision(one.segment, reason, why)
             if one.deletes and one.segment.base_offset >= from_offset
@@ -201,14 +205,14 @@ class LogPlan:
 
     @property
     def new_min_offset(self) -> int:
-        """The log's min offset once the plan is done."""
+        """The log's min offset after the plan's deletions."""
         kept = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
         if kept:
             return min(kept)
         return max((decision.segment.end_offset for decision in self.decisions), default=0)
 
     def with_going(self, change: Callable[[Decision], Decision]) -> LogPlan:
-        """Return the plan with another decision on each segment that goes."""
+        """Return the plan with a new decision on each segment that it deletes."""
         return LogPlan(self.log, tuple(change(one) if one.deletes else one for one in self.decisions))
 
 
@@ -216,12 +220,12 @@ class LogPlan:
 class Plan:
     """For each log of a store: a prefix to delete, and a reason for every segment.
 
-    :param logs: by name, each once. A decision on one log never rests on another log.
+    :param logs: in the order of their names, each once. A decision on one log never depends on another log.
     :param notices: sentences that a person should read and that change nothing (notice level reached, an
         unknown disk level, a mtime in the future).
-    :param store_id: of the store; None: it has no identity yet, or the plan is older than this field.
-    :param lineage: of the store; None likewise.
-    :param log_lineages: by name, of the plan's logs that have one of their own.
+    :param store_id: the store's id; None: it has no identity yet, or the plan is older than this field.
+    :param lineage: the store's lineage; None: as for ``store_id``.
+    :param log_lineages: lineages of the logs that have their own, by the log's name.
     """
 
     store_root: str
@@ -234,11 +238,9 @@ class Plan:
     log_lineages: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """
-        :raises ValueError: two plans are of one log.
-        """
+        """:raises ValueError: the plan has two entries for one log."""
         if len({log.log for log in self.logs}) < len(self.logs):
-            raise ValueError(f"{self.store_root}: expected each log once, found one again")
+            raise ValueError(f"{self.store_root}: expected each log once, found a log twice")
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -247,7 +249,7 @@ class Plan:
 
     @property
     def to_delete(self) -> tuple[Segment, ...]:
-        """Return the segments to delete of all logs, log by log, the oldest first in each."""
+        """Return the segments to delete of all logs, log by log, with each log's oldest segment first."""
         return tuple(decision.segment for decision in self.decisions if decision.deletes)
 
     @property
@@ -256,15 +258,16 @@ class Plan:
 
     @property
     def new_min_offsets(self) -> dict[str, int]:
-        """Return the begin of each log that loses a segment, once the plan is done, by name."""
+        """Return the min offset after the plan of each log that loses a segment, by the log's name."""
         return {log.log: log.new_min_offset for log in self.logs if log.to_delete}
 
     @property
     def digest(self) -> str:
-        """SHA-256 over what would be deleted: store, logs, and every segment's facts.
+        """SHA-256 over the planned deletion: store, logs, and every segment's facts.
 
-        Older approvals and waivers name a plan's digest. So it is computed as in earlier releases where the
-        plan has one log at the store's lineage, and each segment is one file with offsets that count bytes.
+        Older approvals and waivers name a plan's digest. So the digest of a simple plan is computed as in
+        earlier releases: a plan of one log at the store's lineage, whose segments are single files with
+        offsets that count bytes.
         """
         content: dict[str, object] = {"store_root": self.store_root}
         plain = not any(segment.companions or segment.end is not None for segment in self.to_delete)
@@ -287,7 +290,7 @@ class Plan:
     def each_log(self, decide: Callable[[LogPlan], Sequence[Decision]]) -> Plan:
         """Return the plan with each log's decisions replaced.
 
-        :param decide: given one log's plan and nothing of the others, returns its decisions.
+        :param decide: returns a log's decisions from that log's plan alone.
         """
         return replace(self, logs=tuple(LogPlan(log.log, tuple(decide(log))) for log in self.logs))
 
@@ -310,9 +313,9 @@ def _listed(facts: FileFacts) -> tuple[int | str, ...]:
 
 
 def check_limits(request: PlanRequest) -> None:
-    """Make sure that a request's number of segments and its level in percent can be meant.
+    """Make sure that a request's number of segments and its level in percent are possible values.
 
-    :raises BadInputError: no such number of segments or level.
+    :raises BadInputError: one of them isn't.
     """
     if request.max_segments is not None and request.max_segments < 0:
         raise BadInputError(
@@ -329,10 +332,11 @@ def check_limits(request: PlanRequest) -> None:
 def limited(
     logs: Sequence[LogPlan], request: PlanRequest, disks: Sequence[DiskUsage], disk_name: str
 ) -> tuple[LogPlan, ...]:
-    """Cut the plans of a store's logs to what a person asks for: of all logs together the oldest goes first.
+    """Limit the plans of a store's logs to a person's request. The oldest segments of all logs are deleted
+    first.
 
-    :param disks: of the logs.
-    :param disk_name: the name of such a disk.
+    :param disks: the logs' disks.
+    :param disk_name: the name for such a disk in messages.
     :raises BadInputError: as :func:`check_limits`.
     """
     check_limits(request)
@@ -342,7 +346,7 @@ def limited(
     waiting = [(of.to_delete[0].mtime_ns, number, 0) for number, of in enumerate(logs) if of.to_delete]
     heapq.heapify(waiting)
     going: list[Segment] = []
-    why = Reason.BATCH_FULL, f"at most, as asked, {request.max_segments} segments are deleted in one pass"
+    why = Reason.BATCH_FULL, f"by request, at most {request.max_segments} segments are deleted in one pass"
     while waiting and len(going) != request.max_segments:
         reached = target_reached(disks, going, request.target_used_percent, disk_name)
         if reached:
@@ -365,12 +369,13 @@ def _kept(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -
 def target_reached(
     disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None, disk_name: str
 ) -> str:
-    """Return why the target holds once ``going`` is gone; empty when it does not, or there is none.
+    """Return why the target is reached once ``going`` is deleted. Empty: it isn't reached, or there is no
+    target.
 
-    The fullest disk whose figures are known decides. With no known disk nobody can say that the target is not
-    reached, so it counts as reached.
+    The fullest disk with known figures decides. If no disk is known, the target counts as reached, because
+    nothing shows that it isn't.
 
-    :param disk_name: the name of the log's disks.
+    :param disk_name: the name for the log's disks in messages.
     """
     if target is None:
         return ""
@@ -398,7 +403,7 @@ def target_reached(
 
 
 class Realm(StrEnum):
-    """The authority for a person's name. Names from two of these can't be compared."""
+    """The authority for a person's name. Names from two authorities can't be compared."""
 
     SHELL = "shell"
     """The operating system: the real user id of a process."""
@@ -408,10 +413,10 @@ class Realm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """:param uid: real user id, of an account at a shell.
-    :param behind: who took the account by sudo, as its environment says; "": nobody, or not known.
-    :param host: the machine whose account it is.
-    :param user_id: of a user of Airflow.
+    """:param uid: real user id of an account at a shell.
+    :param behind: the user who took the account by sudo, by the environment; "": no user, or not known.
+    :param host: the machine that the account is on.
+    :param user_id: id of a user of Airflow.
     """
 
     realm: Realm
@@ -429,7 +434,9 @@ class Person:
         return f"{self.name} (uid {self.uid}{f', for {self.behind}' if self.behind else ''})"
 
     def is_another(self, other: Person) -> bool:
-        """Return whether the two are certainly not one person; two that can't be compared count as one."""
+        """Return whether the two are certainly different persons. Two that can't be compared count as one
+        person.
+        """
         if self.realm is not other.realm:
             return False
         names = [{name.casefold() for name in (one.name, one.behind) if name} for one in (self, other)]
@@ -440,7 +447,7 @@ class Person:
 class Starter:
     """The starter of a run.
 
-    :param person: None: no person, as where a schedule or an asset begins a run of Airflow.
+    :param person: the person; None: a schedule or an asset started the run in Airflow.
     """
 
     realm: Realm
@@ -452,15 +459,15 @@ class Said(StrEnum):
     REJECTED = "rejected"
     TIMED_OUT = "timed-out"
     REFUSED = "refused"
-    """Approved by who may not: the starter, or a user who isn't on the list."""
+    """Approved by a person who may not approve: the starter, or a user who isn't on the list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Answer about a plan.
 
-    :param person: None where no person did.
-    :param at_ms: when, by the clock of the machine that took the answer.
+    :param person: the person who answered; None: nobody did.
+    :param at_ms: time of the answer, by the clock of the machine that received it.
     :param detail: why an answer doesn't count.
     """
 
@@ -481,8 +488,8 @@ class PlanQuestion:
     """Question about a plan, while it is open.
 
     :param why: why a second person has to approve the plan, as a clause.
-    :param until_ms: an answer from that moment on doesn't count; None: any time will do, as at a shell.
-    :param link: where to answer.
+    :param until_ms: an answer from this time on doesn't count; None: there is no time limit, as at a shell.
+    :param link: address of the page for the answer.
     """
 
     digest: str
@@ -494,13 +501,15 @@ class PlanQuestion:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPolicy:
-    """The most that a store's policy has asked for, until two persons lowered it.
+    """The strictest policy that a store has had since two persons last lowered it.
 
-    :param minimum_retention_hours: the longest that it had meanwhile; a run with less counts as forced.
-    :param persons: who lowered it: who asked for it and who approved it.
-    :param at_ms: time since which it holds: the later one of journal and stamp.
-    :param kept_ms: the longest for which settings kept segments meanwhile, likewise; None: none was known.
-    :param archived: proof was required meanwhile; a run with ``archive: off`` counts as forced.
+    :param minimum_retention_hours: the longest minimum retention since then; a run with less counts as
+        forced.
+    :param persons: the two persons who lowered it: the one who asked and the one who approved.
+    :param at_ms: when it was lowered last, by the journal or the stamp: the later time counts.
+    :param kept_ms: the longest retention by settings since then; a run with less counts as forced. None: none
+        was known.
+    :param archived: True: proof has been required since then; a run with ``archive: off`` counts as forced.
     """
 
     approval: ApprovalPolicy
@@ -518,7 +527,9 @@ class RecordedPolicy:
         *,
         archived: bool = False,
     ) -> RecordedPolicy:
-        """Return the policy after a run with these settings: they may raise it, never lower it."""
+        """Return the policy after a run with these settings. They may make it stricter, but never less
+        strict.
+        """
         hours = [one for one in (self.minimum_retention_hours, minimum_hours) if one is not None]
         kept = [one for one in (self.kept_ms, kept_ms) if one is not None]
         strictest = max(self.approval, approval, key=lambda one: one.rank)
@@ -537,10 +548,10 @@ _PLACE = "\N{NULL}"
 
 @dataclass(frozen=True, slots=True)
 class DecisionRun:
-    """Decisions on neighbours in a log, which differ in moments alone.
+    """Decisions on neighbouring segments of a log, whose texts differ only in times.
 
-    :param decisions: the same but for moments, oldest segment first.
-    :param detail: of all of them: where moments differ, from which to which.
+    :param decisions: the decisions, oldest segment first.
+    :param detail: one text for all of them. Where times differ, it has the first and the last.
     """
 
     decisions: tuple[Decision, ...]
@@ -560,7 +571,7 @@ class DecisionRun:
 
     @property
     def names(self) -> str:
-        """The segment, or the first and the last of several."""
+        """Return the segment's name, or the names of the first and the last of several."""
         first, last = self.decisions[0].segment.name, self.decisions[-1].segment.name
         count = len(self.decisions)
         return first if count == 1 else f"{first} … {last} ({count} segments)"
@@ -569,9 +580,9 @@ class DecisionRun:
 def runs_of(
     decisions: Sequence[Decision], detail: Callable[[Decision], str] = lambda one: one.detail
 ) -> Iterator[DecisionRun]:
-    """Yield the decisions as runs.
+    """Yield runs of neighbouring decisions whose texts differ only in times.
 
-    :param detail: the part of a decision's words that is shown.
+    :param detail: returns the part of a decision's text to show.
     """
     for _, group in groupby(decisions, lambda one: (one.reason, without_moments(detail(one)))):
         run = tuple(group)
@@ -579,12 +590,14 @@ def runs_of(
 
 
 def without_moments(detail: str) -> str:
-    """Return a decision's words without its moments: neighbours that have the same are told once."""
+    """Return a decision's text without its times. Neighbours with the same remaining text are shown once."""
     return _MOMENT.sub(_PLACE, detail)
 
 
 def with_spans(details: Sequence[str]) -> str:
-    """Return the words of neighbours that are the same but for moments: from which to which."""
+    """Return one text for texts that differ only in times. It has the first and the last of different
+    times.
+    """
     spans = [
         moments[0] if len(set(moments)) == 1 else f"{min(moments)} to {max(moments)}"
         for moments in zip(*(_MOMENT.findall(text) for text in details), strict=True)

@@ -1,8 +1,8 @@
-"""The contract of a simulation: how a store would fill, and what its broker would delete, by other settings.
+"""The contract of a simulation: the course of a store's disk and of its broker's deletions by other settings.
 
-All of it is data and pure functions of the standard library, because it is computed in a web server too. A
-broker that offers a :class:`BrokerRules` decides in it by the same rules as its real cleanup. Hours are
-those of a zone's clock.
+It has only data and pure functions, with the standard library, because web servers also compute it. A
+broker's :class:`BrokerRules` decide by the same rules as its real cleanup. Hours are hours of a time zone's
+clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOURS_A_DAY = 24
 LONGEST_HORIZON_MS = 366 * DAY_MS
 FLAT_PROFILE = (1.0,) * HOURS_A_DAY
 MOST_SECONDS = 5.0
-"""The processor time of one course: a web server that computes it has other requests to serve."""
+"""The most processor time for one course: a web server that computes it also has to serve other requests."""
 _MOST_BYTES = 1 << 60
 
 
@@ -40,9 +40,9 @@ class SettingType(StrEnum):
 class RuleSetting:
     """A setting of the broker that a simulation can change.
 
-    :param name: the broker's own.
-    :param minimum: the least value that a person may type; None: any. The broker may clamp the value.
-    :param unit: of the value, such as h, %, ms; "": none.
+    :param name: the broker's own name of the setting.
+    :param minimum: the least value that a person may type; None: no minimum. The broker may clamp the value.
+    :param unit: the value's unit, such as h, %, ms; "": none.
     """
 
     name: str
@@ -55,13 +55,14 @@ class RuleSetting:
 
 @dataclass(frozen=True, slots=True)
 class RuleLevels:
-    """The levels at which a broker acts, as they are in effect. A disk has to be above one.
+    """The effective levels above which a broker acts.
 
-    :param notice_percent: a person is told.
-    :param cleans_percent: above it the broker deletes expired segments, at any hour.
-    :param forces_percent: it deletes whatever its age; None: it never does, by its settings.
-    :param refuses_percent: it refuses writes.
-    :param accepts_percent: at this level or below it accepts them again.
+    :param notice_percent: above it a person gets a notice.
+    :param cleans_percent: above it the broker deletes expired segments at any hour.
+    :param forces_percent: above it the broker deletes segments of any age; None: by its settings it never
+        does.
+    :param refuses_percent: above it the broker refuses writes.
+    :param accepts_percent: at this level or below, the broker accepts writes again.
     """
 
     notice_percent: int
@@ -75,10 +76,10 @@ class RuleLevels:
 class Ingest:
     """Bytes written to the logs while the broker accepts them.
 
-    :param bytes_per_day: of the logs alone.
+    :param bytes_per_day: bytes of the logs alone.
     :param profile: the weight of each hour of the day, in the store's time zone; only their ratios count.
-    :param factor: of all of it.
-    :param growth_per_day: of each day over the day before, such as 0.05 for 5 %.
+    :param factor: factor on all bytes.
+    :param growth_per_day: growth of each day over the day before, such as 0.05 for 5 %.
     """
 
     bytes_per_day: int
@@ -87,9 +88,7 @@ class Ingest:
     growth_per_day: float = 0.0
 
     def __post_init__(self) -> None:
-        """
-        :raises BadInputError: no store can have such an ingest.
-        """
+        """:raises BadInputError: the ingest is impossible."""
         _require_bytes("bytes_per_day", self.bytes_per_day, least=0)
         _require(len(self.profile) == HOURS_A_DAY, "profile", "24 weights, one an hour", len(self.profile))
         weights = all(0 <= weight <= _MOST_BYTES for weight in self.profile)
@@ -115,11 +114,11 @@ class Ingest:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRun:
-    """Sealed segments in a row, of one size, last written at moments with equal distances.
+    """Consecutive sealed segments of the same size, with equal times between their last writes.
 
-    :param size_bytes: of each.
-    :param first_written_ms: the last write to the first of them.
-    :param last_written_ms: the last write to the last of them.
+    :param size_bytes: bytes of each segment.
+    :param first_written_ms: time of the last write to the first segment.
+    :param last_written_ms: time of the last write to the last segment.
     """
 
     segments: int
@@ -128,9 +127,9 @@ class SegmentRun:
     last_written_ms: int
 
     def written_ms(self, index: int) -> int:
-        """Return the last write to one of them.
+        """Return the time of the last write to one of the segments.
 
-        :param index: 0 is the oldest.
+        :param index: 0 is the oldest segment.
         """
         if self.segments == 1:
             return self.first_written_ms
@@ -144,14 +143,14 @@ class CourseStart:
 
     :param disk_bytes: used and usable bytes, without the file system's reserve for root.
     :param other_bytes: bytes used on it by neither the log nor its dependents.
-    :param segment_bytes: of a new segment, once it is full.
+    :param segment_bytes: size of a new segment, once it is full.
     :param runs: the sealed segments, oldest first.
-    :param active_bytes: written to the segment behind them, which is not full.
-    :param oldest_message_ms: of the first message that is still there.
+    :param active_bytes: bytes written to the active segment, which isn't full.
+    :param oldest_message_ms: store time of the oldest message in the log.
     :param dependents_share: bytes of queues and indexes for each byte of the log; 0.0: not known, or on
         another disk.
-    :param time_zone: IANA name, in which the hours of settings and of the ingest are meant.
-    :param topic_bytes: of the log, by topic, where that is known.
+    :param time_zone: IANA name of the time zone for the hours of settings and of the ingest.
+    :param topic_bytes: bytes of the log by topic, where known.
     """
 
     now_ms: int
@@ -167,9 +166,7 @@ class CourseStart:
     topic_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """
-        :raises BadInputError: no store can be so.
-        """
+        """:raises BadInputError: no store can be in this state."""
         _require_bytes("disk_bytes", self.disk_bytes)
         _require_bytes("other_bytes", self.other_bytes, least=0)
         _require_bytes("segment_bytes", self.segment_bytes)
@@ -208,14 +205,14 @@ class CourseStart:
 
 @dataclass(frozen=True, slots=True)
 class CourseDeletion:
-    """Passes that followed each other closely and deleted for the same causes.
+    """Deletions of passes that followed each other closely and had the same causes.
 
-    :param at_ms: the first of them.
-    :param until_ms: the last of them.
-    :param size_bytes: of the segments alone.
-    :param causes: as in plans, such as time-up.
-    :param forced: age was ignored.
-    :param unexpired_segments: of ``segments``, those that age alone would have kept.
+    :param at_ms: time of the first pass.
+    :param until_ms: time of the last pass.
+    :param size_bytes: bytes of the segments alone.
+    :param causes: causes as in plans, such as time-up.
+    :param forced: whether age was ignored.
+    :param unexpired_segments: how many of ``segments`` had not expired by age.
     """
 
     at_ms: int
@@ -230,12 +227,11 @@ class CourseDeletion:
 
 @dataclass(frozen=True, slots=True)
 class CourseSummary:
-    """
-    :param highest_percent: whole percent, rounded up, as brokers compare them.
-    :param end_percent: at the end of the course.
+    """:param highest_percent: highest level as a whole percentage, rounded up, as brokers compare levels.
+    :param end_percent: level at the end of the course.
     :param refused_ms: how long writes were refused.
-    :param refused_bytes: that would have been written meanwhile.
-    :param unexpired_segments: deleted before their time.
+    :param refused_bytes: bytes that would have been written meanwhile.
+    :param unexpired_segments: segments that were deleted before they expired.
     """
 
     highest_percent: int
@@ -251,13 +247,14 @@ class CourseSummary:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course from its start, thinned to at most 2,000 points that keep each peak and each drop.
+    """The course from its start, reduced to at most 2,000 points that keep each peak and each drop.
 
-    Two points of one moment are before and behind a deletion.
+    Two points at the same time are before and after a deletion.
 
-    :param used_percent: of the disk, rounded up to two decimals: what is above a level stays above it.
-    :param retention_ms: the age of the oldest message.
-    :param refused: spans in which writes are refused, and how long.
+    :param used_percent: level of the disk, rounded up to two decimals, so that a value above a limit stays
+        above it.
+    :param retention_ms: age of the oldest message.
+    :param refused: start and length of each time in which writes are refused.
     """
 
     times_ms: tuple[int, ...]
@@ -270,9 +267,9 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Something that follows from the figures; a page says it in its reader's language.
+    """Advice that follows from the figures. A page writes it in its reader's language.
 
-    :param kind: a stable word, see the broker's rules.
+    :param kind: a stable word; see the broker's rules.
     """
 
     kind: str
@@ -280,51 +277,52 @@ class Advice:
 
 
 class BrokerRules(ABC):
-    """A broker's rules of deletion without a store. Pure; standard library only, also to import.
+    """A broker's rules of deletion, without a store. Pure. The code and its imports use the standard library
+    only.
 
-    Settings are texts by the broker's own names, as they stand in its configuration. Wherever values are
-    taken, those that are left out have the broker's defaults.
+    Settings are texts by the broker's own names, as in its configuration. Missing settings have the broker's
+    defaults.
     """
 
     @property
     @abstractmethod
     def settings(self) -> tuple[RuleSetting, ...]:
-        """The settings that can be changed, in the order in which a person reads them."""
+        """The settings that can be changed, in the order for display."""
 
     @abstractmethod
     def values(self, config: Mapping[str, str]) -> dict[str, str]:
         """Return the values in effect of all ``settings``, with the broker's defaults and clamps.
 
-        :param config: any of the broker's settings; others than ``settings`` are left out.
-        :raises BadInputError: a value that the broker would not work with.
+        :param config: any settings of the broker. Only those in ``settings`` are returned.
+        :raises BadInputError: the broker would not work with a value.
         """
 
     def unsupported(self, config: Mapping[str, str]) -> str:
-        """Say why a store with this configuration can't be simulated; "": it can."""
+        """Return why a store with this configuration can't be simulated. "": it can."""
         return ""
 
     @abstractmethod
     def levels(self, values: Mapping[str, str]) -> RuleLevels:
         """Return the levels in effect.
 
-        :raises BadInputError: a value that the broker would not work with.
+        :raises BadInputError: the broker would not work with a value.
         """
 
     @abstractmethod
     def hours(self, values: Mapping[str, str]) -> tuple[int, ...]:
-        """Return the hours of the day at which the broker deletes by age alone.
+        """Return the hours of the day at which the broker deletes because of age alone.
 
-        :raises BadInputError: a value that the broker would not work with.
+        :raises BadInputError: the broker would not work with a value.
         """
 
     @abstractmethod
     def windows(
         self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
     ) -> tuple[tuple[int, int], ...]:
-        """Return the spans of these hours between two moments.
+        """Return the times between two moments in which these hours are.
 
         :param time_zone: IANA name.
-        :raises BadInputError: a value that the broker would not work with, or no such zone.
+        :raises BadInputError: the broker would not work with a value, or there is no such time zone.
         """
 
     @abstractmethod
@@ -338,9 +336,9 @@ class BrokerRules(ABC):
     ) -> Course:
         """Compute the course from its start.
 
-        :param limit_seconds: of processor time.
-        :raises BadInputError: a value that the broker would not work with, or a horizon that is too long.
-        :raises SimulationTooLongError: it takes more than the limit.
+        :param limit_seconds: the most processor time.
+        :raises BadInputError: the broker would not work with a value, or the horizon is too long.
+        :raises SimulationTooLongError: the computation takes longer than the limit.
         """
 
     @abstractmethod
@@ -349,16 +347,17 @@ class BrokerRules(ABC):
     ) -> tuple[Advice, ...]:
         """Compute advice for a person at this ingest.
 
-        :param wished_hours: how long messages should stay; None: as long as the settings say.
-        :raises BadInputError: a value that the broker would not work with.
+        :param wished_hours: how long messages should be kept; None: as long as the settings say.
+        :raises BadInputError: the broker would not work with a value.
         """
 
 
 def condensed(segments: Sequence[tuple[int, int]], most_runs: int = 200) -> tuple[SegmentRun, ...]:
-    """Return sealed segments as few runs, for a record that has to stay small.
+    """Return sealed segments as a few runs, for a record that has to be small.
 
-    :param segments: size and moment of the last write of each, oldest first.
-    :param most_runs: about so many; one whose size is another's always has a run of its own.
+    :param segments: size and time of the last write of each segment, oldest first.
+    :param most_runs: the approximate number of runs. Segments of different sizes are always in different
+        runs.
     """
     longest = max(1, -(-len(segments) // most_runs))
     runs: list[list[tuple[int, int]]] = []
@@ -380,13 +379,13 @@ def _require_bytes(what: str, found: int, *, least: int = 1) -> None:
 
 
 _BUCKETS = 330
-"""Each keeps six points: the first, the last, and the extremes of level and retention time."""
+"""Each group keeps six points: the first, the last, and the extremes of level and retention time."""
 _SPANS = 1_000
 _UNSET = -1
 
 
 class CourseRecord:
-    """Takes events in their order."""
+    """Records the events of a simulation in their order, and makes the course of them."""
 
     def __init__(self, start: CourseStart, horizon_ms: int) -> None:
         self._disk_bytes = start.disk_bytes
@@ -404,7 +403,7 @@ class CourseRecord:
         self._refused_ms = 0
 
     def point(self, at_ms: int, used_bytes: int, retention_ms: int) -> None:
-        """Keep how full the disk is, and how old the oldest message."""
+        """Record the level of the disk and the age of the oldest message."""
         if used_bytes > self._highest_bytes:
             self._highest_bytes = used_bytes
         if self._shortest_ms is None or retention_ms < self._shortest_ms:
@@ -425,7 +424,9 @@ class CourseRecord:
         forced: bool,
         unexpired: int,
     ) -> None:
-        """Keep the deletions of a pass, together with those shortly before it for the same causes."""
+        """Record the deletions of a pass. They are merged with deletions shortly before for the same
+        causes.
+        """
         index = self._open.get((causes, forced))
         if index is not None:
             run = self._runs[index]
@@ -443,7 +444,7 @@ class CourseRecord:
         self._runs.append(CourseDeletion(at_ms, at_ms, 1, segments, size_bytes, causes, forced, unexpired))
 
     def accepts(self, at_ms: int, accepted: bool) -> None:
-        """Keep that writes are accepted or refused from this moment on."""
+        """Record whether writes are accepted or refused from this time on."""
         if not accepted:
             self._refused_since_ms = at_ms
         elif self._refused_since_ms != _UNSET:
@@ -459,7 +460,7 @@ class CourseRecord:
         self._refused_since_ms = _UNSET
 
     def result(self, *, refused_bytes: int) -> Course:
-        """Return the course, after the point of its end."""
+        """Return the course. Called after the last point was recorded."""
         if self._refused_since_ms != _UNSET:
             self._end_refusal(self._end_ms)
         end = self._bucket[-1]
@@ -500,7 +501,7 @@ class CourseRecord:
 
 
 _STEP_MS = 900_000
-"""Local hours begin at a quarter of an hour in UTC, in every zone and at every change of the clock."""
+"""In every zone and at every change of the clock, local hours begin at a quarter of an hour in UTC."""
 
 
 def in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
@@ -509,11 +510,10 @@ def in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
-    """Yield when the hours begin, end, begin and so on: a beginning first, then in turn.
+    """Yield the times at which the hours begin and end, in turn. The first time is a beginning. If the hours
+    began before the start, they begin at the start.
 
-    Hours that have begun before the start begin there.
-
-    :param end_ms: no change behind it.
+    :param end_ms: no later time is yielded.
     """
     is_open = False
     moment_ms = start_ms
@@ -527,16 +527,18 @@ def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: Zo
 def hour_spans_ms(
     start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo
 ) -> tuple[tuple[int, int], ...]:
-    """Return the spans of the hours between two moments, by time, cut where the span begins and ends."""
+    """Return the times between two moments in which the hours are, in order. The first and the last are
+    cut at the two moments.
+    """
     changes = tuple(hour_changes_ms(start_ms, end_ms, hours, zone))
     spans = zip(changes[::2], (*changes[1::2], end_ms), strict=False)
     return tuple((begin_ms, until_ms) for begin_ms, until_ms in spans if begin_ms < until_ms)
 
 
 class Inflow:
-    """The bytes that come from a moment on, while they are accepted.
+    """The bytes that arrive from a moment on, while they are accepted.
 
-    :param zone: in which the hours of the ingest's profile are meant.
+    :param zone: time zone of the hours in the ingest's profile.
     """
 
     def __init__(self, ingest: Ingest, start_ms: int, end_ms: int, zone: ZoneInfo) -> None:
@@ -544,7 +546,7 @@ class Inflow:
         self._times: list[int] = []
         self._sums: list[int] = []
         self._rates: list[int] = []
-        """Bytes an hour of each slice."""
+        """Bytes per hour in each slice."""
         sum_bytes, by_day = 0, dict[int, tuple[int, ...]]()
         for time_ms in range(first_ms, end_ms + _STEP_MS, _STEP_MS):
             day = max(time_ms - start_ms, 0) // DAY_MS
@@ -558,14 +560,15 @@ class Inflow:
         self._end_bytes = sum_bytes
 
     def until(self, time_ms: int) -> int:
-        """Return the bytes that have come by a moment between start and end."""
+        """Return the bytes that have arrived by a moment between start and end."""
         index = bisect_right(self._times, time_ms) - 1
         return self._sums[index] + self._rates[index] * (time_ms - self._times[index]) // HOUR_MS
 
     def when(self, sum_bytes: int) -> int | None:
-        """Return the first moment by which so many bytes have come; None: none before the end.
+        """Return the first moment by which this many bytes have arrived. None: they don't arrive before the
+        end.
 
-        :param sum_bytes: as ``until`` counts, above 0.
+        :param sum_bytes: bytes from the start, as ``until`` counts; above 0.
         """
         if sum_bytes > self._end_bytes:
             return None
@@ -574,11 +577,11 @@ class Inflow:
 
 
 def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | None:
-    """Return the ingest that a log's growth tells, with its profile over the hours of the day.
+    """Return the ingest computed from a log's growth, with its profile over the hours of the day.
 
     :param points: moments and the log's max offset at each, oldest first.
-    :param zone: in which the hours are meant.
-    :return: None where fewer than two moments are known, or nothing came between them.
+    :param zone: time zone of the profile's hours.
+    :return: None: fewer than two moments are known, or no bytes arrived between them.
     """
     came, covered = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
     for (start_ms, start), (end_ms, end) in pairwise(points):
@@ -603,7 +606,7 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
 
 
 def most_bytes_within(ingest: Ingest, hours: int) -> int:
-    """Return the most bytes that come within so many hours, at whichever hour of the day they begin."""
+    """Return the most bytes that arrive within this many consecutive hours of a day."""
     whole_days, rest = divmod(hours, HOURS_A_DAY)
     by_hour = ingest.hour_bytes(0)
     twice = (*by_hour, *by_hour)

@@ -1,6 +1,6 @@
 """A store at one moment: its logs, segments and disks.
 
-Broker-neutral, standard library only. A log's name stands in receipts, journals, reports, messages and file
+Broker-neutral, standard library only. A log's name is used in receipts, journals, reports, messages and file
 names.
 """
 
@@ -24,9 +24,9 @@ from storage_engine.model.disk import DiskUsage
 class TopicDay:
     """Messages of a topic whose store time is within a UTC day.
 
-    :param topic: "": of several, those that have no row of their own.
+    :param topic: the topic's name; "": several topics without their own rows.
     :param day: days since 1970-01-01.
-    :param size_bytes: as the broker stores them, with all that frames them.
+    :param size_bytes: bytes as the broker stores them, with their framing.
     """
 
     topic: str
@@ -36,7 +36,7 @@ class TopicDay:
 
 
 class OfLog(Protocol):
-    """Belongs to a log of a store."""
+    """An item that belongs to a log of a store."""
 
     @property
     def log(self) -> str:
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def grouped(items: Iterable[Item], key_of: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Return items by what some have in common, in the order in which they came."""
+    """Return items grouped by a key, in their given order."""
     found: dict[Key, list[Item]] = {}
     for item in items:
         found.setdefault(key_of(item), []).append(item)
@@ -66,7 +66,7 @@ def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log
 
 
 def in_runs(items: Iterable[T], follows: Callable[[T, T], bool]) -> Iterator[list[T]]:
-    """Yield neighbours together, as long as each follows the one before it."""
+    """Yield runs of neighbouring items in which each item follows the one before it."""
     run: list[T] = []
     for item in items:
         if run and not follows(run[-1], item):
@@ -81,8 +81,8 @@ def in_runs(items: Iterable[T], follows: Callable[[T, T], bool]) -> Iterator[lis
 class FileFacts:
     """The file system's facts about a file.
 
-    Two equal facts mean that nobody wrote to it in between, where the first one was taken of a settled file
-    and the file system's times can be trusted (:mod:`storage_engine.same_bytes`).
+    If two facts are equal, nobody wrote to the file in between. That holds only where the first facts were
+    taken of a settled file and the file system's times can be trusted (:mod:`storage_engine.same_bytes`).
     """
 
     path: str
@@ -94,21 +94,23 @@ class FileFacts:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> FileFacts:
-        """Read the facts of ``path``, of a symbolic link its own.
+        """Read the facts of ``path``. A symbolic link isn't followed.
 
-        :raises OSError: when it can't be stat'ed.
+        :raises OSError: stat fails.
         """
         return cls.of_stat(path, Path(path).lstat())
 
     @classmethod
     def of_stat(cls, path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:
-        """Take the facts of ``path`` from what stat has said of it."""
+        """Return the facts of ``path`` from a stat result."""
         times = (stat.st_mtime_ns, stat.st_ctime_ns)
         return cls(str(path), stat.st_dev, stat.st_ino, stat.st_size, *times)
 
 
 class SegmentId(NamedTuple):
-    """A segment within its store. A base offset alone names one in each log."""
+    """Identity of a segment within its store. The log is part of it, because several logs may have the
+    same base offset.
+    """
 
     log: str
     base_offset: int
@@ -116,19 +118,20 @@ class SegmentId(NamedTuple):
 
 class SegmentState(StrEnum):
     SEALED = "sealed"
-    """Lies wholly before the logical end of the log; the broker writes to it no more."""
+    """The whole segment is below the logical end of the log. The broker no longer writes to it."""
     ACTIVE = "active"
-    """Holds the logical end of the log, or was preallocated behind it."""
+    """The segment has the logical end of the log, or was preallocated behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a log, and what belongs to it. Covers the offsets [base_offset, end_offset).
+    """One file of a log with its companion files. It covers the offsets [base_offset, end_offset).
 
-    :param original_mtime_ns: the file's mtime before a hold set it to another; None: none has.
-    :param end: offset behind its last; None: ``base_offset`` + size of the file, as offsets count bytes.
-    :param companions: further files of its directory, by name, that its broker can't make again. They are
-        proven with it and deleted with it.
+    :param original_mtime_ns: the file's mtime before a hold changed it; None: no hold has.
+    :param end: offset behind the last one; None: ``base_offset`` + size of the file, because offsets count
+        bytes.
+    :param companions: further files in its directory, by name, that its broker can't make again. They are
+        proven and deleted with the segment.
     """
 
     log: str
@@ -140,13 +143,14 @@ class Segment:
     companions: tuple[FileFacts, ...] = ()
 
     def __post_init__(self) -> None:
-        """
-        :raises StoreLayoutError: it ends before it begins, or companions aren't files beside it.
+        """:raises StoreLayoutError: the segment ends before it begins, or a companion isn't a file beside
+        it.
         """
         if self.end is not None and self.end < self.base_offset:
             raise StoreLayoutError(
-                f"{self.facts.path}: expected a segment that ends at {self.base_offset} or behind, found one "
-                f"that ends at {self.end}. Nothing was changed. Mend its broker's package."
+                f"{self.facts.path}: expected a segment that ends at {self.base_offset} or behind, found "
+                f"one that ends at {self.end}. Nothing was changed. Report this fault of the broker's "
+                "package."
             )
         if self.companions:
             object.__setattr__(self, "companions", _beside(self.facts, self.companions))
@@ -161,7 +165,7 @@ class Segment:
 
     @property
     def files(self) -> tuple[FileFacts, ...]:
-        """All its files, its own first."""
+        """Return all its files, its own file first."""
         return (self.facts, *self.companions)
 
     @property
@@ -175,17 +179,17 @@ class Segment:
 
     @property
     def mtime_ns(self) -> int:
-        """Return when it was last written to, whatever a hold has made of the file's mtime."""
+        """Return the time of its last write, even if a hold has changed the file's mtime."""
         return self.facts.mtime_ns if self.original_mtime_ns is None else self.original_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentContext:
-    """A broker's facts about a segment that its files don't have, at the time of archiving.
+    """A broker's facts about a segment that aren't in its files, at the time of archiving.
 
     :param log_id: see ``Receipt``.
-    :param evidence: the receipt's evidence for it, as JSON.
-    :param codec: facts that the codec needs to make rows of it; its own text.
+    :param evidence: the receipt's evidence, as JSON.
+    :param codec: facts that the codec needs to make rows, in the codec's own format.
     """
 
     log_id: str | None = None
@@ -197,9 +201,10 @@ _path_of = attrgetter("path")
 
 
 def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
-    """Return companions by name.
+    """Return companions in the order of their paths.
 
-    :raises StoreLayoutError: one lies in another directory than the segment's own file, or is there twice.
+    :raises StoreLayoutError: a companion is in another directory than the segment's own file, or is given
+        twice.
     """
     ordered = tuple(sorted(companions, key=_path_of))
     paths = [file.path for file in ordered]
@@ -210,7 +215,8 @@ def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts,
     if wrong or len({own.path, *paths}) <= len(paths):
         raise StoreLayoutError(
             f"{own.path}: expected companions in its directory, each once and none the segment's own file, "
-            f"found {', '.join(wrong or paths)}. Nothing was changed. Mend its broker's package."
+            f"found {', '.join(wrong or paths)}. Nothing was changed. Report this fault of the broker's "
+            "package."
         )
     return ordered
 
@@ -219,12 +225,13 @@ def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts,
 class LogSnapshot:
     """A log's segments, oldest first and back to back.
 
-    ``max_offset`` is the logical end. Every message below ``dispatched_offset`` is in its consume
-    queue; a segment that ends above it must stay.
+    ``max_offset`` is the logical end. Every message below ``dispatched_offset`` is in its consume queue. A
+    segment that ends above ``dispatched_offset`` must be kept.
 
-    :param unread: why its active segment can't be read, as a clause: it ends at ``max_offset`` or behind.
-    :param confirmed_offset: behind it the log may be cut off and written again, as not all replicas that
-        count have it; None: no other broker decides on its bytes.
+    :param unread: why its active segment can't be read, as a clause: the segment ends at ``max_offset`` or
+        behind.
+    :param confirmed_offset: behind this offset the log may be cut off and written again, because not all
+        required replicas have it; None: no other broker decides on the log's bytes.
     """
 
     name: str
@@ -243,17 +250,17 @@ class LogSnapshot:
         return tuple(s for s in self.segments if s.state is SegmentState.SEALED)
 
     def is_confirmed(self, segment: Segment) -> bool:
-        """Return whether one of its segments stays as it is, whichever replica becomes the master."""
+        """Return whether a segment of the log remains unchanged, whichever replica becomes the master."""
         return self.confirmed_offset is None or segment.end_offset <= self.confirmed_offset
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshot:
-    """Everything a plan is decided from, taken at one moment.
+    """Everything that a plan's decisions use, read at one moment.
 
-    ``log_disks`` has one entry per configured commitlog path, ``dependents_disk`` is the consume
-    queue's disk. ``crashed``: the broker did not stop cleanly. ``used_bytes``: what the logs and their
-    dependents take together; None where it was not measured.
+    ``log_disks`` has one entry per configured commitlog path, ``dependents_disk`` is the consume queue's
+    disk. ``crashed``: the broker did not stop cleanly. ``used_bytes``: bytes of the logs and their dependents
+    together; None where they were not measured.
     """
 
     broker: str
@@ -267,23 +274,24 @@ class StoreSnapshot:
 
     @property
     def disks(self) -> tuple[DiskUsage, ...]:
-        """Return the disks of all its directories, each directory's once."""
+        """Return the disks of all its directories, with one entry for each directory."""
         return tuple({disk.path: disk for disk in (*self.log_disks, self.dependents_disk)}.values())
 
 
 WENT: Final = "files of it vanished while it was looked at: the next look knows"
-"""The reason why a broker keeps a log out of the lake that it deletes from just now."""
+"""The reason why a log that the broker is deleting from isn't archived now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archivable:
     """Segments of a store that may be archived by now.
 
-    :param segments: sealed ones, oldest first in each log.
-    :param kept_out: why other sealed segments of a log stay out, for now or for good, by the log's name.
-    :param refused: what is wrong with a log or not known of it, by name: nothing of it is archived until
-        somebody mends that.
-    :param is_all: whatever is sealed, as this broker never keeps anything out.
+    :param segments: sealed segments, oldest first in each log.
+    :param kept_out: why other sealed segments of a log aren't archived, for now or for ever, by the log's
+        name.
+    :param refused: the fault or the unknown fact of a log, by the log's name. Nothing of the log is archived
+        until it is corrected.
+    :param is_all: all sealed segments may be archived, because this broker never excludes any.
     """
 
     segments: tuple[Segment, ...]
@@ -296,8 +304,8 @@ class Archivable:
 class Lineages:
     """The lineage of each log: a number that rises when other bytes appear under its offsets.
 
-    :param whole: the store's, which each log has that has none of its own.
-    :param of_logs: by name, of logs that have got one since.
+    :param whole: the store's lineage. Each log without its own lineage has it.
+    :param of_logs: lineages of logs that have got their own since, by the log's name.
     """
 
     whole: int
@@ -305,13 +313,13 @@ class Lineages:
 
     @classmethod
     def archived(cls, newest: Mapping[str, int], stamped: Lineages | None) -> Lineages:
-        """Return them as far as receipts and a stamp tell.
+        """Return the lineages as far as receipts and a stamp say.
 
-        Receipts alone don't tell whether the newest lineage is one log's or the whole store's: then it is
-        taken for the store's, so that nothing which is over proves anything.
+        Receipts alone don't say whether the newest lineage is one log's or the whole store's. Then it counts
+        as the store's, so that no receipt of an older lineage proves anything.
 
-        :param newest: the newest lineage of each log of which something is archived.
-        :param stamped: by the store's stamp; None: it has none.
+        :param newest: the newest lineage of each log that has archived segments.
+        :param stamped: lineages in the store's stamp; None: it has none.
         """
         if stamped is None:
             return Lineages(max(newest.values(), default=1))
@@ -323,11 +331,11 @@ class Lineages:
 
     @property
     def newest(self) -> int:
-        """The highest number that was given so far."""
+        """The highest lineage number so far."""
         return max((self.whole, *self.of_logs.values()))
 
     def merged(self, other: Lineages) -> Lineages:
-        """Return the newest of each log that either knows: no log goes back to an older one."""
+        """Return the newer of both lineages for each log: no log returns to an older lineage."""
         names = {*self.of_logs, *other.of_logs}
         return _above(
             max(self.whole, other.whole), {name: max(self.of(name), other.of(name)) for name in names}
@@ -346,8 +354,9 @@ def _above(whole: int, of_logs: Mapping[str, int]) -> Lineages:
 
 
 MAX_NAME_BYTES = 260
-"""A name of 249 bytes, a hyphen and a number of 32 bits; in a file's name it is shortened, see
-:func:`in_file_name`."""
+"""A name of 249 bytes, a hyphen and a number of 32 bits. In file names such a name is shortened; see
+:func:`in_file_name`.
+"""
 
 _DIGITS = 32
 _SHORTENED = re.compile(f"~[0-9a-f]{{{_DIGITS}}}$")
@@ -356,13 +365,13 @@ _SEPARATORS = frozenset("/\\")
 
 
 def log_name_fault(name: object) -> str:
-    """Return the fault of a log's name, in words; "" where it may be stored and printed."""
+    """Return the fault of a log's name, in words. "": the name may be stored and printed."""
     if type(name) is not str:
         return f"text, found {type(name).__name__}"
     if not name or name.isspace():
         return "at least one character, found none"
     if name in (".", ".."):
-        return "a name, found the way to a directory"
+        return "a name, found a path to a directory"
     if not name.isprintable():
         return "printable characters alone"
     if not _SEPARATORS.isdisjoint(name):
@@ -374,11 +383,11 @@ def log_name_fault(name: object) -> str:
 
 
 def in_file_name(log: str, max_bytes: int) -> str:
-    """Return a log's name as a part of a file's name; a longer one is shortened, with a hash at its end.
+    """Return a log's name as a part of a file's name. A longer name is shortened, with a hash at its end.
 
-    No two logs get the same: a name that looks as if it had been shortened gets a hash of its own.
+    Two logs never get the same part: a name that looks shortened gets its own hash.
 
-    :param max_bytes: of the part, in UTF-8.
+    :param max_bytes: the most bytes of the part, in UTF-8.
     """
     name = log.replace("/", "_")
     data = name.encode()
@@ -390,10 +399,11 @@ def in_file_name(log: str, max_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """A log's identity, whatever log has its name.
+    """A log's identity, which doesn't depend on its name.
 
-    :param log_id: as receipts have it; "": it can't be told.
-    :param told_at: how far the broker's own knowledge of its logs reached; an earlier state tells nothing.
+    :param log_id: identity as in receipts; "": unknown.
+    :param told_at: how far the broker's metadata reached when the identity was read. Older metadata says
+        nothing about it.
     """
 
     log_id: str = ""
@@ -401,16 +411,18 @@ class LogIdentity:
 
 
 NAMED: Final = "named:"
-"""Begins an identity that is made of names alone, which change, and which other logs may have, too."""
+"""Beginning of an identity that is made only of names. Names change, and other logs may have the same
+names.
+"""
 
 
 def is_unique(log_id: str) -> bool:
-    """Return whether an identity belongs to one log alone, for good."""
+    """Return whether an identity belongs to only one log, for ever."""
     return bool(log_id) and not log_id.startswith(NAMED)
 
 
 def may_be_one(log_id: str, other_id: str) -> bool:
-    """Return whether two identities may belong to one log; "" may belong to any."""
+    """Return whether two identities may belong to the same log. "" may belong to any log."""
     return log_id == other_id or not (is_unique(log_id) and is_unique(other_id))
 
 
@@ -425,7 +437,7 @@ def name_in_label(called: str, log_id: str) -> str:
 
 
 class IdentifiedRange(Protocol):
-    """Belongs to a log, in one lineage of it."""
+    """An item that belongs to one lineage of a log."""
 
     @property
     def log(self) -> str:
@@ -433,26 +445,27 @@ class IdentifiedRange(Protocol):
 
     @property
     def lineage(self) -> int:
-        """Return its lineage; 0: it isn't known."""
+        """Return the log's lineage; 0: not known."""
 
     @property
     def log_id(self) -> str | None:
-        """Return the log's identity, as receipts have it; None or "": it is unknown."""
+        """Return the log's identity, as in receipts. None or "": unknown."""
 
 
 _NO_LOG = "none"
-"""Stands for the identity of a log of which nothing is known but that it has a name."""
+"""The identity of a log of which only the name is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogNames:
-    """Names of logs where several have had one name: the present log keeps it, others have a label.
+    """Names of logs, where several logs have had the same name: the present log keeps the name, the others
+    have a label.
 
-    Two identities are matched here and nowhere else. What has none is of the log that its lineage's receipts
-    are of, else of whatever has its name.
+    Only this class compares two identities. An item without an identity belongs to the log of its lineage's
+    receipts. Without such receipts it belongs to the present log of its name.
 
-    :param present: by name, the identity of the log that has it, or had it last; "": it can't be told.
-    :param of_lineages: by name and lineage, the identity of the log that was archived in it.
+    :param present: for each name, the identity of the log that has the name or had it last; "": unknown.
+    :param of_lineages: for each name and lineage, the identity of the log that was archived in it.
     :param ids: identities by the logs' names and labels.
     """
 
@@ -468,13 +481,13 @@ class LogNames:
         gone: Iterable[IdentifiedRange] = (),
         others: Iterable[IdentifiedRange] = (),
     ) -> LogNames:
-        """Return them by what is known of logs.
+        """Return the names from known ranges of logs.
 
-        :param present: by name, identities of the logs on disk. A name that none of them has is that of the
-            log that went last, else of the one that was archived last.
-        :param archived: oldest first.
+        :param present: identities of the logs on disk, by name. A name that no log on disk has belongs to the
+            log that was deleted last, or else to the log that was archived last.
+        :param archived: archived ranges, oldest first.
         :param gone: deleted ranges of logs, oldest first.
-        :param others: deleted ranges of logs whose names others have by now.
+        :param others: deleted ranges of logs whose names other logs have by now.
         """
         rows, went, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
         not_present = {(row.log, row.log_id) for row in replaced}
@@ -491,7 +504,7 @@ class LogNames:
         return cls(last, of_lineages, labels | told)
 
     def is_label(self, called: str) -> bool:
-        """Return whether a log goes by a label, since another one has its name."""
+        """Return whether a log has a label, because another log has its name."""
         return called in self.ids and called not in self.present
 
     def name_of(self, one: IdentifiedRange) -> str:
@@ -504,11 +517,12 @@ class LogNames:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The reason why a log isn't here.
+    """The reason why a log is missing here.
 
-    :param is_right: it was deleted, or belongs elsewhere by now.
-    :param why: a clause.
-    :param is_unknown: it is unknown whether it should be here, or it may lie where it isn't served from.
+    :param is_right: the log was deleted, or belongs elsewhere by now.
+    :param why: the reason as a clause.
+    :param is_unknown: it is unknown whether the log should be here, or it may be in a directory that isn't
+        served.
     """
 
     is_right: bool

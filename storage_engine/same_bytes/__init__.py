@@ -1,1 +1,1 @@
-"""Checks that a file still has the same bytes: what its file system's times tell of that, and what not."""
+"""Checks that a file still has the same bytes, by its times where its file system's times can be trusted."""

@@ -1,7 +1,7 @@
 """Record of our own changes to a segment's file: setting its mtime, making or removing another name of it.
 
-Each of these moves the file's ctime, as a write does. A file is the same as before only where the times that
-it had before and has now are both known here. Whoever does such an act does it so::
+Each of these acts changes the file's ctime, as a write does. A file counts as unchanged only if its earlier
+and its present times are both known here. Code that does such an act notes it like this::
 
     with own_acts(store_root) as acts:
         with acts.on(path, mtime_ns=wanted):
@@ -9,9 +9,9 @@ it had before and has now are both known here. Whoever does such an act does it 
         with acts.on(path, other_name=link):
             os.link(path, link)
 
-The record is in our directory in the store's root, under a lock of its own, which is held for the block.
-Nothing is lost where a record can't be made, or is lost: a file with times that nobody explains is one that
-somebody touched, and is hashed again before it is deleted. So no act has to fail or to wait for its record.
+The record is in our directory in the store's root. It has its own lock, which is held for the block. A
+missing record is harmless: a file with unexplained times counts as touched, and is hashed again before it is
+deleted. So no act has to fail or wait for its record.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from storage_engine.model.store import FileFacts
 NAME: Final = "own-acts.json"
 _LOCK: Final = "own-acts.lock"
 _WAIT_SECONDS: Final = 1.0
-"""A process that was stopped while it had the lock must not keep another one from mending a fence."""
+"""A suspended process that has the lock must not keep another process from repairing a fence."""
 _MOST_TIMES: Final = 200
-"""Kept of a file, the last ones: a hold that is renewed each minute for hours must not grow its record."""
+"""How many of a file's last times are kept. The record must not grow when a hold is renewed each minute
+for hours.
+"""
 _MAX_BYTES: Final = 16 << 20
-"""A longer record is none: it would be files by the thousand, each with all the times that are kept."""
+"""A longer record is ignored. Such a record would have thousands of files, each with the most times."""
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 _GRANULES_NS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)
 """Precision of file systems' times."""
@@ -46,10 +48,10 @@ _GRANULES_NS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """A file that only we touched since the first of these times.
+    """A file that only we have touched since the first of these times.
 
-    :param paths: names that it has; without one left it is forgotten.
-    :param times: (mtime, ctime) in nanoseconds that it had, oldest first: one before and one after each act.
+    :param paths: the file's names. Once no name is left, the file is removed from the record.
+    :param times: its (mtime, ctime) in nanoseconds before and after each act, oldest first.
     """
 
     device: int
@@ -59,22 +61,23 @@ class KnownFile:
     times: tuple[tuple[int, int], ...]
 
     def is_of(self, facts: FileFacts) -> bool:
-        """Return whether these facts belong to this file, whatever its times."""
+        """Return whether these facts belong to this file. Its times don't matter."""
         return _key(facts) == (self.device, self.inode, self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnActs:
-    """All that is recorded of a store."""
+    """The whole record of a store."""
 
     files: tuple[KnownFile, ...] = ()
 
     def same_file(self, found: FileFacts, known: FileFacts) -> bool:
-        """Return whether only we touched the file since: device, inode, size, mtime and ctime agree.
+        """Return whether only we have touched the file since: device, inode and size are equal, and both its
+        times are known.
 
-        :param found: as the file is now.
-        :param known: as it was. Its ctime decides, since every write moves that: a receipt has the mtime that
-            the file had before a hold set another.
+        :param found: the file's present facts.
+        :param known: the file's earlier facts. Of its times only the ctime has to be known, since every write
+            changes it: a receipt has the mtime from before a hold changed it.
         """
         if replace(found, path=known.path) == known:
             return True
@@ -88,7 +91,7 @@ class OwnActs:
 
 
 class Acting:
-    """Takes note of acts while the store's record is locked."""
+    """Notes acts while the store's record is locked."""
 
     def __init__(self, files: tuple[KnownFile, ...]) -> None:
         self._files = list(files)
@@ -102,13 +105,15 @@ class Acting:
         mtime_ns: int | None = None,
         other_name: str | os.PathLike[str] | None = None,
     ) -> Iterator[None]:
-        """Do one act on one file in the block, and nothing else: what others do in it is taken for ours.
+        """Note one act on one file. The block does this act and nothing else: changes by other programs
+        during the block would count as ours.
 
-        The act isn't noted where the block raises, or the file is then not as only the act would leave it.
+        The act isn't noted if the block raises an error, or if the file then isn't in the state that the act
+        alone would leave.
 
-        :param path: of the file, by a name that it has now.
-        :param mtime_ns: what the act sets its mtime to; None: it leaves it as it is.
-        :param other_name: that the act gives the file.
+        :param path: a present name of the file.
+        :param mtime_ns: the mtime that the act sets; None: it doesn't set the mtime.
+        :param other_name: a new name that the act gives the file.
         :raises FileNotFoundError: there is no such file.
         """
         with durable.opened(path, _LOOK) as fd:
@@ -121,12 +126,12 @@ class Acting:
 
     @property
     def known(self) -> OwnActs:
-        """Return all facts known up to now, also those of deleted files."""
+        """Return all facts known up to now, including those of deleted files."""
         return OwnActs(tuple(self._files))
 
     @property
     def record(self) -> OwnActs:
-        """Return the acts to record: those on deleted files are forgotten."""
+        """Return the acts to record, without those on deleted files."""
         left = (replace(file, paths=tuple(_names_left(file))) for file in self._files)
         return OwnActs(tuple(file for file in left if file.paths))
 
@@ -146,7 +151,9 @@ class Acting:
 
 @contextmanager
 def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
-    """Touch files of a store in the block, and record durably at its end what we did. Not to be nested."""
+    """Yield an object that notes our acts on a store's files. They are recorded durably when the block
+    ends. Not to be nested.
+    """
     with ExitStack() as held:
         directory = None
         with suppress(OSError):
@@ -162,9 +169,10 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
 
 
 def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnActs:
-    """Return the recorded acts, once no act is on its way; empty where they can't be read.
+    """Return the recorded acts, once no act is in progress. Empty: they can't be read.
 
-    :param waits: False: an act that is on its way may be missing, and none waits for who reads.
+    :param waits: False: don't wait. An act in progress may be missing, and acts aren't delayed by this
+        reader.
     """
     with ExitStack() as held:
         try:
@@ -183,7 +191,7 @@ def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnAct
 
 
 def _is_ours(before: os.stat_result, after: os.stat_result, mtime_ns: int | None) -> bool:
-    """A write would have moved the mtime to the present."""
+    """Return whether a file's change is only ours: a write would have set the mtime to the present time."""
     if (before.st_dev, before.st_ino, before.st_size) != (after.st_dev, after.st_ino, after.st_size):
         return False
     if mtime_ns is None:
@@ -204,7 +212,7 @@ def _names_left(file: KnownFile) -> Iterator[str]:
 
 
 def _read(directory: int) -> OwnActs:
-    """Return the record; an empty one where there is none, or none that can be understood."""
+    """Return the record. It is empty if there is no valid record."""
     try:
         content = read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=directory)
         return from_jsonable(OwnActs, json.loads(content), NAME)

@@ -1,7 +1,6 @@
-"""Ask a file system whether a write through a mapping moves a clean file's times. A script that imports
-the standard library alone.
-
-A process of its own: a file system that is full may answer a write through a mapping with SIGBUS.
+"""Ask a file system whether a write through a mapping moves a clean file's times. This is a script that
+imports only the standard library. It runs in its own process, because a full file system may answer a write
+through a mapping with SIGBUS.
 
 Usage: probe.py DESCRIPTOR, of an empty file that is open for reading and writing.
 """
@@ -18,7 +17,7 @@ _FINE_SECONDS, _COARSE_SECONDS = 0.03, 2.1
 
 
 def main(fd: int) -> int:
-    """Return an exit status: :data:`MOVED`, :data:`NOT_MOVED`, any other where it can't be told."""
+    """Return the exit status: :data:`MOVED`, :data:`NOT_MOVED`, or another value if the answer is unknown."""
     os.pwrite(fd, bytes(mmap.PAGESIZE), 0)
     with mmap.mmap(fd, mmap.PAGESIZE) as mapping:
         mapping[0] = 1

@@ -1,4 +1,6 @@
-"""Removal of a segment's files: only of those that nobody else touched since they were looked at."""
+"""Removal of a segment's files. Only files that no other process has touched since the last look are
+removed.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,22 @@ from storage_engine.same_bytes.own_acts import read_own_acts
 
 
 def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
-    """Remove a segment's files and flush its directory, if nobody else touched one since they were looked at.
+    """Remove a segment's files and flush its directory, if no other process has touched one since the last
+    look.
 
-    The directory is flushed before the next, younger segment goes: a power loss must never leave a hole.
+    The directory is flushed before the next, younger segment is deleted: a power loss must never leave a gap.
 
     :param remove: the function that removes a file.
-    :raises ChangedUnderUsError: somebody else did; nothing was done.
+    :raises ChangedUnderUsError: another process has touched one. Nothing was done.
     """
     with _directory_of(segment) as directory:
         for facts in segment.files:
             found = _look(facts.path)
             if not _is_same(found, facts, root):
                 raise ChangedUnderUsError(
-                    f"{facts.path}: expected it as it was a moment ago, {facts}, found {found or 'no file'}: "
-                    "another program changes the store while we hold it. It was not deleted, older ones "
-                    "of the plan "
-                    "may be. Stop the program that does it.",
+                    f"{facts.path}: expected it as it was a moment ago, {facts}, found "
+                    f"{found or 'no file'}: another program changes the store while we hold it. The file "
+                    "was not deleted; older segments of the plan may be. Stop that program.",
                     path=facts.path,
                 )
         for facts in segment.files:
@@ -39,9 +41,9 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
 
 
 def remove_rest(segment: Segment, root: Path, remove: Remove) -> tuple[str, ...]:
-    """Remove the companions that are left of a segment whose own file is gone already, and flush.
+    """Remove the remaining companions of a segment whose own file is gone already, and flush the directory.
 
-    :return: paths of those that stay, since another process touched them.
+    :return: paths of companions that are kept, because another process touched them.
     """
     stay = []
     with _directory_of(segment) as directory:

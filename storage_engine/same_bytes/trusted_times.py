@@ -1,18 +1,20 @@
-"""The times of files as a proof of no writes: mounts that keep them, open mappings, and files that settle.
+"""Files' times as a proof that nothing was written: mounts whose times can be trusted, open mappings, and
+settled files.
 
-The kind of a file system doesn't tell whether a file's times show writes: with some mount options, or below
-another one, the same kind doesn't show a write through a mapping. So it is tried once a mount and start, with
-a scratch file that never has a name where that can be: it may lie beside a broker's segments then, too.
+The kind of a file system doesn't say whether a file's times show writes. With some mount options, or below
+another file system, the same kind doesn't show a write through a mapping. So this is tested once for each
+mount and start of the machine, with a scratch file. Where possible the scratch file never has a name, so that
+it may be beside a broker's segments.
 
 Mounts, and processes that may write to a file through a mapping, are read from /proc (Linux). A process that
-can't be looked into may write. A file is known by its inode, whatever name or mount a process came to it by.
-The device isn't compared: btrfs and overlays have another one in ``maps`` than in ``stat``. One file too many
-only costs time.
+can't be inspected counts as one that may write. A file is identified by its inode, whatever name or mount a
+process opened it by. The device isn't compared: btrfs and overlays show another device in ``maps`` than in
+``stat``. A wrong match only costs time.
 
-To settle a file is to look at it so that each later write shows: until its times tell all earlier ones. A
-broker writes its log through a mapping. The kernel moves a file's times when a page of it is first written
-to, and not again before that page is clean. So a file is flushed until nothing of it was written meanwhile,
-and until its times are so old that a later write can't have the same.
+A file is settled when its times include all earlier writes, so that each later write changes them. A broker
+writes its log through a mapping. The kernel changes a file's times at the first write to a clean page, and
+not at later writes before that page is clean again. So a file is flushed until it isn't written to meanwhile,
+and until its times are so old that a later write can't have the same times.
 """
 
 from __future__ import annotations
@@ -47,11 +49,10 @@ _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glust
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """
-    :param mount_id: tells it from every other mount of this start of the machine.
-    :param point: where it is mounted.
-    :param kind: of its file system, such as ext4 or fuse.s3fs.
-    :param options: of the mount and of the file system.
+    """:param mount_id: id that is unique since this start of the machine.
+    :param point: path where it is mounted.
+    :param kind: kind of its file system, such as ext4 or fuse.s3fs.
+    :param options: options of the mount and of the file system.
     """
 
     mount_id: str
@@ -61,22 +62,24 @@ class Mount:
 
     @property
     def is_memory(self) -> bool:
-        """Return whether a power loss deletes everything on it."""
+        """Return whether a power loss deletes everything on the mount."""
         return self.kind in _MEMORY
 
     @property
     def is_volatile(self) -> bool:
-        """Return whether it ignores requests for durability, and doesn't move the times of written files."""
+        """Return whether it ignores requests for durability, and doesn't change the times of written
+        files.
+        """
         return self.kind == "overlay" and "volatile" in self.options
 
     @property
     def is_network(self) -> bool:
-        """Return whether other machines may work on it."""
+        """Return whether other machines may use it."""
         return self.kind in _NETWORK
 
     @property
     def is_fuse(self) -> bool:
-        """Return whether a process serves it."""
+        """Return whether a process in user space serves it."""
         return self.kind.startswith("fuse") and self.kind != "fuseblk"
 
     @property
@@ -85,7 +88,7 @@ class Mount:
 
 
 def parse_mount(line: str) -> Mount | None:
-    """Parse a line of mountinfo (proc_pid_mountinfo(5)); None: it is none."""
+    """Parse a line of mountinfo (proc_pid_mountinfo(5)). None: the line isn't valid."""
     fields = line.split()
     if "-" not in fields[6:]:
         return None
@@ -98,7 +101,9 @@ def parse_mount(line: str) -> Mount | None:
 
 
 def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
-    """Return the mount that a directory lies on; None: this system doesn't say, or it can't be opened."""
+    """Return the mount that a directory is on. None: this system doesn't say, or the directory can't be
+    opened.
+    """
     try:
         with opened(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
             return parse_mount(mount_line(fd))
@@ -107,7 +112,7 @@ def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
 
 
 def mount_line(fd: int) -> str:
-    """Return the kernel's line on the mount of an open file; "": there is none.
+    """Return the kernel's line on the mount of an open file. "": there is no such line.
 
     :raises OSError: this system doesn't say.
     """
@@ -119,15 +124,15 @@ def mount_line(fd: int) -> str:
 
 _PROC: Final = Path("/proc")
 _WRITABLE: Final = re.compile(rb"^\S+ .w.s \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)
-"""Inode and path of a mapping that is writable and shared (proc_pid_maps(5))."""
+"""Pattern for the inode and path of a mapping that is writable and shared (proc_pid_maps(5))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writers:
     """Processes that have files mapped shared and writable.
 
-    :param by_path: one process id a file, by the file's path.
-    :param unknown: why others may have them mapped as well; "" where every process was looked into.
+    :param by_path: one process id for each file, by the file's path.
+    :param unknown: why further processes may have them mapped; "" where every process was inspected.
     """
 
     by_path: Mapping[str, int] = field(default_factory=dict)
@@ -137,7 +142,7 @@ class Writers:
 def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] = ()) -> Writers:
     """Find the processes that have these files mapped shared and writable.
 
-    :param except_pids: processes that may.
+    :param except_pids: processes that are left out, because they may have them mapped.
     """
     wanted = tuple(files)
     by_inode: dict[int, list[str]] = {}
@@ -185,9 +190,9 @@ _MAX_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """Answers of mounts since the machine's start.
+    """Test results of mounts since the machine's start.
 
-    :param trusted: by mount.
+    :param trusted: whether the times can be trusted, by mount.
     """
 
     boot_id: str
@@ -195,15 +200,17 @@ class _Answers:
 
 
 _answers: dict[tuple[str, str], bool] = {}
-"""Answers that this process knows, by start of the machine and mount: our directory may be read-only."""
+"""Results that this process knows, by start of the machine and mount. They are also kept here because our
+directory may be read-only.
+"""
 
 
 def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike[str]) -> bool:
-    """Return whether a later write to a settled file in a directory is seen by the file's times.
+    """Return whether a later write to a settled file in a directory always changes the file's times.
 
-    :param directory: of segments.
-    :param root: of their store; our directory there remembers the answer.
-    :return: False where it can't be tried, too; that is tried again the next time.
+    :param directory: a directory of segments.
+    :param root: the store's root; our directory there stores the answer.
+    :return: also False if it can't be tested. Then it is tested again the next time.
     """
     with ExitStack() as held:
         try:
@@ -223,9 +230,9 @@ def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike
 
 
 def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str]) -> bool | None:
-    """Return a mount's earlier answer; None: it was never asked, or not since the machine's start.
+    """Return a mount's earlier answer. None: the mount was not tested since the machine's start.
 
-    Nothing is tried or written. The arguments are those of :func:`times_are_trusted`.
+    Nothing is tested or written. The arguments are as for :func:`times_are_trusted`.
     """
     try:
         with durable.opened(directory, _DIRECTORY) as fd:
@@ -236,10 +243,9 @@ def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str])
 
 
 def _mount(fd: int) -> str:
-    """Return the identity of an open file's mount, which no other mount of this boot has: the kernel's line
-    for it, with its options, and the file system's id.
-
-    :raises OSError, ValueError: this system doesn't say.
+    """Return the identity of an open file's mount: the kernel's line for it, with its options, and the
+    file system's id. No other mount of this boot has the same. :raises OSError, ValueError: this system
+    doesn't say.
     """
     if not (line := mount_line(fd)):
         raise ValueError("the kernel names no mount of it")
@@ -247,7 +253,7 @@ def _mount(fd: int) -> str:
 
 
 def _try(directory: int, mount: str, root: str | os.PathLike[str]) -> bool | None:
-    """Return the answer of a directory's mount; None: it can't be asked."""
+    """Test a directory's mount and return the answer. None: it can't be tested."""
     with (
         suppress(OSError, ValueError, subprocess.SubprocessError),
         _scratch_file(directory, mount, root) as fd,
@@ -267,10 +273,10 @@ def _try(directory: int, mount: str, root: str | os.PathLike[str]) -> bool | Non
 
 @contextmanager
 def _scratch_file(directory: int, mount: str, root: str | os.PathLike[str]) -> Iterator[int]:
-    """Open an empty file on the directory's mount: in our own directory where that is on it, otherwise
-    without a name in the directory itself, where a broker refuses files that it doesn't know.
+    """Open an empty file on the directory's mount. If our own directory is on that mount, the file is there.
+    Otherwise it is in the given directory without a name, because a broker refuses unknown files there.
 
-    :raises OSError: there can be none.
+    :raises OSError: such a file isn't possible.
     """
     with ExitStack() as held:
         own = None
@@ -302,7 +308,7 @@ def _remembered(root: str | os.PathLike[str], boot_id: str) -> _Answers:
 
 
 def _remember(root: str | os.PathLike[str], boot_id: str, mount: str, answer: bool) -> None:
-    """Write an answer down; without it the next process asks again."""
+    """Store an answer. If that fails, the next process tests again."""
     answers = _Answers(boot_id, {**_remembered(root, boot_id).trusted, mount: answer})
     with suppress(OSError), own_directory(root, makes=True) as own:
         durable.write_file(NAME, json.dumps(to_jsonable(answers)).encode(), dir_fd=own, shared=True)
@@ -310,16 +316,18 @@ def _remember(root: str | os.PathLike[str], boot_id: str, mount: str, answer: bo
 
 _ROUNDS: Final = 10
 _FINE_SECONDS: Final = 0.02
-"""More than the kernel's clock for files takes from one value to the next, 10 ms at most."""
+"""A margin greater than one step of the kernel's clock for files, which is at most 10 ms."""
 _COARSE_SECONDS: Final = 2.0
-"""Margin where times have no fraction of a second: the coarsest file systems count by two seconds."""
+"""Margin for times without a fraction of a second: the coarsest file systems count in steps of two
+seconds.
+"""
 _SECOND_NS: Final = 1_000_000_000
 
 
 def settle(path: str | os.PathLike[str]) -> FileFacts:
-    """Flush a file until its facts stay as they are, and return them.
+    """Flush a file until its facts no longer change, and return them.
 
-    A file that nobody writes to and whose pages are clean costs one fsync that has nothing to do.
+    A file that no process writes to and whose pages are clean costs one fsync without work.
 
     :raises ChangedUnderUsError: another process keeps writing to it.
     :raises OSError: it can't be opened or flushed.
@@ -334,17 +342,17 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
             if FileFacts.of_stat(path, os.fstat(fd)) == before:
                 return before
     raise ChangedUnderUsError(
-        f"{os.fspath(path)}: expected a file that no process writes to any more, found that it was "
-        "written to in "
-        f"each of {_ROUNDS} looks at it. Nothing was committed or deleted. Find out which process writes to "
-        "a sealed segment and stop it, then run the same again."
+        f"{os.fspath(path)}: expected a file that no process writes to any more, found that it was written "
+        f"to during each of {_ROUNDS} looks at it. Nothing was committed or deleted. Find out which "
+        "process writes to a sealed segment and stop it, then run the same again."
     )
 
 
 def until_distinct_seconds(facts: FileFacts, now_ns: int) -> float:
-    """Return how long it takes until a write can't have the times that the file has already; 0 or less: none.
+    """Return how many seconds it takes until a new write can't get the same times as the file has now. 0 or
+    less: no wait is needed.
 
-    A time that lies ahead, as one that a hold has set, is as distinct as one that is past.
+    A future time, such as one set by a hold, is as distinct as a past time.
     """
     coarse = facts.ctime_ns % _SECOND_NS == 0
     distance_ns = min(abs(now_ns - facts.ctime_ns), abs(now_ns - facts.mtime_ns))
@@ -354,14 +362,15 @@ def until_distinct_seconds(facts: FileFacts, now_ns: int) -> float:
 _BLOCK_BYTES: Final = 1 << 20
 
 Spend = Callable[[int], None]
-"""Waits until so many bytes more may be read."""
+"""Waits until this many more bytes may be read."""
 
 
 def paced_sha256(file: FileIO, spend: Spend) -> str:
-    """Return the SHA-256 of an open file from where it is to its end, and drop its pages from the cache.
+    """Return the SHA-256 of an open file from its present position to its end, and drop its pages from the
+    cache.
 
-    :param spend: called after each block that was read.
-    :raises OSError: it can't be read.
+    :param spend: called after each block with its number of bytes.
+    :raises OSError: the file can't be read.
     """
     digest = hashlib.sha256()
     while block := file.read(_BLOCK_BYTES):

@@ -1,9 +1,7 @@
-"""A shield as it is recorded in ``.storage-engine/shield/index.json``, and its files as they are on disk.
+"""A shield: its record in ``.storage-engine/shield/index.json``, and its files on disk.
 
-A link is recorded before it is made. What a killed process left is told by the inode: a link that was only
-meant counts where the segment's own inode has its name.
-
-A file on disk is ours only where the record has its inode.
+A link is recorded before it is made. After a kill the inode decides: a link that was only planned counts if
+the file of its name has the segment's inode. A file on disk is ours only if the record has its inode.
 """
 
 from __future__ import annotations
@@ -35,25 +33,25 @@ from storage_engine.same_bytes.trusted_times import Spend, paced_sha256
 NAME: Final = "shield"
 INDEX: Final = "index.json"
 CLONES: Final = "clone"
-"""Name of clones while they are made."""
+"""Base of the temporary names of clones while they are made."""
 _LOG_BYTES: Final = 200
-"""Of a log's name in a link's, which has at most 50 more; file systems take 255."""
+"""The most bytes of a log's name in a link's name. The rest has at most 50 bytes; file systems permit 255."""
 _LOCK: Final = "shield.lock"
 _VERSION: Final = 1
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_BYTES: Final = 64 << 20
-"""Of the record: a hundred thousand links."""
+"""The most bytes of the record: enough for a hundred thousand links."""
 
 
 class LinkKind(StrEnum):
     """The way in which a link shares the segment's bytes."""
 
     MEANT = "meant"
-    """It is about to be made."""
+    """The link is about to be made."""
     HARD_LINK = "hard-link"
-    """Another name of the same file: what somebody writes to the segment is in it as well."""
+    """Another name of the same file. A write to the segment changes the link, too."""
     CLONE = "clone"
-    """A file of its own, whose blocks are shared until one of the two is written to (FICLONE)."""
+    """A separate file that shares the segment's blocks until one of the two is written to (FICLONE)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +59,10 @@ class Link:
     """One segment's link.
 
     :param segment: facts of the segment's file just before it was linked.
-    :param kept: facts of the link, as it was last seen with the segment's bytes; its path is the link's name.
-        Of one that is only meant the segment's.
-    :param original_mtime_ns: the segment's mtime before a hold set another; None: none has.
-    :param sha256: of its bytes; "" while nobody has read them.
+    :param kept: facts of the link when it was last known to have the segment's bytes; the path is the link's
+        name. For a planned link these are the segment's facts.
+    :param original_mtime_ns: the segment's mtime before a hold changed it; None: no hold has.
+    :param sha256: SHA-256 of its bytes; "" while they have not been read.
     """
 
     log: str
@@ -78,7 +76,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """Of its file; the inode keeps it from those of a copied store."""
+        """Return the name of its file. The inode in it distinguishes it from links of a copied store."""
         log = in_file_name(self.log, _LOG_BYTES)
         return f"{self.lineage}-{log}-{self.base_offset:020d}-{self.segment.inode:x}"
 
@@ -98,22 +96,22 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ShieldIndex:
-    """:param version: of this file; one that is newer is refused."""
+    """:param version: version of this file. A newer version is refused."""
 
     links: tuple[Link, ...] = ()
     version: int = _VERSION
 
 
 def shield_path(root: str | os.PathLike[str]) -> Path:
-    """Return where a store's shield is."""
+    """Return the path of a store's shield."""
     return Path(root) / DIRECTORY / NAME
 
 
 @contextmanager
 def opened_shield(root: str | os.PathLike[str], *, makes: bool = False) -> Iterator[int | None]:
-    """Open the shield's directory, following no symbolic link; None: there is none.
+    """Open the shield's directory without following a symbolic link. None: there is none.
 
-    :param makes: a missing one is made, durably: its owner alone may look into it.
+    :param makes: whether to make a missing directory, durably. Only its owner may read it.
     :raises ShieldError: it can't be opened or made.
     """
     fd = None
@@ -156,31 +154,32 @@ def locked_shield(
 
 
 def read_index(directory: int, root: str | os.PathLike[str]) -> tuple[Link, ...]:
-    """Return the links that are recorded.
+    """Return the recorded links.
 
-    :param directory: the shield's, by its descriptor.
-    :raises ShieldError: the record can't be read or understood: what is kept is unknown.
+    :param directory: descriptor of the shield's directory.
+    :raises ShieldError: the record can't be read or is invalid, so that the kept segments are unknown.
     """
     path = shield_path(root) / INDEX
     try:
         found = json.loads(read_file(path, _MAX_BYTES, follow_links=False, dir_fd=directory))
         if isinstance(found, dict) and found.get("version", 0) > _VERSION:
-            raise BadInputError(f"version {found['version']}, known is {_VERSION}")
+            raise BadInputError(f"version {found['version']}, this release knows {_VERSION}")
         return from_jsonable(ShieldIndex, found, str(path)).links
     except FileNotFoundError:
         return ()
     except (OSError, BadInputError, *MALFORMED) as error:
         raise ShieldError(
-            f"{path}: expected the record of the shield, found what can't be read ({reason_text(error)}). "
-            "Nothing was changed. Run as the store's owner with the newest release that worked on this "
-            "store; its files beside the record are whole segments, named by lineage, log and first offset."
+            f"{path}: expected the record of the shield, found a file that can't be read "
+            f"({reason_text(error)}). Nothing was changed. Run as the store's owner with the newest release "
+            "that worked on this store. The files beside the record are whole segments, named by lineage, "
+            "log and first offset."
         ) from error
 
 
 def write_index(directory: int, links: Sequence[Link]) -> None:
     """Replace the record, durably.
 
-    :raises OSError: it can't be written; what was there before is there.
+    :raises OSError: it can't be written; the old record is unchanged.
     """
     ordered = tuple(sorted(links, key=lambda link: (link.log, link.base_offset, link.lineage)))
     content = json.dumps(to_jsonable(ShieldIndex(ordered))).encode()
@@ -190,7 +189,7 @@ def write_index(directory: int, links: Sequence[Link]) -> None:
 def remove_shield(root: str | os.PathLike[str]) -> bool:
     """Remove an empty shield's record and directory, durably.
 
-    :return: whether there is none any more; False: there are files in it.
+    :return: whether the shield is gone; False: it still has files.
     :raises ShieldError: it can't be removed.
     """
     with locked_shield(root) as directory:
@@ -209,13 +208,13 @@ def remove_shield(root: str | os.PathLike[str]) -> bool:
 
 
 def remove_abandoned(directory: int) -> None:
-    """Remove what killed processes have left half-made in a shield that this process has locked."""
+    """Remove unfinished files of killed processes from a shield that this process has locked."""
     for name in (INDEX, CLONES):
         durable.remove_abandoned(name, dir_fd=directory, alone=True)
 
 
 def replaced(links: Sequence[Link], *new: Link) -> tuple[Link, ...]:
-    """Return links with these in the place of those of the same name."""
+    """Return the links, with the given ones in place of links of the same name."""
     by_name = {link.name: link for link in (*links, *new)}
     return tuple(by_name.values())
 
@@ -223,8 +222,8 @@ def replaced(links: Sequence[Link], *new: Link) -> tuple[Link, ...]:
 def _unusable(root: str | os.PathLike[str], error: OSError) -> ShieldError:
     return ShieldError(
         f"{shield_path(root)}: expected a directory that this process may use, found "
-        f"{error.strerror or error}. Nothing was changed. Run as the store's owner, with its file system "
-        "mounted writable."
+        f"{error.strerror or error}. Nothing was changed. Run as the store's owner, and mount its file "
+        "system writable."
     )
 
 
@@ -237,18 +236,18 @@ class Place(StrEnum):
     IN_LOG = "in-log"
     GONE = "gone"
     REPLACED = "replaced"
-    """Another file has its name in the log."""
+    """Another file has the segment's name in the log."""
     UNKNOWN = "unknown"
-    """Nobody can look there now."""
+    """The path in the log can't be read now."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenLink:
-    """A link as it is found.
+    """A link as found on disk.
 
-    :param other_names: that its file has; without one it is the last that keeps the bytes.
-    :param is_same: its file is as it was when it was known to have the segment's bytes, but for what we did
-        ourselves, and the removal of other names.
+    :param other_names: number of further names of its file. 0: the link is the last name of the bytes.
+    :param is_same: whether its file is unchanged since it was known to have the segment's bytes. Our own
+        changes and the removal of other names don't count.
     """
 
     link: Link
@@ -268,16 +267,16 @@ class SeenLink:
 
     @property
     def is_last(self) -> bool:
-        """Return whether its removal frees the space, and deletes the last copy of the bytes."""
+        """Return whether its removal frees the space and deletes the last name of the bytes."""
         return self.has_left_log and self.other_names == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Shield:
-    """All that is found of a shield.
+    """The found state of a shield.
 
-    :param links: those that are ours, oldest segment first.
-    :param foreign: paths of files that are not: no record has their inode.
+    :param links: our links, oldest segment first.
+    :param foreign: paths of files that aren't ours: the record doesn't have their inode.
     """
 
     links: tuple[SeenLink, ...] = ()
@@ -285,19 +284,19 @@ class Shield:
 
     @property
     def gone(self) -> tuple[SeenLink, ...]:
-        """Return those whose segment is gone from the log, and no other file has its name there."""
+        """Return the links whose segment is gone from the log, where no other file has its name there."""
         return tuple(seen for seen in self.links if seen.is_gone)
 
     @property
     def left_log(self) -> tuple[SeenLink, ...]:
-        """Return those whose segment isn't in the log any more: the shield alone may have its bytes."""
+        """Return the links whose segment is no longer in the log. Perhaps only the shield has its bytes."""
         return tuple(seen for seen in self.links if seen.has_left_log)
 
 
 def look_at_shield(root: str | os.PathLike[str]) -> Shield:
-    """Return the segments that a store's shield keeps. Changes nothing.
+    """Return the state of a store's shield. Changes nothing.
 
-    :raises ShieldError: it can't be read, so what it keeps is unknown.
+    :raises ShieldError: it can't be read, so that the kept segments are unknown.
     """
     with opened_shield(root) as directory:
         if directory is None:
@@ -312,7 +311,7 @@ def look_at_shield(root: str | os.PathLike[str]) -> Shield:
 
 
 def digest_of(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> str | None:
-    """Read a link's bytes and return their SHA-256; None: its file changed meanwhile, or is gone."""
+    """Read a link's bytes and return their SHA-256. None: its file changed meanwhile, or is gone."""
     with opened_shield(root) as directory:
         if directory is None:
             return None
@@ -333,8 +332,8 @@ def digest_of(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> str
 def look(directory: int, root: str | os.PathLike[str], links: Sequence[Link]) -> Shield:
     """Compare the record with the files.
 
-    :param directory: the shield's, by its descriptor.
-    :raises OSError: something in it can't be looked at.
+    :param directory: descriptor of the shield's directory.
+    :raises OSError: a file in it can't be inspected.
     """
     acts, seen, ours = read_own_acts(root), [], {INDEX}
     for link in links:
@@ -360,7 +359,7 @@ def look(directory: int, root: str | os.PathLike[str], links: Sequence[Link]) ->
 
 
 def place_of(link: Link) -> Place:
-    """Return where the segment of a link is at this moment."""
+    """Return the present place of a link's segment."""
     try:
         found = Path(link.segment.path).lstat()
     except FileNotFoundError:
@@ -374,9 +373,9 @@ def place_of(link: Link) -> Place:
 def log_was_written(seen: SeenLink, acts: OwnActs) -> bool:
     """Return whether a clone's segment is in the log, but may no longer have the clone's bytes.
 
-    A hard link has what the log has.
+    A hard link always has the same bytes as the log.
 
-    :param acts: what we did ourselves to the store's files.
+    :param acts: our own changes to the store's files.
     """
     if seen.link.kind is not LinkKind.CLONE or seen.place is not Place.IN_LOG:
         return False
@@ -388,9 +387,9 @@ def log_was_written(seen: SeenLink, acts: OwnActs) -> bool:
 
 
 def same_bytes(found: FileFacts, known: FileFacts, acts: OwnActs) -> bool:
-    """Return whether a settled file was not written to: a write moves its mtime.
+    """Return whether a settled file was not written to: a write would have changed its mtime.
 
-    Its ctime says nothing: who removes another name of it moves that.
+    Its ctime doesn't show a write, because the removal of another name also changes it.
     """
     if (found.device, found.inode, found.size_bytes) != (known.device, known.inode, known.size_bytes):
         return False
@@ -406,15 +405,17 @@ def _names_in(directory: int) -> list[str]:
 
 
 REACTION_MS: Final = 10_000
-"""Until a watch has set the broker's setting back: two looks a second, and a broker that answers late."""
+"""The longest time until a watch has restored the broker's setting: it looks twice per second, and the
+broker may answer late.
+"""
 DISK_SHARE_PERCENT: Final = 5
-"""So much of the broker's disk may be kept from it at most."""
+"""The largest share of the broker's disk that a shield may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """:param segments: to have a link, oldest first.
-    :param why_not: of the others, and why; "" where all that should have one have.
+    """:param segments: the segments that get a link, oldest first.
+    :param why_not: why other segments get none; "" where all that need a link get one.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -422,7 +423,7 @@ class Wanted:
 
 
 def segments_needed(batch_segments: int, pass_interval_ms: int, reaction_ms: int = REACTION_MS) -> int:
-    """Return how many segments a broker can delete before anybody has acted."""
+    """Return how many segments a broker can delete before a watch reacts."""
     return batch_segments * (1 + -(-reaction_ms // max(pass_interval_ms, 1)))
 
 
@@ -435,11 +436,11 @@ def wanted(
     tends: bool,
     written: Collection[SeenLink] = (),
 ) -> Wanted:
-    """Choose the segments of the log that shall have a link.
+    """Choose the segments of the log that get a link.
 
     :param unproven: sealed segments that no lake proves, oldest first.
-    :param tends: this process is the watch.
-    :param written: clones that stay as their segments in the log were written to: they take space.
+    :param tends: whether this process is the watch.
+    :param written: clones that are kept because their segments in the log were written to. They take space.
     """
     if mode is ShieldMode.OFF:
         return Wanted(why_not="the store's policy is shield: off")
@@ -449,9 +450,11 @@ def wanted(
     if need.batch_segments is None or need.pass_interval_ms is None:
         if mode is ShieldMode.ON:
             return Wanted(whole)
-        return Wanted(why_not="no broker runs; with the policy shield: on all that is unproven is kept")
+        return Wanted(
+            why_not="no broker runs; with the policy shield: on, all unproven segments would be kept"
+        )
     if need.disk_bytes is None:
-        return Wanted(why_not="how large the log's disk is can't be measured")
+        return Wanted(why_not="the size of the log's disk can't be measured")
     alone = [seen for seen in shield.links if seen.place is not Place.IN_LOG or seen in written]
     room = room_bytes(alone, need)
     sizes = accumulate(segment.facts.size_bytes for segment in whole)
@@ -462,17 +465,18 @@ def wanted(
             return Wanted(whole[:most])
         return Wanted(
             whole[:fits],
-            f"{most} segments should have a link, {fits} do: {DISK_SHARE_PERCENT} % of the disk is the limit",
+            f"{most} segments should have a link, {fits} have one: {DISK_SHARE_PERCENT} % of the disk is "
+            "the limit",
         )
     if mode is ShieldMode.ON and fits == len(whole):
         return Wanted(whole)
     return Wanted(
-        why_not=Text("no watch is alive that acts on what the broker deletes: run ", Command("watch"))
+        why_not=Text("no watch is alive that reacts to the broker's deletions: run ", Command("watch"))
     )
 
 
 def room_bytes(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:
-    """Return the bytes that further links may keep; None: no broker runs that a limit could harm."""
+    """Return the bytes that further links may keep. None: no limit, because no broker runs."""
     if need.batch_segments is None or need.disk_bytes is None:
         return None
     kept = sum(seen.link.segment.size_bytes for seen in links)
@@ -480,9 +484,9 @@ def room_bytes(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:
 
 
 def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineages) -> tuple[SeenLink, ...]:
-    """Return the links that may go at once: their segments are in the log, and need none.
+    """Return the links that may be removed at once: their segments are in the log and need no link.
 
-    :param segments: that shall have a link.
+    :param segments: the segments that need a link.
     """
     slots = {(*one.id, one.facts.inode, lineages.of(one.log)) for one in segments}
     return tuple(
@@ -494,9 +498,10 @@ def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineage
 
 
 def to_give_up(shield: Shield, used_percent: int | None, give_up_percent: int) -> SeenLink | None:
-    """Return the one link that has to go for space: the oldest that gives some back; None: none has to.
+    """Return the link to remove for space: the oldest link whose removal frees space. None: no link has to be
+    removed.
 
-    :param used_percent: of the log's disk; None: unknown, which is not full.
+    :param used_percent: level of the log's disk; None: unknown, which doesn't count as full.
     """
     if used_percent is None or used_percent <= give_up_percent:
         return None

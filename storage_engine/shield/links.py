@@ -1,4 +1,4 @@
-"""Make, look at and drop the links of a shield. Each is on disk when a call returns."""
+"""Functions that make, check and remove the links of a shield. Changes are on disk when a call returns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class NoLinkError(ShieldError):
-    """A segment can't be linked: there can be no shield here."""
+    """A segment can't be linked, so that no shield is possible here."""
 
 
 def make_links(
@@ -54,10 +54,10 @@ def make_links(
     *,
     wait_seconds: float = WAIT_SECONDS,
 ) -> tuple[Link, ...]:
-    """Link segments that have no link yet, in this order; one that is gone by now is left out.
+    """Link segments that have no link yet, in this order. Segments that are gone by now are left out.
 
     :return: the links that were made.
-    :raises NoLinkError: one can't be made; those before it are.
+    :raises NoLinkError: a link can't be made; the links before it were made.
     :raises ShieldError: the shield can't be written.
     """
     if not segments:
@@ -92,20 +92,20 @@ def make_links(
 def drop_links(
     root: str | os.PathLike[str], names: Sequence[str], *, in_log: bool = False
 ) -> tuple[str, ...]:
-    """Remove links by their names, durably; one that is gone already is forgotten.
+    """Remove links by their names, durably. The record of a link that is gone already is removed as well.
 
-    :param in_log: only those whose segments are in the log at this moment with all that the links have: a
-        clone stays whose segment was written to.
-    :return: those that were there.
+    :param in_log: remove only links whose segments are now in the log with the same bytes. A clone is kept if
+        its segment was written to.
+    :return: names of the links that existed and were removed.
     :raises ShieldError: the shield can't be written.
     """
     return _drop(root, names, _is_in_log if in_log else _may_always)
 
 
 def drop_unchanged(root: str | os.PathLike[str], judged: Sequence[SeenLink]) -> tuple[str, ...]:
-    """Remove links that are still as they were when they were judged, durably.
+    """Remove links durably, if they are unchanged since they were examined.
 
-    :return: names of those that were removed.
+    :return: names of the removed links.
     :raises ShieldError: the shield can't be written.
     """
     known = {seen.link.name: seen for seen in judged}
@@ -121,9 +121,10 @@ def drop_unchanged(root: str | os.PathLike[str], judged: Sequence[SeenLink]) -> 
 def _drop(
     root: str | os.PathLike[str], names: Collection[str], may_go: Callable[[SeenLink, OwnActs], bool]
 ) -> tuple[str, ...]:
-    """Remove the links of these names that may go, each after a last look under the shield's lock.
+    """Remove the links with these names that may be removed. Each is checked once more under the shield's
+    lock.
 
-    What is recorded of a link whose file isn't there any more is forgotten.
+    The record of a link whose file no longer exists is removed.
     """
     dropped: list[str] = []
     kept: set[str] = set()
@@ -161,9 +162,9 @@ def _is_in_log(seen: SeenLink, acts: OwnActs) -> bool:
 
 
 def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> None:
-    """Record the digest of a link's bytes, and its facts as they were when they were read.
+    """Record the digest of a link's bytes, and the link's facts at that reading.
 
-    On a full disk it is not recorded: whoever needs it reads the bytes again.
+    On a full disk nothing is recorded. The bytes are then read again when the digest is needed.
 
     :raises ShieldError: the shield can't be written.
     """
@@ -176,7 +177,7 @@ def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> No
 
 
 def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts) -> None:
-    """Record the facts that a segment in the log has now, with the very bytes of its link.
+    """Record the present facts of a segment in the log that has the same bytes as its link.
 
     :raises ShieldError: the shield can't be written.
     """
@@ -206,7 +207,7 @@ def _meant(segment: Segment, lineage: int) -> Link:
 
 
 def _clone(directory: int, link: Link, links: Sequence[Link]) -> Link | None:
-    """Share the segment's blocks with a file of our own; None: its file system has no such call.
+    """Make a file that shares the segment's blocks. None: its file system doesn't support that.
 
     The file gets its name once it is recorded.
 
@@ -250,7 +251,7 @@ def _clone(directory: int, link: Link, links: Sequence[Link]) -> Link | None:
 
 
 def _hard_link(directory: int, root: str | os.PathLike[str], link: Link, acts: Acting) -> Link:
-    """Give the segment's file another name.
+    """Make a hard link to the segment's file.
 
     :raises FileNotFoundError: the segment is gone, or another file has its name.
     :raises NoLinkError: it can't be linked.
@@ -297,13 +298,16 @@ def _open_segment(link: Link) -> int:
 def _no_link(link: Link, error: OSError) -> NoLinkError:
     why = {
         errno.EXDEV: "the log and the store's root are on different mounts. Mount both as one",
-        errno.EPERM: "only the owner of a file may link it here. Run as the broker's user",
-        errno.EACCES: "this process may not. Run as the broker's user",
-        errno.EEXIST: "a file that is not ours has the name of its link. Move that away",
+        errno.EPERM: "only a file's owner may make a hard link here. Run as the broker's user",
+        errno.EACCES: "this process has no permission. Run as the broker's user",
+        errno.EEXIST: "a file that is not ours has the name of its link. Move that file away",
         errno.ELOOP: "it is a symbolic link, which is never followed. Put the file itself there",
         errno.ENOSPC: "the disk is full. Free some space",
-        errno.EMLINK: "it has as many names as its file system allows. Remove some",
-    }.get(error.errno or 0, "its file system doesn't take links. Use a local one such as ext4 or XFS")
+        errno.EMLINK: "it already has the most names that its file system permits. Remove some",
+    }.get(
+        error.errno or 0,
+        "its file system doesn't support hard links. Use a local file system such as ext4 or XFS",
+    )
     return NoLinkError(
         f"{link.segment.path}: expected to link it into the shield, found {error.strerror or error}: {why}. "
         "A segment without a link has no shield."
@@ -311,7 +315,7 @@ def _no_link(link: Link, error: OSError) -> NoLinkError:
 
 
 def _record(directory: int, links: Sequence[Link]) -> None:
-    """Write the part that may as well be written later, as on a full disk: removed links, and digests."""
+    """Write changes of the record that may be lost, as on a full disk: removed links, and digests."""
     try:
         write_index(directory, links)
     except OSError as error:
@@ -320,9 +324,9 @@ def _record(directory: int, links: Sequence[Link]) -> None:
 
 
 def log_has_bytes(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> bool:
-    """Compare a clone with its segment in the log by their bytes.
+    """Compare the bytes of a clone and of its segment in the log.
 
-    Where they are equal, the segment's facts are recorded: it counts as not written to from then on.
+    If they are equal, the segment's facts are recorded: from then on the segment counts as not written to.
 
     :return: whether they are provably equal.
     :raises ShieldError: the shield can't be read or written.

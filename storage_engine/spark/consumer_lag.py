@@ -181,7 +181,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
 
 
 def join_segments(places: DataFrame, segments: DataFrame) -> DataFrame:
-    """Join places with their segments. Without Spark, ``lag_columns.add_risk`` does the same.
+    """Join places with the segments that they need; in process ``name_columns.add_risk`` does the same.
 
     :param places: frame with the columns of ``PLACES_SCHEMA``.
     :param segments: frame with the columns of ``SEGMENTS_SCHEMA``. It must be small: it is sent to all

@@ -220,7 +220,7 @@ def test_a_java_that_is_missing_is_an_error_and_nothing_is_done_in_its_place(
     managed, context = due
     lag = StorageEngineConsumerLagOperator(task_id="lag", storage_engine_conn_id="a_store")
     for task in (archive_task(), lag):
-        with pytest.raises(MissingExtraError, match="Spark needs a Java 17 or 21, in JAVA_HOME, on PATH or"):
+        with pytest.raises(MissingExtraError, match="Spark needs Java 17 or 21, in JAVA_HOME, on PATH or"):
             task.execute(context)
         assert (tmp_path / "started").exists()
         (tmp_path / "started").unlink()

@@ -184,7 +184,7 @@ def test_what_another_process_has_locked_is_told_with_what_to_do(
     monkeypatch.setattr(config, "_SQLITE_BUSY_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 200)
     assert cli("archive", store, "--lake", lake).exit_code == 0
-    cure = "Another process holds a lock of this file for longer than was waited: wait for it, or find it"
+    cure = "Another process kept a lock on this file for longer than this one waited. Wait for that process"
     with closing(sqlite3.connect(lake / "journal.db", isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         refused = cli("runs", "--lake", lake)

@@ -31,7 +31,7 @@ def test_a_watch_of_nothing_or_without_a_journal_is_refused(words: tuple[str, ..
     ("settings", "said"),
     [
         ({}, "expected a store beside its running broker"),
-        ({**BESIDE, "store_host": "elsewhere"}, "expected to be looked at on host elsewhere"),
+        ({**BESIDE, "store_host": "elsewhere"}, "expected to be read on host elsewhere"),
     ],
 )
 def test_a_store_without_a_hold_or_on_another_host_is_refused(

@@ -246,7 +246,7 @@ def test_a_turn_is_tried_until_it_comes() -> None:
     with waiting_at_most(60):
         assert take_turn(attempt) == 7
     tries.clear()
-    with waiting_at_most(0), pytest.raises(TurnTakenError, match=r"store: taken\. This one waited 0 s"):
+    with waiting_at_most(0), pytest.raises(TurnTakenError, match=r"store: taken\. This run waited 0 s"):
         take_turn(attempt)
 
 

@@ -56,7 +56,7 @@ CURES = (
     "Name",
     "choose one",
     "ake its database reachable",
-    "Another process holds a lock",
+    "Another process kept a lock",
 )
 ANSWERS = (FaultKind.FORBIDDEN, FaultKind.NOT_FOUND, FaultKind.SERVER_ERROR, FaultKind.SLOW_DOWN)
 OLD_NS = time.time_ns() - 30 * 24 * 3600 * 10**9

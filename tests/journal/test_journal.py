@@ -233,7 +233,7 @@ def test_a_journal_whose_rows_name_a_lost_store_is_left_as_it_is(path: Path, jou
         connection.execute("DELETE FROM storage_engine_stores")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(JournalUnavailableError, match="names a lost one"):
+    with pytest.raises(JournalUnavailableError, match="refers to a missing row"):
         Journal(f"sqlite:///{path}")
     assert path.read_bytes() == before
 

@@ -19,8 +19,8 @@ def test_a_name_that_can_be_stored_and_printed_is_taken(name: str) -> None:
     [
         ("", "at least one character"),
         (" ", "at least one character"),
-        (".", "the way to a directory"),
-        ("..", "the way to a directory"),
+        (".", "a path to a directory"),
+        ("..", "a path to a directory"),
         ("a/b", "no / and no"),
         ("a\\b", "no / and no"),
         ("a\nb", "printable"),

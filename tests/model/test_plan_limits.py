@@ -37,7 +37,7 @@ def test_of_all_logs_together_the_oldest_go_and_of_each_a_prefix() -> None:
     found = limited(plans, PlanRequest(max_segments=3), (), "disk")
     assert going(found) == {"a": 2, "b": 1, "c": 0}
     (kept,) = [one for one in found[1].decisions if one.reason is Reason.BATCH_FULL]
-    assert kept.detail == "at most, as asked, 3 segments are deleted in one pass"
+    assert kept.detail == "by request, at most 3 segments are deleted in one pass"
     assert found[2] == plans[2]
     assert limited(plans, PlanRequest(manual=True), (), "disk") == plans
     assert going(limited(plans, PlanRequest(max_segments=0), (), "disk")) == {"a": 0, "b": 0, "c": 0}

@@ -52,9 +52,7 @@ def test_this_host_may_look(stated: str | None, first_seen: str | None) -> None:
 
 @pytest.mark.parametrize(("stated", "first_seen"), [("elsewhere", None), (None, "elsewhere")])
 def test_another_host_is_refused(stated: str | None, first_seen: str | None) -> None:
-    with pytest.raises(
-        WrongHostError, match=r"/data: expected to be looked at on host elsewhere.* found host"
-    ):
+    with pytest.raises(WrongHostError, match=r"/data: expected to be read on host elsewhere.* found host"):
         check_host("/data", stated, first_seen)
 
 

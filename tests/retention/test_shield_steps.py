@@ -235,7 +235,7 @@ def test_a_release_that_knows_no_shield_refuses_the_store(store: ManagedStore) -
 def test_a_record_of_a_newer_release_is_refused(store: ManagedStore) -> None:
     index = shield_path(store.root) / INDEX
     index.write_text(json.dumps({**json.loads(index.read_text()), "version": 2, "more": 1}))
-    with pytest.raises(ShieldError, match="version 2, known is 1"):
+    with pytest.raises(ShieldError, match="version 2, this release knows 1"):
         tend_shield(store)
 
 

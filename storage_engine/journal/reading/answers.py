@@ -13,10 +13,12 @@ from storage_engine.journal.records import Waiver
 class RunRow:
     """A run in short.
 
-    :param outcome: None: the run has not come to its report, or an older release kept it elsewhere.
-    :param deleted_segments: None likewise; the segments then tell what was deleted.
-    :param unchanged_since: the run whose report answers for this one, which wrote none.
-    :param has_report: its report, or the one that answers for it, is kept still.
+    :param outcome: the run's outcome; None: it has no report yet, or an older release stored the outcome
+        elsewhere.
+    :param deleted_segments: number of deleted segments; None: as for ``outcome``, and the records of segments
+        then say what was deleted.
+    :param unchanged_since: the run whose report is also this run's report, because nothing changed.
+    :param has_report: whether that report is still stored.
     """
 
     run_id: int
@@ -34,7 +36,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredReport:
-    """:param version: of the report's fields."""
+    """:param version: version of the report's fields."""
 
     version: int
     written_at_ms: int
@@ -43,7 +45,7 @@ class StoredReport:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A change by others to a store, a loss that a person accepted, or a step that failed."""
+    """A change to a store by another program, a loss that a person accepted, or a failed step."""
 
     run_key: str
     step: str
@@ -54,12 +56,12 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """How far a consumer group was behind at a moment.
+    """The lag of a consumer group at a moment.
 
-    :param lag_messages: in the queues where its position was known.
-    :param unknown_queues: where it wasn't.
-    :param first_unread_offset: physical offset of its first unread message; None: it had read all.
-    :param time_to_loss_ms: until that one may be deleted by age; None: it had read all.
+    :param lag_messages: its lag in the queues where its position was known.
+    :param unknown_queues: number of queues where its position wasn't known.
+    :param first_unread_offset: physical offset of its first unread message; None: it had read all messages.
+    :param time_to_loss_ms: time until that message may be deleted by age; None: it had read all messages.
     """
 
     consumer_group: str
@@ -72,12 +74,12 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class DriftRow:
-    """A change by others to a store; or several of them, shown as one.
+    """A change to a store by another program, or several changes shown as one.
 
-    :param at_ms: of several, the first one.
-    :param details: of several, those of the last one.
-    :param times: how many are told.
-    :param until_ms: of several, the last one.
+    :param at_ms: time of the first change.
+    :param details: details of the last change.
+    :param times: number of changes.
+    :param until_ms: time of the last change.
     """
 
     at_ms: int
@@ -88,7 +90,7 @@ class DriftRow:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings of the last look between two cleanups."""
+    """Findings of the last look at a store between two cleanups."""
 
     at_ms: int
     found: Mapping[str, Any]
@@ -96,7 +98,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """The last that became of a segment by a run.
+    """The last state that a run gave a segment.
 
     :param state: archived or deleted.
     """
@@ -112,8 +114,9 @@ class SegmentRow:
 class HoldRow:
     """Findings of the last look at a store's hold, and the run that looked.
 
-    :param ends_at_ms: when the hold ends by itself unless it is renewed; None: it doesn't, or isn't held.
-    :param described: the segments held of a store that is left to its broker; "": it isn't left to it.
+    :param ends_at_ms: when the hold ends by itself without a renewal; None: it doesn't end by itself, or the
+        store isn't held.
+    :param described: the held segments in words, where the broker deletes by its own rules; "": it doesn't.
     """
 
     held: bool
@@ -125,7 +128,7 @@ class HoldRow:
 
 @dataclass(frozen=True, slots=True)
 class LossRow:
-    """Bytes [start_offset, end_offset) that are nowhere, and who goes on without them."""
+    """Lost bytes [start_offset, end_offset) of a log, and the person who accepted the loss."""
 
     log: str
     lineage: int
@@ -138,11 +141,11 @@ class LossRow:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRow:
-    """Checks of a store's receipts that are remembered, at any level.
+    """Remembered checks of a store's receipts, at any level.
 
-    :param receipts: how many; None: they weren't counted.
-    :param oldest_ms: when the one that was checked longest ago was; ``newest_ms`` likewise.
-    :param faulty: receipts whose last check found a fault.
+    :param receipts: number of receipts; None: they weren't counted.
+    :param oldest_ms: time of the oldest check; ``newest_ms`` is that of the newest.
+    :param faulty: number of receipts whose last check found a fault.
     """
 
     receipts: int | None
@@ -153,11 +156,11 @@ class VerifiedRow:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Open decisions about a store.
+    """A store's present state of work and decisions.
 
-    :param worker: who has its lease, and so works on it; None: nobody.
-    :param waivers: of its plans, as a person allows their segments to be deleted without receipts.
-    :param verified: None: no check is remembered.
+    :param worker: the process that has its lease, and so works on it; None: no process.
+    :param waivers: waivers of its plans: a person permits the deletion of their segments without receipts.
+    :param verified: the remembered checks; None: no check is remembered.
     """
 
     hold: HoldRow | None

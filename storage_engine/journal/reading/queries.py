@@ -1,8 +1,9 @@
 """Queries of the journal for readers: stores, runs, reports, levels over time, incidents, findings.
 
-Nothing here makes or changes anything, and a journal of another version is not brought up to date. It
-needs SQLAlchemy and the standard library, so that a web server may import it. Events are read by the
-runs of a store, of which the journal keeps thousands where it keeps a million events.
+Nothing here creates or changes a journal, and a journal of another version is not upgraded. It needs only
+SQLAlchemy and the standard library, so that a web server may import it.
+
+Events are read by the runs of a store: a journal with a million events has only thousands of runs.
 """
 
 from __future__ import annotations
@@ -92,18 +93,18 @@ from storage_engine.journal.tables.schema import (
 from storage_engine.model.lag import ArchiveLag
 
 _STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
-"""A segment's state by the result of a step."""
+"""A segment's state after the result of each step."""
 
 _PARTS = 60
-"""Of a span; many drifts within one are told as one."""
+"""Number of parts of a span. Many drifts in one part are shown as one."""
 
 
 def read_incidents(
     connection: Connection, store_id: str, *, since_ms: int = 0, until_ms: int | None = None, limit: int = 200
 ) -> tuple[Incident, ...]:
-    """Return changes by others, accepted losses, and failed steps, the newest first.
+    """Return changes by other programs, accepted losses, and failed steps, the newest first.
 
-    :param until_ms: only events before it; None: all.
+    :param until_ms: only events before this time; None: all events.
     """
     newest = (
         select(events.c.id)
@@ -125,9 +126,10 @@ def read_incidents(
 def read_drifts(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int = 200
 ) -> tuple[DriftRow, ...]:
-    """Return changes by others from a moment up to another, which is not included, by time.
+    """Return changes by other programs in the time [start_ms, end_ms), by time.
 
-    :param most: above this number several are shown as one, so that each is part of a shown one.
+    :param most: if there are more changes, several are shown as one. Then each change is part of a shown
+        entry.
     """
     at_ms = events.c.at_ms
     where = (
@@ -164,9 +166,9 @@ def read_drifts(
 
 
 def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
-    """Return the segments that runs archived or deleted last, the newest first; each once.
+    """Return the segments that runs archived or deleted last, the newest first, each once.
 
-    What an undone run deleted is back: it is as it was before.
+    The deletions of an undone run don't count: its segments have their earlier state.
     """
     # As many rows as it takes: a journal may have a million.
     streamed = connection.execution_options(stream_results=True)
@@ -186,7 +188,9 @@ def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) 
 
 
 def _last_of_runs(store_id: str) -> Select[Any]:
-    """The store's runs, each with its last event that says what became of a segment, the newest first."""
+    """Return a query for the store's runs, each with its last event that changed a segment's state, the
+    newest first.
+    """
     last = (
         select(events.c.id)
         .where(events.c.run_id == runs.c.id, BECAME_OF_SEGMENT)
@@ -199,9 +203,9 @@ def _last_of_runs(store_id: str) -> Select[Any]:
 
 
 def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: int) -> dict[str, Row[Any]]:
-    """Return the last event of each segment in some runs, the newest first.
+    """Return the last state event of each segment in some runs, the newest first.
 
-    :param after: only by events after this one.
+    :param after: only events after this one.
     """
     undone = {*connection.execute(undone_among(run_ids)).scalars()}
     query: Select[Any] = (
@@ -221,7 +225,9 @@ def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: i
 
 
 def _newest(one: Mapping[str, Row[Any]], other: Mapping[str, Row[Any]], limit: int) -> dict[str, Row[Any]]:
-    """Return the last event of each segment by both, the newest first, at most so many."""
+    """Merge two results: return the last event of each segment, the newest first, at most ``limit`` of
+    them.
+    """
     rows = sorted([*one.values(), *other.values()], key=lambda row: -row.id)
     found: dict[str, Row[Any]] = {}
     for row in rows:
@@ -240,11 +246,13 @@ _verifications = table(
     "storage_engine_verifications",
     *map(column, ("store_id", "receipt_hash", "level", "at_ms", "fault")),
 )
-"""Verification makes it where it first remembers something; a journal may be without it."""
+"""The table of remembered checks. The first verification makes it, so that a journal may lack it."""
 
 
 def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standing:
-    """Return the store's hold, who works on it, waivers, accepted losses and what was verified."""
+    """Return the store's hold, the process that works on it, its waivers, accepted losses and remembered
+    checks.
+    """
     query = select(leases.c.owner, leases.c.expires_at_ms).where(
         leases.c.store_id == store_id, leases.c.token.is_not(None), leases.c.expires_at_ms > now_ms
     )
@@ -262,7 +270,7 @@ def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standin
 
 
 def read_holds(connection: Connection, store_ids: Collection[str]) -> dict[str, HoldRow]:
-    """Return the result of the newest hold of each store."""
+    """Return the newest result on the hold of each store."""
     last = (
         select(events.c.id)
         .join(runs, events.c.run_id == runs.c.id)
@@ -305,9 +313,9 @@ def _losses(connection: Connection, store_id: str) -> tuple[LossRow, ...]:
 def read_verified(
     connection: Connection, store_ids: Collection[str], *, counted: bool
 ) -> dict[str, VerifiedRow]:
-    """Return verification's memory of each store, in one query.
+    """Return the remembered checks of each store, by one query.
 
-    :param counted: whether receipts are counted, which takes as long as all else.
+    :param counted: whether receipts are counted. Counting takes as long as everything else.
     """
     if not inspect(connection).has_table(_verifications.name):
         return {}
@@ -330,10 +338,9 @@ T = TypeVar("T")
 
 class JournalReader:
     """:param url: SQLAlchemy URL of a journal.
-
-    :param answer_seconds: how long a server may take to take a connection, and for each question; None: as
-        long as its driver waits.
-    :raises BadInputError: not a URL.
+    :param answer_seconds: how long a server may take to accept a connection, and to answer each query; None:
+        as long as its driver waits.
+    :raises BadInputError: the text is no URL.
     """
 
     def __init__(self, url: str, answer_seconds: int | None = None) -> None:
@@ -358,14 +365,14 @@ class JournalReader:
     standing = reads(read_standing)
 
     def store_id(self, name: str) -> str | None:
-        """Return the id of the store with this name; None: the journal knows none."""
+        """Return the id of the store with this name. None: the journal knows no such store."""
         query = select(stores.c.store_id).where(stores.c.name == name)
         return self.read(lambda connection: connection.execute(query).scalar())
 
     def runs(self, store_id: str, *, before_id: int | None = None, limit: int = 50) -> tuple[RunRow, ...]:
         """Return a store's runs, the newest first.
 
-        :param before_id: only those begun before this run.
+        :param before_id: only runs begun before this run.
         """
         query = (
             select(*RUN_COLUMNS)
@@ -380,7 +387,9 @@ class JournalReader:
         return tuple(run_row(row) for row in rows)
 
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
-        """Return a run's report, or the one that answers for it; None: there is none, or it has expired."""
+        """Return a run's report. If it has none because nothing changed, return the earlier run's report.
+        None: there is none, or it has expired.
+        """
         query = (
             select(reports)
             .join(runs, reports.c.run_id == runs.c.id)
@@ -397,13 +406,15 @@ class JournalReader:
         return self.report(store_id, found) if isinstance(found, str) else found
 
     def findings(self, store_id: str) -> Findings | None:
-        """Return the findings of the last look; None: there was no look yet."""
+        """Return the findings of the last look. None: there was no look yet."""
         query = select(findings).where(findings.c.store_id == store_id)
         row = self.read(lambda connection: connection.execute(query).first())
         return None if row is None else Findings(row.at_ms, row.findings)
 
     def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
-        """Return the consumer groups by the last look, those that lose messages first at the head."""
+        """Return the consumer groups by the last look. The groups that will lose messages first come
+        first.
+        """
         query = (
             select(*(column for column in groups.columns if column is not groups.c.store_id))
             .where(groups.c.store_id == store_id)
@@ -414,10 +425,10 @@ class JournalReader:
         return tuple(GroupRow(**row._mapping) for row in rows)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work``, which only asks.
+        """Run ``work``, which only reads.
 
         :raises JournalUnavailableError: there is no journal, or it can't be read.
-        :raises BadInputError: it is of another version.
+        :raises BadInputError: the journal has another version.
         """
         if self._file is not None and not self._file.is_file():
             raise JournalUnavailableError(
@@ -430,11 +441,11 @@ class JournalReader:
         except (SQLAlchemyError, zlib.error, *MALFORMED) as error:
             if self._file is not None and sqlite_error(error) == "SQLITE_READONLY_ROLLBACK":
                 raise JournalUnavailableError(
-                    f"{self.name}: expected a journal in which no transaction is half done, found "
-                    f"{self._file}-journal, which a writer left that was killed. Nothing was changed. "
-                    "Keep that file: the next run on a store, or ",
+                    f"{self.name}: expected a journal without an unfinished transaction, found "
+                    f"{self._file}-journal, which a killed writer left. Nothing was changed. Keep that "
+                    "file: the next run on a store, or ",
                     Command("maintain"),
-                    ", takes by it back what was half done. Then ask again.",
+                    ", undoes the unfinished transaction with it. Then ask again.",
                 ) from error
             # A server that is down is told in several lines, the first of which says it.
             first_line = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip()
@@ -464,7 +475,7 @@ class JournalReader:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Results of one look at the logs; None: unknown."""
+    """Results of one look at the logs. A field of None: unknown."""
 
     at_ms: int
     oldest_message_ms: int | None
@@ -475,7 +486,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class BucketSpan:
-    """The moments [start_ms, end_ms) in buckets of one length, each from a multiple of it."""
+    """The time [start_ms, end_ms), divided into buckets of one length. Each bucket begins at a multiple
+    of that length.
+    """
 
     start_ms: int
     end_ms: int
@@ -487,7 +500,9 @@ class BucketSpan:
 
 
 Extremes = tuple[tuple[int, int], tuple[int, int]]
-"""The lowest value of a bucket with its first moment, and the highest with its last one."""
+"""The lowest value of a bucket with the first time it occurs, and the highest value with the last time it
+occurs.
+"""
 
 _MIB = 1 << 20
 _NONE = "-"
@@ -501,13 +516,13 @@ _MOMENT = (
 
 
 def count_samples(connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int) -> int:
-    """Return how many samples there are from a moment to another; it counts no further than ``most``."""
+    """Return the number of samples between two moments. It counts at most ``most``."""
     some = select(samples.c.at_ms).where(*_within(store_id, start_ms, end_ms)).limit(most).subquery()
     return connection.execute(select(func.count()).select_from(some)).scalar_one()
 
 
 def read_moments(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[Moment, ...]:
-    """Return every sample from a moment to another, which is not included, by time."""
+    """Return every sample in the time [start_ms, end_ms), by time."""
     query = select(*_MOMENT).where(*_within(store_id, start_ms, end_ms)).order_by(samples.c.at_ms)
     return tuple(Moment(*row) for row in connection.execute(query))
 
@@ -515,14 +530,14 @@ def read_moments(connection: Connection, store_id: str, start_ms: int, end_ms: i
 def read_archive_lags(
     connection: Connection, store_id: str, start_ms: int, end_ms: int
 ) -> tuple[ArchiveLag, ...]:
-    """Return every measure of the archive lag from a moment to another, which is not included, by time."""
+    """Return every measured archive lag in the time [start_ms, end_ms), by time."""
     measured = (*_within(store_id, start_ms, end_ms), samples.c.archive_lag.is_not(None))
     query = select(samples.c.archive_lag).where(*measured).order_by(samples.c.at_ms)
     return tuple(from_jsonable(ArchiveLag, lag) for lag in connection.execute(query).scalars())
 
 
 def last_moments(connection: Connection, store_id: str, span: BucketSpan) -> tuple[Moment, ...]:
-    """Return the last sample of each bucket that knows where the logs end, by time."""
+    """Return the last sample with known log ends of each bucket, by time."""
     buckets = _starts(span)
     known = (samples.c.store_id == store_id, samples.c.max_offset.is_not(None))
     last = select(samples.c.at_ms).where(*known, *_inside(samples.c.at_ms, buckets, span))
@@ -533,7 +548,7 @@ def last_moments(connection: Connection, store_id: str, span: BucketSpan) -> tup
 
 
 def moments_at(connection: Connection, store_id: str, moments: Collection[int]) -> tuple[Moment, ...]:
-    """Return the samples of these moments, by time."""
+    """Return the samples at these moments, by time."""
     query = select(*_MOMENT).where(samples.c.store_id == store_id).order_by(samples.c.at_ms)
     return tuple(
         Moment(*row)
@@ -543,7 +558,7 @@ def moments_at(connection: Connection, store_id: str, moments: Collection[int]) 
 
 
 def levels_at(connection: Connection, disk_id: int, moments: Collection[int]) -> dict[int, int | None]:
-    """Return the level of a disk at these moments; None: not known."""
+    """Return the level of a disk at these moments. None: not known."""
     query = select(levels.c.at_ms, levels.c.used_percent).where(levels.c.disk_id == disk_id)
     return {
         row.at_ms: row.used_percent
@@ -555,9 +570,9 @@ def levels_at(connection: Connection, disk_id: int, moments: Collection[int]) ->
 def sample_extremes(
     connection: Connection, store_id: str, span: BucketSpan
 ) -> tuple[Sequence[Extremes | None], Sequence[Extremes | None], Sequence[Extremes | None]]:
-    """Return the extremes, bucket by bucket, of the moments themselves and of two values. None: no sample.
+    """Return the extremes, bucket by bucket, of the samples' times and of two values. None: no sample.
 
-    These are the retention time in whole seconds, and what is in no lake in whole MiB.
+    The values are the retention time in whole seconds, and the unarchived bytes in whole MiB.
     """
     buckets, mine = _starts(span), samples.c.store_id == store_id
     at_ms = samples.c.at_ms
@@ -574,7 +589,7 @@ def sample_extremes(
 
 
 def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> tuple[tuple[int, int], ...]:
-    """Return how many bytes of a disk were used at the last look of each bucket that knows it, by time."""
+    """Return the used bytes of a disk at the last look of each bucket with a known level, by time."""
     buckets = _starts(span)
     used_bytes = levels.c.total_bytes - levels.c.usable_bytes
     known = (levels.c.disk_id == disk_id, used_bytes.is_not(None))
@@ -590,7 +605,7 @@ def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> t
 
 
 def level_extremes(connection: Connection, disk_id: int, span: BucketSpan) -> Sequence[Extremes | None]:
-    """Return the extremes of a disk's level, bucket by bucket. None: nobody knows it."""
+    """Return the extremes of a disk's level, bucket by bucket. None: unknown."""
     mine = levels.c.disk_id == disk_id
     (found,) = _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), mine, span)
     return found
@@ -605,7 +620,7 @@ def disk_ids(connection: Connection, store_id: str) -> dict[str, int]:
 def read_levels(
     connection: Connection, disk_id: int, start_ms: int, end_ms: int
 ) -> tuple[tuple[int, int | None], ...]:
-    """Return every level of a disk from a moment to another, by time; None: not known."""
+    """Return every level of a disk in the time [start_ms, end_ms), by time. None: not known."""
     query = (
         select(levels.c.at_ms, levels.c.used_percent)
         .where(levels.c.disk_id == disk_id, levels.c.at_ms >= start_ms, levels.c.at_ms < end_ms)
@@ -617,7 +632,9 @@ def read_levels(
 def last_level_outside(
     connection: Connection, disk_id: int, start_ms: int, end_ms: int, low_percent: int, high_percent: int
 ) -> int | None:
-    """Return the last level from a moment to another that was at a low one, or above a high one."""
+    """Return the last level in the time [start_ms, end_ms) that was ``low_percent`` or lower, or above
+    ``high_percent``.
+    """
     used = levels.c.used_percent
     query = (
         select(used)
@@ -638,7 +655,7 @@ def _extremes(
 ) -> list[list[Extremes | None]]:
     """Return the extremes of each value, bucket by bucket.
 
-    Each bucket looks for its own rows, and reads them once: to group all rows would sort them all.
+    A subquery for each bucket reads the bucket's rows once. Grouping all rows would sort them all.
     """
     buckets = _starts(span)
     # One number has both a value and its moment within the bucket, so that it tells when an extreme was.

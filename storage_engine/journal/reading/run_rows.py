@@ -1,4 +1,6 @@
-"""Runs in short, what they deleted, what their validations came to, and all that is kept of one of them."""
+"""Runs in short, with their deletions and the verdicts of their validations; and the whole record of one
+run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan import Plan
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
-"""Decisions about a range of the log that is gone."""
+"""Kinds of drift that mean that a range of the log is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Deletion:
     """A segment that a run deleted.
 
     :param excuse: why it needed no receipt; "" where it had one.
-    :param lineage: of its log then; 0: an older version recorded none.
-    :param log_id: which log it was of; "": it isn't known.
+    :param lineage: lineage of its log then; 0: an older version recorded none.
+    :param log_id: identity of its log; "": not known.
     """
 
     log: str
@@ -46,9 +48,9 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class DeletingRun:
-    """A run that deleted something, or in which something was found to have gone.
+    """A run that deleted segments, or found that segments were gone.
 
-    :param request: as the journal has it.
+    :param request: the request, as in the journal.
     :param last_id: number of the last event that says so.
     """
 
@@ -62,10 +64,9 @@ class DeletingRun:
 
 @dataclass(frozen=True, slots=True)
 class JournalEnds:
-    """
-    :param known_id: the newest event of any store that is an hour old: transactions whose events have lower
-        numbers have come to their ends. 0: there is none.
-    :param last_undo: the newest event by which a run of this store brought back its deletions; 0: none.
+    """:param known_id: the newest event of any store that is at least an hour old. All transactions with
+        lower event numbers have ended by then. 0: there is no such event.
+    :param last_undo: the newest event by which deletions of this store were undone; 0: none.
     """
 
     known_id: int
@@ -74,10 +75,11 @@ class JournalEnds:
 
 @dataclass(frozen=True, slots=True)
 class EventsAround:
-    """The times of the events on both sides of a number, of any store, in milliseconds since the epoch.
+    """The times of the events before and after an event number, of any store, in milliseconds since the
+    epoch.
 
-    :param before_ms: of the last one up to this number; None: there is none.
-    :param after_ms: of the first one behind it; None: there is none.
+    :param before_ms: time of the last event up to this number; None: there is none.
+    :param after_ms: time of the first event behind it; None: there is none.
     """
 
     before_ms: int | None
@@ -85,7 +87,7 @@ class EventsAround:
 
 
 def events_around(connection: Connection, event_id: int) -> EventsAround:
-    """Return when the events on both sides of a number were recorded."""
+    """Return the times of the events before and after an event number."""
     at_ms = select(events.c.at_ms).limit(1)
     before = at_ms.where(events.c.id <= event_id).order_by(events.c.id.desc())
     after = at_ms.where(events.c.id > event_id).order_by(events.c.id)
@@ -93,7 +95,7 @@ def events_around(connection: Connection, event_id: int) -> EventsAround:
 
 
 def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalEnds:
-    """Return the state from which a later look goes on."""
+    """Return the journal's state, from which a later look continues."""
     undo = (
         select(func.max(events.c.id))
         .join(runs, events.c.run_id == runs.c.id)
@@ -105,7 +107,7 @@ def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalE
 
 
 def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
-    """Return a store's runs that deleted something or lost it, in the order of their last such event."""
+    """Return a store's runs that deleted or lost segments, in the order of their last such event."""
     kind = events.c.payload[("disturbance", "kind")].as_string()
     says_so = and_(
         events.c.phase == Phase.RESULT.value,
@@ -138,8 +140,9 @@ def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, .
 
 
 def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]:
-    """Return a run's intents and results of deletions and what was found to have gone, oldest first: of its
-    events those that never expire."""
+    """Return a run's events on deletions and on missing ranges, intents and results, oldest first. These
+    events never expire.
+    """
     mine = or_(
         and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
         events.c.step.in_([Step.DRIFT.value, Step.ACCEPT_LOSS.value]),
@@ -149,7 +152,7 @@ def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]
 
 
 def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:
-    """Return the deletions of a store's runs, by events after this one, without files brought back since."""
+    """Return the deletions of a store's runs in events after this one, except those undone since."""
     payload = events.c.payload
     # As text: PostgreSQL's integers are too short for offsets.
     query = (
@@ -181,29 +184,32 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
 
 
 def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
-    """Yield the events of a store that were not undone."""
+    """Yield the ids of those of the given runs that belong to the store and were not undone."""
     for some in in_parts(run_ids):
         mine = select(runs.c.id).where(runs.c.id.in_(some), runs.c.store_id == store_id)
         yield from connection.execute(mine.where(runs.c.id.not_in(undone_among(some)))).scalars()
 
 
 def undone_among(run_ids: Sequence[int]) -> Select[tuple[int]]:
-    """The runs, among these, that have brought back what they deleted."""
+    """Return a query for those of the given runs whose deletions were undone."""
     undone = events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value
     return select(events.c.run_id).where(events.c.run_id.in_(run_ids), *undone)
 
 
 _MOST_UNPACKED = 200
-"""Reports of older releases that one question unpacks; what the others came to is left unknown."""
+"""The most reports of older releases that one query unpacks. The verdicts of further reports remain
+unknown.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param at_ms: when the run ended, else when it began.
-    :param validation: OK, WARNING or FAILURE; "" where the run had none; None: not known.
-    :param lost_ranges: that it found nowhere, and that no person had accepted; None: not known.
-    :param unchanged_since: the run whose report answers for this one, which did nothing.
-    :param has_report: its own report is kept still.
+    """:param at_ms: when the run ended, or when it began if it hasn't ended.
+    :param validation: OK, WARNING or FAILURE; "" where the run had no validation; None: not known.
+    :param lost_ranges: number of ranges that it found nowhere and whose loss no person had accepted; None:
+        not known.
+    :param unchanged_since: the run whose report is also this run's report, because this run did nothing.
+    :param has_report: whether its own report is still stored.
     """
 
     run_id: int
@@ -220,7 +226,7 @@ class Verdict:
 def read_verdicts(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, limit: int = 20_000
 ) -> tuple[Verdict, ...]:
-    """Return the outcomes of runs that began between two moments, by time; the newest ones."""
+    """Return the outcomes of the newest runs that began between two moments, by time."""
     query = (
         select(
             runs.c.id.label("run_id"),
@@ -260,7 +266,7 @@ def _unpacked(connection: Connection, run_ids: Sequence[int]) -> dict[int, tuple
 
 
 def verdict_of(validation: Mapping[str, Any] | None) -> tuple[str, int]:
-    """Return the verdict of a validation as a report has it, and how many ranges it found nowhere."""
+    """Return the verdict of a validation in a report, and the number of ranges that it found nowhere."""
     if validation is None:
         return "", 0
     ranges, checks = validation.get("ranges", ()), validation.get("checks", ())
@@ -278,7 +284,9 @@ _ANSWERED = (
     .correlate(runs, reports)
     .exists()
 )
-"""The report that answers for a run is there still: it may expire before the run does."""
+"""SQL condition that the earlier run's report still exists. It may expire before the run that refers to
+it.
+"""
 
 RUN_COLUMNS: Final = (
     runs.c.id,
@@ -293,11 +301,11 @@ RUN_COLUMNS: Final = (
     reports.c.unchanged_since,
     or_(reports.c.report.is_not(None), _ANSWERED).label("has_report"),
 )
-"""Of runs, and reports joined to them."""
+"""Columns of runs and of the reports joined to them."""
 
 
 def run_row(row: Any) -> RunRow:
-    """Return the run of a row with :data:`RUN_COLUMNS`."""
+    """Return the run in a row with :data:`RUN_COLUMNS`."""
     causes = tuple(row.causes.split(",")) if row.causes else ()
     nothing = {"deleted_segments": 0, "freed_bytes": 0} if row.unchanged_since else {}
     return filled(RunRow, row, run_id=row.id, causes=causes, has_report=bool(row.has_report), **nothing)
@@ -305,13 +313,13 @@ def run_row(row: Any) -> RunRow:
 
 @dataclass(frozen=True, slots=True)
 class CleanupRun:
-    """A run that deleted segments, or was due to and didn't; or several such runs shown as one.
+    """A run that deleted segments, or should have and didn't; or several such runs shown as one.
 
-    :param at_ms: when it ended, else when it began; of several, the first one.
-    :param run_key: of several, that of the last one.
-    :param deleted_segments: as ``freed_bytes``, of all of them together.
+    :param at_ms: when the first run ended, or began if it hasn't ended.
+    :param run_key: key of the last run.
+    :param deleted_segments: segments deleted by all these runs together; so is ``freed_bytes``.
     :param runs: number of runs shown as one; all have the same causes and outcome.
-    :param until_ms: as ``at_ms``, of the last one.
+    :param until_ms: when the last run ended, or began if it hasn't ended.
     """
 
     at_ms: int
@@ -325,17 +333,19 @@ class CleanupRun:
 
 
 QUIET: Final = ("nothing-to-do", "dry-run", "done")
-"""Outcomes of runs that are shown only if they deleted segments."""
+"""Outcomes with which a run is shown only if it deleted segments."""
 _PARTS = 60
-"""Of a span; many cleanups within one are told as one for each cause and outcome."""
+"""Number of parts of a span. Many cleanups in one part are shown as one for each combination of causes
+and outcome.
+"""
 
 
 def read_cleanups(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int = 500
 ) -> tuple[CleanupRun, ...]:
-    """Return the runs between two moments that deleted segments, or were due to and didn't, by time.
+    """Return the runs between two moments that deleted segments, or should have and didn't, by time.
 
-    :param most: above this number several are shown as one, so that each is part of a shown one.
+    :param most: if there are more runs, several are shown as one. Then each run is part of a shown entry.
     """
     at_ms = func.coalesce(runs.c.finished_at_ms, runs.c.created_at_ms)
     where = (
@@ -390,10 +400,10 @@ def _cleanup(row: Any, *, runs_told: int, until_ms: int) -> CleanupRun:
 
 @dataclass(frozen=True, slots=True)
 class ReportRecord:
-    """A run's report as its row has it.
+    """A run's report as stored in its row.
 
     :param columns: the values that lists of runs show, by name.
-    :param content: None: another run's answers for it.
+    :param content: the report; None: another run's report counts for it.
     """
 
     version: int
@@ -404,18 +414,18 @@ class ReportRecord:
 
     @property
     def verdict(self) -> tuple[str, int]:
-        """Return the status of its validation, and how many ranges it found nowhere."""
+        """Return the status of its validation, and the number of ranges that the validation found nowhere."""
         return verdict_of((self.content or {}).get("validation"))
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """
-    :param fault: why plan or report can't be read, so that neither is there; "": they can.
-    :param plan: None: it has none, or it has expired.
-    :param released: its release's result, as the journal has it; None: it isn't over, or has expired.
-    :param is_undone: its deletions were brought back, or were to be.
-    :param report: None: it has none, or it has expired.
+    """:param fault: why plan or report can't be read, so that both are None; "": they can be read.
+    :param plan: the run's plan; None: it has none, or the plan has expired.
+    :param released: the result of the step release, as in the journal; None: the step isn't finished, or the
+        result has expired.
+    :param is_undone: whether its deletions were undone, or an undo has begun.
+    :param report: the run's report; None: it has none, or the report has expired.
     """
 
     state: str
@@ -428,7 +438,7 @@ class RunRecord:
 
 
 def runs_said_to_delete(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
-    """Return the runs of a store whose reports say that something was deleted; their ``last_id`` is 0."""
+    """Return the runs of a store whose reports have deleted segments. Their ``last_id`` is 0."""
     columns = runs.c.id, runs.c.run_key, runs.c.created_at_ms, runs.c.request, runs.c.plan_digest
     query = (
         select(*columns)

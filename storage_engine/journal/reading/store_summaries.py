@@ -1,4 +1,4 @@
-"""Each store of a journal in short, by a fixed number of queries, however many stores there are."""
+"""Summaries of a journal's stores, by a fixed number of queries for any number of stores."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from storage_engine.journal.tables.schema import (
 
 @dataclass(frozen=True, slots=True)
 class DiskLevel:
-    """How full a disk was at a store's last look, and what was free on it up to a day before.
+    """The level of a disk at a store's last look, and its free bytes up to a day earlier.
 
-    :param used_percent: None: not known, and ``error`` says why.
-    :param earlier_usable_bytes: at ``earlier_ms``, the first look of the day before now; None: not known.
+    :param used_percent: the level; None: not known, and ``error`` says why.
+    :param earlier_usable_bytes: free bytes at ``earlier_ms``, the first look within the last day; None: not
+        known.
     """
 
     path: str
@@ -49,23 +50,24 @@ class DiskLevel:
 class StoreSummary:
     """One store in short.
 
-    :param sampled_at_ms: when it was looked at last; None: never.
-    :param archive_lag_bytes: by the last measure of the last day; None: there was none.
-    :param lagging_groups: consumer groups whose first unread message may be deleted within a day; None:
-        it isn't known how far any is behind.
-    :param last_run: the last one that planned a deletion or wrote a report; None: there was none.
-    :param rules: those recorded last; None: none were.
-    :param doctor: doctor's findings at the last look, the most urgent first; None: it hasn't looked.
-    :param alarms: of the last look.
-    :param lost: which offsets were nowhere then, and that no person has accepted; "": none; None: that isn't
-        known. ``lost_ranges`` is how many ranges those are.
-    :param archive_lag_seconds: of that measure, since the oldest of these was last written to;
-        ``archive_lag_at_ms`` is when it was taken.
-    :param time_to_loss_ms: of the group that loses an unread message first; None: no group with a known
+    :param sampled_at_ms: time of the last look at the store; None: never.
+    :param archive_lag_bytes: archive lag by the last measurement within the last day; None: there was none.
+    :param lagging_groups: consumer groups whose first unread message may be deleted within a day; None: no
+        group's lag is known.
+    :param last_run: the last run that planned a deletion or wrote a report; None: there was none.
+    :param rules: the broker's last recorded rules; None: none were recorded.
+    :param doctor: doctor's findings at the last look, the most urgent first; None: doctor hasn't looked yet.
+    :param alarms: alarms of the last look.
+    :param lost: offsets that were lost at the last look and whose loss no person has accepted; "": none;
+        None: not known. ``lost_ranges`` is the number of these ranges.
+    :param archive_lag_seconds: time since the last write to the oldest unarchived segment, by that
+        measurement; ``archive_lag_at_ms`` is the time of the measurement.
+    :param time_to_loss_ms: time until the first group loses an unread message; None: no group with a known
         position has one.
-    :param due_bytes: bytes that a cleanup requested by a person would have deleted then;
-        ``due_unproven_bytes`` of them no lake had.
-    :param validated_at_ms: when the last run that validated wrote its report; ``validation`` is its verdict.
+    :param due_bytes: bytes that a cleanup requested by a person would have deleted at the last look; no lake
+        had ``due_unproven_bytes`` of them.
+    :param validated_at_ms: when the last run with a validation wrote its report; ``validation`` is its
+        verdict.
     """
 
     store_id: str
@@ -98,9 +100,9 @@ class StoreSummary:
 def read_summaries(
     connection: Connection, names: Collection[str] | None, now_ms: int
 ) -> tuple[StoreSummary, ...]:
-    """Return stores, by name and path.
+    """Return summaries of stores, in the order of name and path.
 
-    :param names: those with these names; None: all.
+    :param names: only stores with these names; None: all stores.
     """
     rows = _stores(connection, names, now_ms)
     ids = [row.store_id for row in rows]
@@ -221,7 +223,9 @@ def _at(of_disk: Any, at_ms: ScalarSelect[Any]) -> Any:
 
 
 def _lagging(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
-    """Return, by store, the groups that lose a message within a day, and the time until the first loss."""
+    """Return for each store the groups that may lose a message within a day, and the time until the first
+    loss.
+    """
     losing = func.count(case((groups.c.time_to_loss_ms <= DAY_MS, 1)))
     query = select(groups.c.store_id, losing, func.min(groups.c.time_to_loss_ms)).group_by(groups.c.store_id)
     return {
@@ -251,7 +255,7 @@ def _last_runs(connection: Connection, ids: Sequence[str]) -> dict[str, RunRow]:
 
 
 def _last_verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
-    """Return, by store, the time and verdict of the last report whose run validated."""
+    """Return for each store the time and verdict of the last report of a run with a validation."""
     other, of_other = runs.alias("other"), reports.alias("of_other")
     last = (
         select(other.c.id)
@@ -303,6 +307,8 @@ def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
 def of_stores(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[str]
 ) -> Iterator[Any]:
-    """Yield the rows of a query whose column has one of some values, however many those are."""
+    """Yield the rows of a query whose column has one of the given values. There may be any number of
+    values.
+    """
     for some in in_parts(values):
         yield from connection.execute(query.where(column.in_(some)))

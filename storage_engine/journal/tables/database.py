@@ -1,4 +1,4 @@
-"""The database under the journal: what is committed is on disk, and a full disk does not stop it."""
+"""The journal's database: committed transactions are on disk, and a full disk does not stop it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from storage_engine.journal.tables.schema import (
 @dataclass(frozen=True, slots=True)
 class JournalPlace:
     """:param name: the URL without a password.
-    :param secrets: texts that no message may have.
-    :param file: SQLite's; None: a server has it.
+    :param secrets: texts that must not be in any message.
+    :param file: SQLite's file; None: the journal is on a server.
     """
 
     name: str
@@ -57,10 +57,10 @@ class JournalPlace:
 
     @contextmanager
     def driver_errors(self) -> Iterator[None]:
-        """Turn what loading the URL's driver raises into errors that say what to install.
+        """Convert errors at loading the URL's driver to errors that name the package to install.
 
-        :raises BadInputError: the driver that the URL names isn't installed.
-        :raises MissingExtraError: it is one that an extra brings.
+        :raises BadInputError: the URL's driver isn't installed.
+        :raises MissingExtraError: the driver isn't installed, and an extra of this package has it.
         """
         try:
             yield
@@ -78,10 +78,11 @@ class JournalPlace:
 
 
 def place_of(url: str) -> JournalPlace:
-    """Read from its URL where a journal is, and which words of it are secrets.
+    """Return a journal's place and secrets from its URL.
 
     :param url: SQLAlchemy URL.
-    :raises BadInputError: no URL, that of a database in memory, or one that makes a driver load something.
+    :raises BadInputError: the text is no URL, names a database in memory, or makes a driver load further
+        code.
     """
     try:
         name = shown_url(url)
@@ -95,7 +96,7 @@ def place_of(url: str) -> JournalPlace:
     parsed = make_url(url)
     sqlite = parsed.get_backend_name() == "sqlite"
     if sqlite and parsed.database in (None, "", ":memory:"):
-        raise BadInputError(f"journal_url: expected a file that outlives this process, found {name}")
+        raise BadInputError(f"journal_url: expected a file that remains after this process, found {name}")
     return JournalPlace(name, tuple(url_secrets(url)), Path(str(parsed.database)) if sqlite else None)
 
 
@@ -103,11 +104,11 @@ _READ_ONLY = {"storage_engine_read_only": True}
 
 
 def read_only_engine(url: str, file: Path | None, answer_seconds: int | None = None) -> Engine:
-    """Return an engine that reads one state of the journal.
+    """Return an engine whose transactions read one consistent state of the journal.
 
-    :param file: SQLite's; None: a server has it.
-    :param answer_seconds: how long a server may take to take a connection, and then for all that is asked by
-        it; None: as long as its driver waits.
+    :param file: SQLite's file; None: the journal is on a server.
+    :param answer_seconds: how long a server may take to accept a connection, and then to answer all queries
+        on it; None: as long as its driver waits.
     """
     if file is not None:
         # Read only, and never made: by SQLite's own URI, since SQLAlchemy changes what it is given.
@@ -135,9 +136,9 @@ def read_only_engine(url: str, file: Path | None, answer_seconds: int | None = N
 
 
 class _Deadline:
-    """Ends a connection at a moment, as its driver waits for a server that hangs without an end.
+    """Closes a connection at a given time, because its driver would wait for ever for a server that hangs.
 
-    A server's own limit ends nothing where the server itself hangs, or where the network has gone.
+    A server's own limit has no effect if the server itself hangs or the network fails.
     """
 
     def __init__(self, fileno: int, seconds: float) -> None:
@@ -157,7 +158,7 @@ class _Deadline:
 
 
 def _end_late(engine: Engine, seconds: int) -> None:
-    """End each connection of an engine that has not been given back in time."""
+    """Close each connection of an engine that was not returned in time."""
     deadlines: WeakKeyDictionary[DBAPIConnection, _Deadline] = WeakKeyDictionary()
 
     def connect(
@@ -184,15 +185,15 @@ UNREADABLE = (SQLAlchemyError, *MALFORMED)
 
 BUSY_TIMEOUT_MS = 30_000
 RESERVE_BYTES = 1 << 20
-"""Room for some thousand events: what it takes to record a cleanup on a disk without a free byte."""
+"""Space for some thousand events: enough to record a cleanup on a disk without a free byte."""
 
 
 class JournalDatabase:
-    """Runs transactions; makes and checks the tables when it is opened.
+    """Runs transactions. It makes and checks the tables when it is opened.
 
     :param url: SQLAlchemy URL.
-    :param read_only: nothing is made or brought up to date, and nothing can be written.
-    :raises BadInputError: not a URL, or a schema version that this code doesn't know.
+    :param read_only: no table is made or upgraded, and nothing can be written.
+    :raises BadInputError: the text is no URL, or this release doesn't know the schema version.
     :raises JournalUnavailableError: the database can't be reached, read or written.
     """
 
@@ -218,12 +219,11 @@ class JournalDatabase:
     def write(self, work: Callable[[Connection], T], *, reserve: bool = True) -> T:
         """Run ``work`` in one transaction that is on disk when this returns.
 
-        On a full disk the reserve is given back and ``work`` runs once more, so it must only use its
-        connection.
+        On a full disk the reserve is released and ``work`` runs again, so it must only use its connection.
 
-        :param reserve: False: this write isn't one that the reserve is kept for.
-        :raises JournalConflictError: a row that was to be new is there already.
-        :raises JournalUnavailableError: nothing of it was written.
+        :param reserve: False: this write may not use the reserve.
+        :raises JournalConflictError: a row that should be new exists already.
+        :raises JournalUnavailableError: nothing was written.
         """
         try:
             return self._run(work, read_only=False)
@@ -244,9 +244,7 @@ class JournalDatabase:
         foreign_keys: bool = True,
         any_version: bool = False,
     ) -> T:
-        """
-        :param any_version: also where another release has made it a journal of its own meanwhile.
-        """
+        """:param any_version: run even if another release has changed the journal's version meanwhile."""
         connection = self._engine.connect().execution_options(
             storage_engine_read_only=read_only, storage_engine_foreign_keys=foreign_keys
         )
@@ -285,7 +283,9 @@ class JournalDatabase:
         return self._run(_read_version, read_only=True, any_version=True)
 
     def _create(self) -> None:
-        """Make the tables and record their version in one transaction; another process may do the same."""
+        """Make the tables and record their version in one transaction. Another process may do the same at
+        the same time.
+        """
 
         def create(connection: Connection) -> None:
             metadata.create_all(connection)
@@ -299,7 +299,9 @@ class JournalDatabase:
                 raise
 
     def _upgrade(self) -> None:
-        """Make this version of an older one, in one transaction; another process may do the same."""
+        """Upgrade an older journal to this version in one transaction. Another process may do the same at
+        the same time.
+        """
 
         def upgrade(connection: Connection) -> None:
             # Locks the row where a transaction doesn't lock the whole database.
@@ -318,7 +320,7 @@ class JournalDatabase:
         return None if self._file is None else self._file.with_name(self._file.name + ".reserve")
 
     def _set_reserve_aside(self) -> None:
-        """Keep RESERVE_BYTES beside SQLite's file. Having none is no reason not to work."""
+        """Keep RESERVE_BYTES beside SQLite's file. The journal also works without this reserve."""
         if self._reserve is not None and not self._reserve.exists():
             with suppress(OSError):
                 durable.write_file(self._reserve, bytes(RESERVE_BYTES))
@@ -332,8 +334,8 @@ class JournalDatabase:
         cause = without_secrets(first_line, self._secrets)
         if isinstance(error, IntegrityError):
             return JournalConflictError(
-                f"{self.name}: expected to record something new, found it there already ({cause}). Nothing "
-                "of it was recorded. Run the same again."
+                f"{self.name}: expected to record something new, found that it is recorded already "
+                f"({cause}). Nothing was recorded. Run the same again."
             )
         is_damaged = sqlite_error(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
         or_without = f" {without_backup(self._file)}" if self._file is not None and is_damaged else ""
@@ -342,16 +344,16 @@ class JournalDatabase:
             f"the same again.{or_without}"
         )
         return JournalUnavailableError(
-            f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it. "
-            f"{advice}"
+            f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without the "
+            f"journal. {advice}"
         )
 
 
 class Reads(Protocol):
-    """What asks a journal."""
+    """A connection that can read a journal."""
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work``, which only asks."""
+        """Run ``work``, which only reads."""
 
 
 class HasDatabase:
@@ -363,7 +365,7 @@ class HasDatabase:
 
 
 def reads(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Reads, P], T]:
-    """Return a method that runs a function which only asks, on one consistent state."""
+    """Return a method that runs a function on one consistent state. The function only reads."""
 
     def method(self: Reads, /, *args: P.args, **named: P.kwargs) -> T:
         return self.read(lambda connection: work(connection, *args, **named))
@@ -372,7 +374,7 @@ def reads(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate
 
 
 def writes(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[HasDatabase, P], T]:
-    """Return a method that runs a function durably; see :meth:`JournalDatabase.write`."""
+    """Return a method that runs a function in a durable transaction; see :meth:`JournalDatabase.write`."""
 
     def method(self: HasDatabase, /, *args: P.args, **named: P.kwargs) -> T:
         return self._database.write(lambda connection: work(connection, *args, **named))
@@ -387,7 +389,7 @@ def _read_version(connection: Connection) -> int | None:
 
 
 def without_backup(file: Path) -> str:
-    """Say what to do with a journal's damaged file of which there is no backup."""
+    """Return advice on a journal's damaged file for which there is no backup."""
     return (
         f"Without a backup move {file} away: the next run makes a new journal. It knows each store again by "
         "its stamp and by the lake's receipts, but no waiver, accepted loss or unfinished run."
@@ -395,12 +397,12 @@ def without_backup(file: Path) -> str:
 
 
 def sqlite_error(error: Exception) -> str:
-    """Return SQLite's name of an error; "": it is none of SQLite's."""
+    """Return SQLite's name of an error. "": it isn't an error of SQLite."""
     return str(getattr(getattr(error, "orig", None), "sqlite_errorname", ""))
 
 
 def missing_sqlite_file(url: str) -> bool:
-    """Return whether a URL names a SQLite file that is not there yet."""
+    """Return whether a URL names a SQLite file that doesn't exist yet."""
     if not url.startswith("sqlite"):
         return False
     database = make_url(url).database
@@ -409,7 +411,7 @@ def missing_sqlite_file(url: str) -> bool:
 
 @lru_cache(maxsize=32)
 def _engine(url: str) -> Engine:
-    """One a URL, since an engine remembers the statements that it compiled."""
+    """Return the same engine for each URL, since an engine caches its compiled statements."""
     # Without a pool no connection outlives its transaction: nothing to share by accident across a fork.
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
@@ -442,11 +444,11 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _check_foreign_keys(connection: Connection) -> None:
-    """
-    :raises IntegrityError: a row names one that isn't there.
-    """
+    """:raises IntegrityError: a row refers to a missing row."""
     if connection.dialect.name != "sqlite":
         return
     lost = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
     if lost is not None:
-        raise IntegrityError("PRAGMA foreign_key_check", None, ValueError(f"row {lost} names a lost one"))
+        raise IntegrityError(
+            "PRAGMA foreign_key_check", None, ValueError(f"row {lost} refers to a missing row")
+        )

@@ -1,8 +1,8 @@
 """Leases: the journal's record of the run that has a store.
 
-A lease is taken before the broker's own lock, and given up after it: who waits for it learns which run has
-it, on whatever host or in whatever container that is. It runs out by itself, so that a machine that vanished
-doesn't block its store; of a process that was killed it is taken over at once, where that can be seen.
+A lease is taken before the broker's own lock, and released after it. A waiting process learns from it which
+run has the store, on any host or in any container. A lease expires by itself, so that a machine that vanished
+doesn't block its store. A killed process's lease is taken over at once, if its end can be seen.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from storage_engine.exceptions import StoreBusyError, TurnTakenError
 from storage_engine.journal.tables.schema import cluster_leases, leases, stores
 
 LEASE_MS = 10 * 60 * 1000
-"""How long a lease outlives its last renewal."""
+"""How long a lease is valid after its last renewal."""
 
 START_TOLERANCE_S = 5.0
-"""A process's start is computed from the boot time, which moves a little when the clock is corrected."""
+"""The tolerance for a process's start: it is computed from the boot time, which changes a little when the
+clock is corrected.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """:param of: the subject of the lease, for a message.
-    :param token: proves that a renewal comes from who took the lease.
+    :param token: proves that a renewal comes from the process that took the lease.
     """
 
     of: str
@@ -44,7 +46,7 @@ class Lease:
 def take(connection: Connection, store_id: str) -> Lease:
     """Take the lease of a store.
 
-    :raises TurnTakenError: another has it, and is not known to be dead.
+    :raises TurnTakenError: another process has it, and is not known to be dead.
     """
     named = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
     name = store_called(*connection.execute(named).one())
@@ -52,9 +54,9 @@ def take(connection: Connection, store_id: str) -> Lease:
 
 
 def take_cluster(connection: Connection, cluster: str) -> Lease:
-    """Take the lease of what all stores of a cluster share.
+    """Take the lease of the settings that all stores of a cluster share.
 
-    :raises TurnTakenError: another has it, and is not known to be dead.
+    :raises TurnTakenError: another process has it, and is not known to be dead.
     """
     known = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
     if connection.execute(known).first() is None:
@@ -76,8 +78,9 @@ def _take(connection: Connection, key: Column[str], value: str, of: str) -> Leas
     )
     if not taken.rowcount:
         raise TurnTakenError(
-            f"{of}: expected its lease to be free, found it with {Owner.parse(row.owner).described()}, for "
-            f"another {max(0, row.expires_at_ms - now_ms) // 1000} s at least. Nothing was changed. Wait for "
+            f"{of}: expected its lease to be free, found that {Owner.parse(row.owner).described()} has it, "
+            f"for another {max(0, row.expires_at_ms - now_ms) // 1000} s at least. Nothing was changed. "
+            "Wait for "
             "that run to end."
         )
     return lease
@@ -92,10 +95,10 @@ def is_taken(connection: Connection, store_id: str) -> bool:
 
 
 def renew(connection: Connection, lease: Lease, table: Table = leases) -> None:
-    """Prolong a lease, as during work that records nothing.
+    """Renew a lease, for example during work that records nothing.
 
-    :param table: that it is in.
-    :raises StoreBusyError: it ran out or was taken over.
+    :param table: the table that has the lease.
+    :raises StoreBusyError: it expired or was taken over.
     """
     now_ms = clock_ms()
     renewed = connection.execute(
@@ -105,24 +108,24 @@ def renew(connection: Connection, lease: Lease, table: Table = leases) -> None:
     )
     if not renewed.rowcount:
         raise StoreBusyError(
-            f"{lease.of}: the lease of {lease.owner} ran out before it was renewed, so another "
-            "may have it by now. Nothing more was changed; run the same again."
+            f"{lease.of}: the lease of {lease.owner} expired before it was renewed, so another run may have "
+            "it by now. Nothing more was changed. Run the same again."
         )
 
 
 def give_up(connection: Connection, lease: Lease, table: Table = leases) -> None:
-    """Free the lease, if it is still ours."""
+    """Release the lease, if we still have it."""
     connection.execute(update(table).where(table.c.token == lease.token).values(token=None, expires_at_ms=0))
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, so that it is known again by whoever sees the same processes.
+    """Identity of a process, by which processes of the same host and container recognize it.
 
-    :param boot_id: of this start of the machine; "": not known, as in older releases' records.
-    :param pid_namespace: where the number counts; "" likewise.
-    :param since_ms: when it took the lease; None: not known, as in older releases' records.
-    :param command: its command; "" likewise.
+    :param boot_id: id of the machine's start; "": not known, as in older releases' records.
+    :param pid_namespace: the namespace in which the number is valid; "": not known.
+    :param since_ms: when the process took the lease; None: not known, as in older releases' records.
+    :param command: the process's command; "": not known.
     """
 
     host: str
@@ -138,7 +141,7 @@ class Owner:
         return process if self.since_ms is None else f"{process}:{self.since_ms}:{self.command}"
 
     def described(self) -> str:
-        """Return how it is told of: its command, where it runs, and since when."""
+        """Return its description for messages: its command, host and time of the lease."""
         since_ms = int(self.started_at_s * 1000) if self.since_ms is None else self.since_ms
         return (
             f"{self.command or 'a run'} (process {self.pid} on host {self.host}, since {time_text(since_ms)})"
@@ -154,7 +157,7 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """Return this process's identity, which no other one has, nor a later one of the same number."""
+    """Return this process's identity. No other process has it, not even a later one with the same number."""
     reading = read_clock()
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
@@ -166,10 +169,11 @@ def this_process() -> Owner:
 
 
 def is_dead(owner: Owner) -> bool:
-    """Tell whether ``owner`` is known to have ended.
+    """Return whether ``owner`` is known to have ended.
 
-    Only processes of this start of this machine and of this PID namespace can be seen. Of all others nothing
-    is known: a container's process has another number here, or none, and several machines may bear one name.
+    Only processes of this start of this machine and of this PID namespace can be seen. Nothing is known of
+    any other process: a container's process has another number here, or none, and several machines may have
+    the same name.
     """
     mine = this_process()
     seen = (mine.boot_id, mine.pid_namespace)

@@ -1,8 +1,7 @@
-"""Migrations of the journal: each makes what a version lacks of a journal that an older release wrote.
+"""Migrations of a journal that an older release wrote: each adds what the next version has.
 
-Each runs once, in the one transaction that brings a journal up to this version, while foreign keys are not
-enforced. Tables that a version lacks have been made by then. A release that wrote an older journal refuses a
-newer one.
+Each runs once, in the transaction that upgrades a journal to this version, while foreign keys are not
+enforced. Missing tables have been made before. A release refuses a journal of a newer version.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ Migration = Callable[[Connection], None]
 
 
 def remember_hosts(connection: Connection) -> None:
-    """1 to 2: where a store was first seen, archive lag, and readings of the clock."""
+    """Migrate 1 to 2: the host where a store was first seen, archive lag, and clock readings."""
     _add(connection, stores.c.host)
     _add(connection, samples.c.archive_lag)
     _add(connection, samples.c.clock)
 
 
 def sample_progress(connection: Connection) -> None:
-    """2 to 3: how far a running broker is with its own work."""
+    """Migrate 2 to 3: a running broker's progress with its own work."""
     _add(connection, samples.c.progress)
 
 
 def store_plans_once(connection: Connection) -> None:
-    """3 to 4: a table for decisions that several runs share."""
+    """Migrate 3 to 4: a table for decisions that several runs share."""
 
 
 def plan_several_logs(connection: Connection) -> None:
-    """4 to 5: plans may have several logs, which an older release can't read."""
+    """Migrate 4 to 5: plans may have several logs, which older releases can't read."""
 
 
 def tell_hosts_apart(connection: Connection) -> None:
-    """5 to 6: two machines may each have a store at one path."""
+    """Migrate 5 to 6: two machines may each have a store at the same path."""
     if connection.dialect.name == "sqlite":
         _rebuild_stores(connection)
         return
@@ -61,16 +60,16 @@ def tell_hosts_apart(connection: Connection) -> None:
 
 
 def name_stores(connection: Connection) -> None:
-    """6 to 7: a name for each store, which it gets when it is managed next, and lineages of single logs."""
+    """Migrate 6 to 7: a name for each store, given when it is managed next, and lineages of single logs."""
     _add(connection, stores.c.name)
     stores_by_name.create(connection, checkfirst=True)
     _add(connection, lineages.c.log)
 
 
 def answer_without_scans(connection: Connection) -> None:
-    """7 to 8: measures in plain columns from now on, the lakes' last receipts; reports and findings.
+    """Migrate 7 to 8: new samples in plain columns, the lakes' last receipts, reports and findings.
 
-    Samples that are there stay as they are: to move 90 days of them would keep everybody out for a minute.
+    Existing samples are not changed: converting 90 days of them would block the journal for a minute.
     """
     project_all(connection)
     for column in (
@@ -84,15 +83,15 @@ def answer_without_scans(connection: Connection) -> None:
 
 
 def find_events_by_kind(connection: Connection) -> None:
-    """8 to 9: incidents and segments by an index each, and a table of topics and days."""
+    """Migrate 8 to 9: an index for incidents, one for segments, and a table of topics and days."""
     for index in (events_incidents, events_of_segments):
         index.create(connection, checkfirst=True)
 
 
 def show_rules_and_verdicts(connection: Connection) -> None:
-    """9 to 10: a table for the brokers' rules, and the verdicts of validations in columns from now on.
+    """Migrate 9 to 10: a table for the brokers' rules, and columns for the verdicts of new validations.
 
-    Reports that are there stay as they are: to unpack 90 days of them would keep everybody out for a minute.
+    Existing reports are not changed: unpacking 90 days of them would block the journal for a minute.
     """
     _add(connection, reports.c.validation)
     _add(connection, reports.c.lost_ranges)
@@ -100,7 +99,7 @@ def show_rules_and_verdicts(connection: Connection) -> None:
 
 
 def lease_clusters(connection: Connection) -> None:
-    """10 to 11: a table for who changes what all stores of a cluster share."""
+    """Migrate 10 to 11: a table of leases for the settings that all stores of a cluster share."""
 
 
 MIGRATIONS: Mapping[int, Migration] = {
@@ -115,11 +114,11 @@ MIGRATIONS: Mapping[int, Migration] = {
     9: show_rules_and_verdicts,
     10: lease_clusters,
 }
-"""By the version that they take."""
+"""Migrations by the version that they upgrade."""
 
 
 def _add(connection: Connection, column: Column[Any]) -> None:
-    """Add a column, unless its table has been made with it just now."""
+    """Add a column if its table doesn't have it. A table made in the same upgrade has it already."""
     if column.name in {one["name"] for one in inspect(connection).get_columns(column.table.name)}:
         return
     kind = column.type.compile(connection.dialect)
@@ -127,7 +126,9 @@ def _add(connection: Connection, column: Column[Any]) -> None:
 
 
 def _rebuild_stores(connection: Connection) -> None:
-    """Copy the table into one of version 6: SQLite drops no constraint. Other tables go on naming it."""
+    """Copy the table into one of version 6, because SQLite can't drop a constraint. Other tables still
+    refer to it.
+    """
     new, names = f"{stores.name}_new", "store_id, real_path, broker, lineage, created_at_ms, host"
     connection.exec_driver_sql(
         f"CREATE TABLE {new} (store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, "

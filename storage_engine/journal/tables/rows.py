@@ -1,7 +1,7 @@
-"""Between the journal's rows and what they mean; each runs in the transaction of its caller.
+"""Conversion between the journal's rows and objects. Each function runs in the caller's transaction.
 
-Heads are a projection of what runs recorded as archived: a row whose lake has a later receipt by a
-later event goes. So a few rows answer what thousands of events would.
+Heads are the last receipts in the events of archived segments. A head is deleted once a later event names a
+later receipt of the same lake. So a few rows replace a search in thousands of events.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.store import FileFacts, Segment, SegmentState, TopicDay
 
 _BASE_OFFSET = "\0"
-"""Stands in a path for the segment's base offset of 20 digits. No path can have it."""
+"""Placeholder in a path for the segment's base offset of 20 digits. No path can contain it."""
 _FASTEST = 1
 _NONE = -(1 << 63)
-"""Stands for an mtime that no hold has set."""
+"""Value for a segment whose mtime no hold has changed, and for one without ``end``."""
 _LENGTH_BYTES = 8
 _FACTS = ("device", "inode", "size_bytes", "mtime_ns", "ctime_ns")
 _facts_of = attrgetter(*_FACTS)
@@ -66,7 +66,7 @@ _UNSIGNED = frozenset({"device", "inode", "size_bytes"})
 
 
 def pack(decisions: Sequence[Decision]) -> bytes:
-    """Return decisions as bytes: the same ones for the same decisions."""
+    """Return decisions as bytes. Equal decisions give equal bytes."""
     with no_collection():
         return _pack(decisions)
 
@@ -109,7 +109,7 @@ def _pack(decisions: Sequence[Decision]) -> bytes:
 
 
 def _fits(name: str, values: Sequence[int]) -> bool:
-    """Return whether the values fit into 64 bits: a wrong clock gives times after the year 2262."""
+    """Return whether the values fit into 64 bits. A wrong clock may give times after the year 2262."""
     lowest, highest = (0, 1 << 64) if name in _UNSIGNED else (_NONE, 1 << 63)
     return not values or (lowest <= min(values) and max(values) < highest)
 
@@ -122,9 +122,10 @@ def _integers(name: str, values: Sequence[int]) -> bytes:
 
 
 def unpack(packed: bytes) -> list[Decision]:
-    """Return the decisions that :func:`pack` was given.
+    """Return the decisions from the result of :func:`pack`.
 
-    :param packed: of this version, or compressed JSON of earlier ones: columns, or a list of decisions.
+    :param packed: bytes of this version, or compressed JSON of earlier versions: columns, or a list of
+        decisions.
     """
     with no_collection():
         content = zlib.decompress(packed)
@@ -158,7 +159,7 @@ def _columns(header: Mapping[str, Any], values: memoryview) -> Mapping[str, Sequ
 
 
 def read_decisions(rows: Iterable[Mapping[str, Any]]) -> Iterable[Decision]:
-    """Return decisions from what :func:`~storage_engine.core.jsonable.to_jsonable` made of them."""
+    """Return decisions from the result of :func:`~storage_engine.core.jsonable.to_jsonable`."""
     return (from_jsonable(Decision, row) for row in rows)
 
 
@@ -171,7 +172,7 @@ def _rows(
     columns: Mapping[str, Sequence[Any]],
     beside: Sequence[Iterable[Sequence[int]]] | None = None,
 ) -> Iterable[Decision]:
-    """:param beside: each segment's companions; None: none has any."""
+    """:param beside: each segment's companions; None: no segment has companions."""
     states = {number: SegmentState(texts[number]) for number in set(columns["state"])}
     reasons = {number: Reason(texts[number]) for number in set(columns["reason"])}
     text = texts.__getitem__
@@ -200,13 +201,13 @@ def _rows(
 
 
 CHANGES_AT_MOST = 8
-"""With more decisions that differ from the stored list, a list of its own is stored."""
+"""If more decisions than this differ from the last stored list, a new list is stored."""
 
 
 def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
-    """Store a plan's decisions as far as they differ from the store's last list.
+    """Store a plan's decisions, as differences from the store's last list where they are few.
 
-    :return: the text that the run's row has to keep; :func:`read_plan` makes the plan of it.
+    :return: the JSON object to store in the run's row. :func:`read_plan` makes the plan of it.
     """
     head = to_recorded(replace(plan, logs=()))
     head["logs"] = [[log.log, len(log.decisions)] for log in plan.logs]
@@ -228,7 +229,7 @@ def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
 
 
 def read_plan(connection: Connection, stored: Mapping[str, Any]) -> Plan:
-    """Return the plan that a run's row keeps, whole or as :func:`store_plan` made it."""
+    """Return the plan of a run's row. The row has the whole plan or the result of :func:`store_plan`."""
     head = dict(stored)
     if "decisions" in head:
         decisions = list(read_decisions(head.pop("decisions")))
@@ -259,10 +260,10 @@ def _by_log(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision]) -> t
 
 
 def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str, Any] | None:
-    """Return the change from ``before`` to ``now``: the first item that is kept, how many are, and the items
-    that differ.
+    """Return the change from ``before`` to ``now``: the number of items skipped at the start, the new number
+    of items, and the items that differ.
 
-    :return: None where more than :data:`CHANGES_AT_MOST` differ.
+    :return: None: more than :data:`CHANGES_AT_MOST` items differ.
     """
     skip = next((i for i, one in enumerate(before) if now and one.segment.id == now[0].segment.id), 0)
     kept = before[skip : skip + len(now)]
@@ -278,13 +279,13 @@ def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str,
 ARCHIVING = frozenset({Step.ARCHIVE, Step.SEALED})
 """Steps whose results name the receipts of segments."""
 SEQUENCE = "receipt_sequence"
-"""Field of a result; without it an older release recorded it, which kept no sequence."""
+"""Field of a result. Results of older releases lack it, because they recorded no sequence."""
 
 
 def project(connection: Connection, run_id: int, payloads: Iterable[Mapping[str, Any]]) -> None:
-    """Remember the receipts that a run's newest events name.
+    """Record the receipts that a run's newest events name.
 
-    :param payloads: of results of ``ARCHIVING`` steps.
+    :param payloads: payloads of results of ``ARCHIVING`` steps.
     """
     found = [_head(payload) for payload in payloads if SEQUENCE in payload]
     if not found:
@@ -296,7 +297,7 @@ def project(connection: Connection, run_id: int, payloads: Iterable[Mapping[str,
 
 
 def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -> None:
-    """Remember a receipt, and forget those of its lake that came before it."""
+    """Record a receipt, and delete earlier receipts of its lake."""
     same_lake = and_(
         heads.c.store_id == store_id, heads.c.lake_id == head.lake_id, heads.c.location == head.location
     )
@@ -309,11 +310,11 @@ def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -
 
 
 def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[LakeHead, ...]:
-    """Return the last receipts that a store's runs have seen in each lake, by events after this one.
+    """Return the last receipts in each lake that a store's runs recorded in events after this one.
 
-    The oldest comes first; a lake has several where an earlier event names a later receipt. A release that
-    keeps no heads may have been at work while the journal was brought up to date. What it has recorded since
-    is read from its events.
+    The oldest comes first. A lake has several of them if an earlier event names a later receipt. A release
+    that doesn't store heads may have recorded events during the upgrade of the journal. Their receipts are
+    read from the events.
     """
     query = select(heads).where(heads.c.store_id == store_id).order_by(heads.c.event_id, heads.c.id)
     known = [
@@ -327,7 +328,7 @@ def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[L
 
 
 def project_all(connection: Connection) -> None:
-    """Project all events of an older journal into its newer tables."""
+    """Fill the table of last receipts from all events of an older journal."""
     by_store: dict[str, list[tuple[int, LakeHead]]] = {}
     for store_id, event_id, head in _recorded(connection):
         by_store.setdefault(store_id, []).append((event_id, head))
@@ -337,7 +338,9 @@ def project_all(connection: Connection) -> None:
 
 
 def _recorded(connection: Connection, *where: ColumnElement[bool]) -> Iterator[tuple[str, int, LakeHead]]:
-    """Yield the receipts that events name: the store's id, the event's, and the head; the oldest first."""
+    """Yield the receipts that events name, the oldest first: the store's id, the event's number, and the
+    head.
+    """
     query = (
         select(runs.c.store_id, events.c.id, events.c.payload)
         .join(events, events.c.run_id == runs.c.id)
@@ -351,9 +354,9 @@ def _recorded(connection: Connection, *where: ColumnElement[bool]) -> Iterator[t
 
 
 def _last(found: Iterable[tuple[int, LakeHead]]) -> list[tuple[int, LakeHead]]:
-    """Return the heads, each with its event, whose lake has no later receipt by a later event.
+    """Return the heads, each with its event, that no later event of the lake replaces with a later receipt.
 
-    :param found: in the order of their events.
+    :param found: heads in the order of their events.
     """
     last: dict[tuple[str, str], list[tuple[int, LakeHead]]] = {}
     for event_id, head in found:
@@ -371,21 +374,21 @@ def _head(said: Mapping[str, Any]) -> LakeHead:
 
 Value = TypeVar("Value")
 MOST_VALUES = 500
-"""In one query; databases take a bounded number of parameters."""
+"""The most values in one query, because databases limit the number of parameters."""
 
 
 def in_parts(values: Iterable[Value]) -> Iterator[list[Value]]:
-    """Yield values in their order, so many at a time as one query may name."""
+    """Yield values in their order, in parts that are small enough for one query."""
     wanted = [*values]
     return (wanted[start : start + MOST_VALUES] for start in range(0, len(wanted), MOST_VALUES))
 
 
 Slot = tuple[str, int]
-"""Log and base offset of a segment."""
+"""A segment's log and base offset."""
 
 
 class SlotTopic(NamedTuple):
-    """Bytes of one topic in a segment; topic "" stands for all topics that have no row of their own.
+    """Bytes of one topic in a segment. Topic "" is the sum of all topics without their own row.
 
     :param newest_day: UTC day of its newest message, counted from 1970-01-01.
     """
@@ -414,7 +417,7 @@ def read_topic_days(
 ) -> tuple[TopicDay, ...]:
     """Return the bytes of a store's archived segments by topic and UTC day, the largest first.
 
-    :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
+    :param start_day: first day, counted from 1970-01-01. ``end_day`` is the day behind the last one.
     """
     size_bytes = func.sum(topic_days.c.bytes)
     query = (
@@ -435,7 +438,7 @@ def read_topic_days(
 
 
 def read_archived_topics(connection: Connection, store_id: str) -> dict[Slot, list[SlotTopic]]:
-    """Return the topics of a store's archived segments, by segment, as they were counted."""
+    """Return the recorded topics of a store's archived segments, by segment."""
     columns = (topic_days.c.log, topic_days.c.base_offset, topic_days.c.topic)
     query = (
         select(
@@ -454,14 +457,14 @@ def read_archived_topics(connection: Connection, store_id: str) -> dict[Slot, li
 
 @dataclass(frozen=True, slots=True)
 class RulesRow:
-    """The rules that held from a moment on, as JSON."""
+    """The rules that were in force from a moment on, as JSON."""
 
     at_ms: int
     rules: Mapping[str, Any]
 
 
 def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -> None:
-    """Record the rules by which a store's broker deletes, unless they equal the last recorded ones."""
+    """Record the rules by which a store's broker deletes, if they differ from the last recorded ones."""
     mine = select(rules).where(rules.c.store_id == store_id).order_by(rules.c.at_ms.desc()).limit(1)
     last, now = connection.execute(mine).first(), to_jsonable(found)
     if last is not None and last.rules == now:
@@ -472,7 +475,9 @@ def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -
 
 
 def read_rules(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
-    """Return the rules that held between two moments, by time; the first may be older than that."""
+    """Return the rules that were in force between two moments, by time. The first entry may be older than
+    the first moment.
+    """
     mine = rules.c.store_id == store_id
     first = select(func.max(rules.c.at_ms)).where(mine, rules.c.at_ms <= start_ms).scalar_subquery()
     query = (
@@ -487,7 +492,7 @@ Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def read_stores(connection: Connection, *where: ColumnElement[bool]) -> tuple[StoreRecord, ...]:
-    """Return every store that has an identity, or those of a condition, the oldest first."""
+    """Return all stores, or the stores that meet a condition, the oldest first."""
     rows = connection.execute(select(stores).where(*where).order_by(stores.c.created_at_ms)).all()
     mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
     of_logs: dict[str, dict[str, int]] = {}
@@ -515,11 +520,11 @@ def _to_run(connection: Connection, row: Row[Any]) -> Run:
 
 
 EVENTS: Final = select(runs.c.run_key, events).join(events, events.c.run_id == runs.c.id)
-"""Rows for :func:`to_event`."""
+"""Query for rows that :func:`to_event` reads."""
 
 
 def last_result(store_id: str, step: Step, *where: ColumnElement[bool]) -> Select[Any]:
-    """The newest result of a step in all runs of a store, as a row for :func:`to_event`."""
+    """Return the newest result of a step in all runs of a store, as a row for :func:`to_event`."""
     results = EVENTS.where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
     return results.where(runs.c.store_id == store_id, *where).order_by(events.c.id.desc()).limit(1)
 
@@ -534,7 +539,9 @@ def find_waiver_row(connection: Connection, plan_digest: str) -> Waiver | None:
 
 
 def put_archive_lag(connection: Connection, store_id: str, at_ms: int, lag: ArchiveLag) -> None:
-    """Add the archive lag to the sample of a moment, which keeps what else it has; none is made."""
+    """Add the archive lag to an existing sample. Its other values are not changed, and no new sample is
+    made.
+    """
     connection.execute(
         update(samples)
         .where(samples.c.store_id == store_id, samples.c.at_ms == at_ms)

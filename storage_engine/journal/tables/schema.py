@@ -28,7 +28,7 @@ SCHEMA_VERSION = 11
 metadata = MetaData()
 
 _serial = BigInteger().with_variant(Integer(), "sqlite")
-"""SQLite numbers rows by itself only where the key's type is INTEGER."""
+"""Type of a row number. SQLite numbers rows by itself only if the key's type is INTEGER."""
 
 schema_version = Table(
     "storage_engine_schema",
@@ -48,7 +48,7 @@ stores = Table(
     Column("name", Text),
     UniqueConstraint("host", "real_path"),
 )
-"""Two machines may each have a store at one path; name NULL: it has none."""
+"""The stores. Two machines may each have a store at the same path. name NULL: the store has no name."""
 stores_by_name = Index("storage_engine_stores_by_name", stores.c.name, unique=True)
 
 lineages = Table(
@@ -61,7 +61,7 @@ lineages = Table(
     Column("opened_at_ms", BigInteger, nullable=False),
     Column("log", Text),
 )
-"""The reason why offsets may carry other bytes, of one log or of all (NULL); the first lineage has no row."""
+"""The reason for each new lineage, of one log or of all logs (NULL). The first lineage has no row."""
 
 log_lineages = Table(
     "storage_engine_log_lineages",
@@ -70,7 +70,7 @@ log_lineages = Table(
     Column("log", Text, primary_key=True),
     Column("lineage", Integer, nullable=False),
 )
-"""Of logs whose lineage isn't the store's."""
+"""Lineages of logs that have their own."""
 
 leases = Table(
     "storage_engine_leases",
@@ -80,7 +80,9 @@ leases = Table(
     Column("token", String(36)),
     Column("expires_at_ms", BigInteger, nullable=False),
 )
-"""One row a store, made with it, so that taking a lease is one conditional UPDATE; token NULL: free."""
+"""Leases of stores. Each store's row is made with the store, so that taking a lease is one conditional
+UPDATE. token NULL: free.
+"""
 
 cluster_leases = Table(
     "storage_engine_cluster_leases",
@@ -90,7 +92,9 @@ cluster_leases = Table(
     Column("token", String(36)),
     Column("expires_at_ms", BigInteger, nullable=False),
 )
-"""The run that changes settings shared by all stores of a cluster; a row is made when it is taken first."""
+"""Leases of runs that change settings shared by all stores of a cluster. A row is made when its lease is
+first taken.
+"""
 
 runs = Table(
     "storage_engine_runs",
@@ -117,7 +121,7 @@ plans = Table(
     Column("decisions", LargeBinary, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
 )
-"""Decisions of plans, packed by ``plan_columns``; ``runs.plan`` names a row here and what differs from it."""
+"""Decisions of plans, packed by ``rows.pack``. ``runs.plan`` names a row here and the differences from it."""
 Index("storage_engine_plans_by_store", plans.c.store_id, plans.c.id)
 
 events = Table(
@@ -135,7 +139,7 @@ Index("storage_engine_events_by_run", events.c.run_id, events.c.step)
 
 
 def _literal(word: str) -> ColumnElement[str]:
-    """Return a word as SQL itself: SQLite takes a partial index only for a condition that it can read."""
+    """Return a word as literal SQL: SQLite uses a partial index only for a condition without parameters."""
     return literal_column(f"'{word}'", String)
 
 
@@ -144,7 +148,7 @@ IS_INCIDENT = or_(
     events.c.phase == _literal(Phase.ERROR),
     and_(_is_result, events.c.step.in_([_literal(Step.DRIFT), _literal(Step.ACCEPT_LOSS)])),
 )
-"""Changes by others, accepted losses, and failed steps."""
+"""Condition for events on changes by other programs, accepted losses, and failed steps."""
 events_incidents = Index(
     "storage_engine_events_incidents",
     events.c.run_id,
@@ -158,7 +162,7 @@ BECAME_OF_SEGMENT = and_(
     events.c.step.in_([_literal(Step.ARCHIVE), _literal(Step.SEALED), _literal(Step.RELEASE)]),
     events.c.subject != _literal(""),
 )
-"""Segments that runs have archived and deleted."""
+"""Condition for events on segments that runs have archived or deleted."""
 events_of_segments = Index(
     "storage_engine_events_of_segments",
     events.c.run_id,
@@ -166,7 +170,7 @@ events_of_segments = Index(
     sqlite_where=BECAME_OF_SEGMENT,
     postgresql_where=BECAME_OF_SEGMENT,
 )
-"""Both indexes have what pages ask for, whichever release recorded it."""
+"""Indexes for the events that pages show, of all releases."""
 
 heads = Table(
     "storage_engine_heads",
@@ -180,7 +184,7 @@ heads = Table(
     Column("place", Text, nullable=False),
     Column("event_id", BigInteger, nullable=False),
 )
-"""The last receipts that runs have seen in each lake; ``journal_heads`` keeps them."""
+"""The last receipts that runs have recorded in each lake; see ``rows.project``."""
 Index("storage_engine_heads_by_store", heads.c.store_id, heads.c.event_id)
 
 samples = Table(
@@ -198,8 +202,9 @@ samples = Table(
     Column("oldest_message_ms", BigInteger),
     Column("archive_lag_bytes", BigInteger),
 )
-"""Since version 8 levels are in a table of their own, and ``levels`` is an empty list. Offsets are sums over
-the store's logs."""
+"""Samples of stores. Since version 8 levels have their own table, and ``levels`` is an empty list.
+Offsets are sums over the store's logs.
+"""
 Index("storage_engine_samples_by_store", samples.c.store_id, samples.c.at_ms)
 samples_measured = Index(
     "storage_engine_samples_measured",
@@ -210,7 +215,7 @@ samples_measured = Index(
     samples.c.oldest_message_ms,
     samples.c.archive_lag_bytes,
 )
-"""Has all that a chart asks for, so that the rows, with their JSON, need not be read."""
+"""An index with all values of a chart, so that the rows with their JSON need not be read."""
 
 disks = Table(
     "storage_engine_disks",
@@ -220,7 +225,7 @@ disks = Table(
     Column("path", Text, nullable=False),
     UniqueConstraint("store_id", "path"),
 )
-"""The paths of a store whose disks are measured."""
+"""The paths of each store whose disks are measured."""
 
 levels = Table(
     "storage_engine_levels",
@@ -234,7 +239,7 @@ levels = Table(
     Column("error", Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""How full a disk was at a sample; used_percent NULL: not known, and error says why."""
+"""Levels of disks at samples. used_percent NULL: not known, and error says why."""
 
 reports = Table(
     "storage_engine_reports",
@@ -251,9 +256,10 @@ reports = Table(
     Column("validation", String(16)),
     Column("lost_ranges", Integer),
 )
-"""A run's outcome, and its report: JSON, compressed by zlib; ``version`` is that of its fields. Where it has
-none, the report of the run ``unchanged_since`` counts. The verdict of its validation is NULL in rows of
-versions before 10, and so is the number of lost ranges that no person has accepted."""
+"""Runs' outcomes and reports. A report is JSON compressed by zlib, and ``version`` is the version of its
+fields. If a run has no report, the report of the run ``unchanged_since`` counts. In rows of versions
+before 10, the validation's verdict and the number of unaccepted lost ranges are NULL.
+"""
 
 groups = Table(
     "storage_engine_groups",
@@ -266,7 +272,7 @@ groups = Table(
     Column("time_to_loss_ms", BigInteger),
     Column("at_ms", BigInteger, nullable=False),
 )
-"""How far each consumer group was behind at the last look."""
+"""Each consumer group's lag at the last look."""
 
 topic_days = Table(
     "storage_engine_topic_days",
@@ -280,8 +286,9 @@ topic_days = Table(
     Column("messages", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Bytes of archived segments by topic and UTC day, which is counted from 1970-01-01; topic "" stands for all
-topics that have no row of their own."""
+"""Bytes of archived segments by topic and UTC day. Days are counted from 1970-01-01. Topic "" is the sum
+of all topics without their own row.
+"""
 Index(
     "storage_engine_topic_days_by_day",
     topic_days.c.store_id,
@@ -308,7 +315,7 @@ rules = Table(
     Column("rules", JSON, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The rules by which a store's broker deletes, from a moment on; a row only where they changed."""
+"""The rules by which a store's broker deletes, from a moment on. A row exists only where they changed."""
 
 holds = Table(
     "storage_engine_holds",
@@ -317,7 +324,9 @@ holds = Table(
     Column("state", JSON, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
 )
-"""A broker package's memory of its hold on a store beside a running broker; no row: not held."""
+"""The state of a hold on a store beside a running broker, as its broker package stored it. No row: not
+held.
+"""
 
 waivers = Table(
     "storage_engine_waivers",

@@ -1,4 +1,6 @@
-"""One open store of a broker, as retention works with it: what a broker implements, with its promises."""
+"""One open store of a broker: the interface that a broker package implements for retention, with its
+promises.
+"""
 
 from __future__ import annotations
 
@@ -43,61 +45,71 @@ from storage_engine.model.store import (
 
 
 class FenceWatch(Protocol):
-    """Looks at what the hold on a store rests on, and mends it; asks neither broker nor journal."""
+    """Checks the files and settings that a store's hold depends on, and repairs them. It asks neither the
+    broker nor the journal.
+    """
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Return where files lie whose change is a reason to look at once, as of the last look."""
+        """Return the directories of the files that the last look checked. A change in one is a reason to look
+        at once.
+        """
 
     @property
     def last_look(self) -> WatchLook:
         """Return the result of the last look that saw everything that the hold depends on."""
 
     def watching(self) -> AbstractContextManager[Beating | None]:
-        """Be the store's only watch until the block ends; None: another process is.
+        """Be the store's only watch until the block ends. None: another process is its watch.
 
         :raises OSError: the store can't be written.
         """
 
     def silent(self) -> str:
-        """Return the process that has the store's watch and doesn't look; empty: none has, or it does."""
+        """Return the process that is the store's watch but doesn't look. Empty: no process is its watch, or
+        the watch looks.
+        """
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """Mend changes to what the hold left.
+        """Repair what somebody changed of the hold.
 
-        :return: findings, and the mends.
-        :raises StorageEngineError: something can't be mended; says why.
+        :return: the findings and the repairs.
+        :raises StorageEngineError: something can't be repaired; the error says why.
         :raises OSError: the store can't be read or written.
         """
 
     def left_over(self) -> tuple[Drift, ...]:
-        """Return, once, what a look has found and done before it raised."""
+        """Return the findings and repairs of a look that raised an error afterwards. A second call doesn't
+        return them again.
+        """
 
 
 class Beating(Protocol):
-    """Shows others that a watch is alive, and whether it has looked."""
+    """Shows other processes that a watch is alive, and whether it has looked."""
 
     def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
-        """Record that the watch is alive; called after each look.
+        """Record that the watch is alive. Called after each look.
 
-        :param look: the last that saw all.
-        :param tends_shield: the watch acts on what is deleted, and can, so that nobody else has to.
-        :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
+        :param look: the last look that saw everything.
+        :param tends_shield: the watch acts when a file is deleted, and is able to, so that no other process
+            has to.
+        :param tended_at_ms: when the watch last looked at the whole shield; 0: it hasn't yet.
         :raises OSError: the store can't be written.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The causes that hold now, by clock and disks alone; no segment was looked at.
+    """The causes of a cleanup that hold now, by the clock and the disks alone. No segment was read for them.
 
     :param levels: every disk of the log, then the dependents' disk.
-    :param deciding_percent: the highest of the levels that the broker's rules compare with its
-        thresholds; None when all of them are unknown.
+    :param deciding_percent: the highest of the levels that the broker's rules compare with its thresholds;
+        None when all of them are unknown.
     :param ordinary_percent: above this level the broker cleans because of space; None: not known.
-    :param next_window_ms: when the time of day is next a cause; the present while it is; None: never.
-    :param known: False: the broker couldn't be asked, as a notice says; causes then neither hold nor have
-        ended.
+    :param next_window_ms: when the time of day is next a cause; the present time while it is one; None:
+        never.
+    :param known: False: the broker couldn't be asked, and a notice says so. Causes then count neither as
+        holding nor as ended.
     """
 
     watched_at_ms: int
@@ -114,23 +126,24 @@ class PendingKind(StrEnum):
     DELAYED = "delayed"
     """Waits in the queue of a delay level."""
     TIMER = "timer"
-    """Waits in the timer wheel, or to get into it; what cancels another timer is one as well."""
+    """Waits in the timer wheel, or waits to enter it. A message that cancels another timer counts as well."""
     HALF = "half"
     """A transaction that is neither committed nor rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Pending messages of one kind. Too many where the broker's files are behind it, never too few.
+    """Pending messages of one kind. If the broker's files are behind the broker, they show too many, never
+    too few.
 
     :param count: messages that are still there; None: unknown, and then any segment may hold some.
     :param first_offset: the smallest physical offset among them; None: there is none, or unknown.
-    :param first_due_ms: when the first one is due; None: unknown, or nothing says when.
-    :param last_due_ms: when the last one is due; None likewise.
+    :param first_due_ms: when the first message is due; None: unknown, or the messages have no due time.
+    :param last_due_ms: when the last message is due; None: as above.
     :param lost: messages that the broker waits for, and whose segments are gone already.
     :param consequence: further losses if segments with its messages are deleted; "" for none.
-    :param error: why it is unknown; "" when it is known.
-    :param log: in which it lies; None: it may lie in any log of the store.
+    :param error: why the count is unknown; "" when it is known.
+    :param log: the log that has the messages; None: any log of the store may have them.
     """
 
     kind: PendingKind
@@ -146,13 +159,14 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class StorePositions:
-    """Offsets of the log up to which a step is done, each at most the one before it but for ``dispatched``.
+    """Offsets of the log up to which each step is done. Each is at most the one before it, except
+    ``dispatched``.
 
-    :param wrote: in memory at least.
-    :param committed: in the files, where readers see it.
-    :param flushed: on disk; None: not known.
-    :param dispatched: in consume queues and index.
-    :param checkpoint: values of its file by name.
+    :param wrote: bytes below it are in memory at least.
+    :param committed: bytes below it are in the files, where readers see them.
+    :param flushed: bytes below it are on disk; None: not known.
+    :param dispatched: messages below it are in consume queues and index.
+    :param checkpoint: the checkpoint file's values by name.
     """
 
     wrote: int
@@ -163,7 +177,7 @@ class StorePositions:
 
 
 def positions_of(progress: BrokerProgress, checkpoint: Mapping[str, int]) -> StorePositions:
-    """Return the positions that a running broker says; it counts what is committed as its log."""
+    """Return the positions that a running broker reports. Its log ends where the committed bytes end."""
     behind = progress.flush_behind_bytes
     end = progress.max_offset
     return StorePositions(
@@ -177,7 +191,7 @@ def positions_of(progress: BrokerProgress, checkpoint: Mapping[str, int]) -> Sto
 
 @dataclass(frozen=True, slots=True)
 class FlushedStore:
-    """The positions before and after a flush that was asked for."""
+    """The positions before and after a requested flush."""
 
     before: StorePositions
     after: StorePositions
@@ -192,9 +206,10 @@ NO_HOLD: Final = HoldStatus(
 
 @dataclass(frozen=True, slots=True)
 class UnheldSegments:
-    """Segments that the broker's own rules take by some moment, of a store that is held no more.
+    """Segments that the broker's own rules delete by some moment once the store's hold has ended.
 
-    :param unknown: further ranges that may be deleted, and are unknown, a clause each.
+    :param unknown: further ranges that the broker may delete, and whose segments are unknown; each as a
+        clause.
     """
 
     segments: tuple[Segment, ...]
@@ -202,8 +217,8 @@ class UnheldSegments:
 
 
 class StoreHold:
-    """A hold: what keeps a running broker from deleting. Without one a store isn't held, and what its broker
-    deletes is unknown, as this class itself answers.
+    """A hold: it keeps a running broker from deleting. This class itself stands for a kind without a hold:
+    its stores aren't held, and it is unknown what their broker deletes.
     """
 
     __slots__ = ()
@@ -211,20 +226,22 @@ class StoreHold:
     def renew(self, now_ms: int) -> HoldStatus:
         """Begin or renew a hold that outlives this process, and report the drift found on it.
 
-        :raises GateRefusedError: the store can't be held; says why, and the remedy. Nothing was changed.
+        :raises GateRefusedError: the store can't be held; the error names the reason and the remedy. Nothing
+            was changed.
         """
         return NO_HOLD
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
-        """Hold segments that will be deleted soon and no lake has, and undo the hold of those that are
-        archived by now.
+        """Hold segments that no lake has and that the broker will delete soon. End the hold of segments that
+        have been archived since.
 
-        Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
+        Called where the running broker deletes by its own rules (:meth:`Broker.cleanups`).
 
-        :param proven: segments that a lake is known to prove, with the files that it does so for.
-        :param margin_ms: how long before its broker deletes it something is held.
+        :param proven: segments that a lake proves, with the state of the proven files.
+        :param margin_ms: a segment is held from this time before its broker's deletion on.
         :return: ``due`` are segments that will be deleted within the margin and can't be held.
-        :raises GateRefusedError: nothing can be held; says why, and the remedy. Nothing was changed.
+        :raises GateRefusedError: nothing can be held; the error names the reason and the remedy. Nothing was
+            changed.
         """
         return NO_HOLD
 
@@ -233,39 +250,42 @@ class StoreHold:
         return NO_HOLD
 
     def held_until_ms(self) -> int | None:
-        """Return until when the store is held by what lies with it, whoever's journal knows of that.
+        """Return when the store's hold ends, by the copy of the hold inside the store. Any journal may have
+        begun that hold.
 
-        :return: None: nothing that lies with it says that it is held.
+        :return: None: the store has no copy of a hold.
         :raises StorageEngineError: its copy in the store can't be read.
         """
         return None
 
     def holds(self, log: str) -> bool:
-        """Return whether something of a log is remembered as held; unknown counts as held.
+        """Return whether any part of a log is remembered as held. Unknown counts as held.
 
-        Asked where the running broker is left to its own rules (:meth:`Broker.cleanups`).
+        Called where the running broker deletes by its own rules (:meth:`Broker.cleanups`).
         """
         return True
 
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
-        """Return the segments that the broker's rules delete by a moment if the hold ends now: by age, size
-        and disk level.
+        """Return the segments that the broker deletes by a moment if the hold ends now.
 
-        Decided by the settings as they are once they are put back.
+        The broker's rules of age, size and disk level decide, with the settings as they are after the hold
+        has restored them.
 
         :raises StorageEngineError: the store can't be looked at, or its broker can't be asked.
         :raises OSError: a file can't be read.
         """
-        return UnheldSegments((), ("its broker doesn't tell what it deletes of a store that isn't held",))
+        return UnheldSegments(
+            (), ("its broker doesn't say which segments it deletes of a store that isn't held",)
+        )
 
     def end(self, now_ms: int) -> HoldStatus:
-        """End the hold: put every file's time and every setting back as they were."""
+        """End the hold: restore every file's time and every setting."""
         return NO_HOLD
 
 
 class IdentifiedLogs(ABC):
-    """The logs that a store is known to have, by identity, under whatever names. Without it nothing is
-    remembered of logs, and none is told from another one of its name.
+    """The logs that a store is known to have, by identity, whatever their names. This class itself remembers
+    no logs, and can't distinguish two logs of the same name.
     """
 
     __slots__ = ()
@@ -279,28 +299,30 @@ class IdentifiedLogs(ABC):
 
     @abstractmethod
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
-        """Say of logs that were seen before, and that aren't here, why that is.
+        """Return why logs that were seen before are missing now.
 
         :raises OSError: a file can't be read.
         """
 
     def is_present(self, directory: Path) -> bool:
-        """Return whether one of the store's directories is there, and no mount point whose disk is gone."""
+        """Return whether one of the store's directories exists and isn't an empty mount point whose disk is
+        missing.
+        """
         return directory.is_dir()
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        """Return the ends of sealed segments behind which something is missing before the next one.
+        """Return the ends of sealed segments that are followed by a gap before the next segment.
 
         :raises OSError: a file can't be read.
         """
         return {}
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        """Return the contradiction between a log and the receipts of that name, though name and offsets may
-        be the same; "": there is none.
+        """Return the contradiction between a log and the receipts of that name: the receipts may be of
+        another log with the same name and offsets. "": there is none.
 
-        :param receipts: of this log, of any of its offsets.
-        :raises StorageEngineError: it can't be told.
+        :param receipts: receipts of this log's name, of any offsets.
+        :raises StorageEngineError: it can't be decided.
         :raises OSError: a file can't be read.
         """
         return ""
@@ -313,18 +335,17 @@ class StoreReplicas(ABC):
 
     @abstractmethod
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        """Return facts about segments that their files don't have; called with segments that are about to be
-        archived.
+        """Return facts about segments that aren't in the segments' files. Called with segments that are about
+        to be archived.
 
-        :raises StorageEngineError: it can't be told; says of which log.
+        :raises StorageEngineError: the facts of a log are unknown; the error names the log.
         :raises OSError: a file can't be read.
         """
 
     @abstractmethod
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
-        """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whatever files have them.
-
-        None: there are no such bytes, or offsets can't be found in files.
+        """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whichever files contain
+        them. None: the log lacks these bytes, or this broker's offsets can't be found in files.
 
         :param segments: of one log, oldest first.
         :raises OSError: a file can't be read.
@@ -332,93 +353,93 @@ class StoreReplicas(ABC):
 
 
 class StoreConsumers:
-    """The store's consumers, and the messages that its broker still has to deliver. Without it what consumers
-    have not read is unknown, as this class itself answers.
+    """The store's consumers, and the messages that its broker still has to deliver. This class itself answers
+    that consumers' unread messages are unknown.
     """
 
     __slots__ = ()
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        """Return messages that the broker has taken and still has to deliver or to decide; those that can't
-        be read are unknown.
+        """Return messages that the broker has accepted and still has to deliver, commit or roll back. Kinds
+        that can't be read are unknown.
         """
         return ()
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
-        """Return the messages below these offsets that consumers have not read; the most messages first.
+        """Return the messages below these offsets that consumers have not read. Rows with the most messages
+        come first.
 
-        :param new_min_offsets: by the name of the log; of other logs nothing is deleted.
-        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
-            the error names whose, and the rows count the others.
-        :raises BadInputError: positions or queues that can't be read.
+        :param new_min_offsets: by the name of the log; nothing of other logs is deleted.
+        :param deleted: the broker has deleted these messages already, so that its queues may lack entries for
+            some of them. The result's error names whose entries are missing, and its rows count the rest.
+        :raises BadInputError: positions or queues can't be read.
         :raises StoreBusyError: files change while they are read.
-        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+        :raises BrokerError: a running broker can't be asked, and its files don't have the answer either.
         """
         return Unread(error="the broker doesn't say who consumes")
 
     def unread_by_log(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
     ) -> Mapping[str, Unread]:
-        """Return the answer of :meth:`unread` for each log alone.
+        """Return the answer of :meth:`unread` for each log alone. By default :meth:`unread` is called log by
+        log. A store of many logs reads its consumers' positions only once.
 
-        By default it is asked log by log; a store of many logs takes its consumers' positions once.
-
-        :raises StorageEngineError: as :meth:`unread`, where that is so for all logs.
+        :raises StorageEngineError: as :meth:`unread`, if its error concerns all logs.
         """
         return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
 
 
 class StoreCourse:
-    """Deletions to come, by the broker's own rules, and the start of a simulation. Without it that isn't
-    known, as this class itself answers.
+    """Future deletions by the broker's own rules, and the start of a simulation. This class itself answers
+    that both are unknown.
     """
 
     __slots__ = ()
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        """Return when sealed segments were written to last, by what they hold themselves; only where that is
-        cheap.
+        """Return the last write time of sealed segments, read from the segments themselves. Only segments for
+        which that is cheap are in it.
 
         :raises OSError: a file can't be read.
         """
         return {}
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        """Return when the broker's rules may delete each sealed segment for its age, from now on.
-
-        Older ones of its log are taken for gone by then. None: never; a segment that is left out: not known.
+        """Return when the broker's rules may delete each sealed segment because of its age, from now on.
+        Older segments of its log are assumed to be deleted by then. None: never. A missing segment: not
+        known.
         """
         return {}
 
     def kept_ms(self) -> int | None:
-        """Return from which age on the settings in force let segments expire, in ms; None: not known.
+        """Return the age, in ms, from which segments are expired by the settings in force. None: not known.
 
-        Asked of kinds for which a person may give such a setting beside the store's files
+        Called for kinds whose age setting a person may give beside the store's files
         (:attr:`SettingNames.of_age`).
         """
         return None
 
     def rule_config(self) -> Mapping[str, str]:
-        """Return the broker's own settings as texts, for the ``rules`` of its kind; only they may read them.
-
-        They may have secrets among them.
+        """Return the broker's own settings as texts, for the ``rules`` of its kind. Nothing else may read
+        these settings: secrets may be among them.
         """
         return {}
 
     def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        """Return the start of a simulation of this store; None: it is unknown, or the store can't be
+        """Return the start of a simulation of this store. None: it is unknown, or the store can't be
         simulated.
 
-        Its ingest is as the segments' last writes tell it; who has samples of the store knows better.
+        The ingest is estimated from the segments' last write times. A caller that has samples of the store
+        knows it better.
 
         :raises OSError: a file can't be read.
         """
         return None
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        """Return when the oldest message was stored, in milliseconds since the epoch; None: it can't be told.
+        """Return when the oldest message was stored, in milliseconds since the epoch. None: unknown.
 
         :raises OSError: a file can't be read.
         """
@@ -426,8 +447,8 @@ class StoreCourse:
 
 
 class StoreCauses(ABC):
-    """Causes for a cleanup. Nothing is deleted by it: a plan has causes of its own. Without it a cause always
-    holds: what has expired goes at any time.
+    """Causes for a cleanup. This class deletes nothing: a plan has its own causes. This class itself answers
+    that a cause always holds: expired segments may be deleted at any time.
     """
 
     __slots__ = ()
@@ -440,34 +461,34 @@ class StoreCauses(ABC):
 
     @abstractmethod
     def watch(self, now_ms: int) -> Watch:
-        """Return the causes that hold now by clock and disks alone; reads no segment."""
+        """Return the causes that hold now, by the clock and the disks alone. Reads no segment."""
 
 
-ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "what has expired goes at any time")
+ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "expired segments are deleted at any time")
 """The cause of a store whose broker deletes at any hour, and at any level of its disks."""
 
 
 class StoreProcess:
-    """Tells of the broker's process: which one has the store, and how far it is with what it writes.
-
-    This class itself answers as where none of that is known.
+    """The broker's process: which process has the store, and how far its writes are. This class itself
+    answers that nothing of this is known.
     """
 
     __slots__ = ()
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...] | None:
-        """Return the files and directories whose state matters to a start of the broker after a cleanup.
-
-        None: the active segments, and where the broker writes.
+        """Return the files and directories that a broker needs in a durable state when it starts after a
+        cleanup. None: the active segments and the directories that the broker writes to.
         """
         return None
 
     def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
-        """Return the files by which it shows that the broker has run, for an undo that fits only before that.
+        """Return the files that show whether the broker has run since a deletion. They change, appear or
+        vanish as soon as the broker starts.
 
-        They change, come or go as soon as it starts. (), as by default: an undo fits afterwards, too.
+        They are needed where a deletion can be undone only before the next start. (), as by default: it can
+        be undone afterwards, too.
 
-        :param directories: those that files are deleted from.
+        :param directories: the directories that files are deleted from.
         :raises OSError: a directory can't be read.
         """
         return ()
@@ -475,31 +496,35 @@ class StoreProcess:
     def user(self) -> str:
         """Return the other process that has the store's lock, as a clause on the lock and its owner.
 
-        :return: "": none has, by its files; only :meth:`BrokerStore.lock` tells for certain.
+        :return: "": no process has the lock, by the store's files. Only :meth:`BrokerStore.lock` decides for
+            certain.
         :raises OSError: a file can't be read.
         """
         return ""
 
     def is_user_ours(self) -> bool:
-        """Return whether the lock's owner is another of our runs, which gives it up by itself.
+        """Return whether the lock's owner is another of our runs, which releases the lock by itself.
 
-        :return: False: none, or unknown.
+        :return: False: it is none of our runs, or unknown.
         :raises OSError: a file can't be read.
         """
         return False
 
     def running_pid(self) -> int | None:
-        """The process of the running broker, which maps the store's files; None: none runs, or not here."""
+        """The process of the running broker, which maps the store's files. None: no broker runs, or it runs
+        on another host.
+        """
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        """Return how far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
+        """Return a running broker's progress with flush, dispatch, index and checkpoint. None: no broker
+        runs.
+        """
         return None
 
     def flush_now(self) -> FlushedStore | None:
-        """Take log, queues and checkpoint of a store of our own engine to disk.
-
-        None, as by default: a broker writes it, which does so by itself, or is stopped.
+        """Flush log, queues and checkpoint of a store that our own engine writes. None, as by default: a
+        broker writes the store and flushes by itself, or is stopped.
 
         :raises StoreBusyError: another process has the store.
         :raises BrokerError: the process that writes it can't be asked.
@@ -512,36 +537,42 @@ class StoreProcess:
 
 
 class StoreShield(ABC):
-    """Disks that second names of the store's segments need, and how a running broker treats them."""
+    """The disk space that second names (hard links) of the store's segments need, and the running broker's
+    treatment of these disks.
+    """
 
     __slots__ = ()
 
     @abstractmethod
     def need(self) -> ShieldNeed:
-        """Return how large a shield has to be beside this broker, and whether there may be one; measures
+        """Return how large a shield for this broker has to be, and whether it is permitted. Measures the
         disks.
         """
 
     @abstractmethod
     def sealed_files(self) -> tuple[Segment, ...]:
-        """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
+        """Return the sealed segments that exist, even if segments between them are missing. Not to be used
+        for a deletion.
 
         :raises StoreLayoutError: a symbolic link is among them.
         :raises BrokerError: a running broker can't be asked.
-        :raises OSError: one can't be read, or vanished in the middle.
+        :raises OSError: a segment can't be read, or vanished meanwhile.
         """
 
     def end_force(self) -> Drift | None:
-        """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
+        """Turn off the setting by which a running broker deletes segments of any age. Done only where we may
+        change settings and the disk is in no emergency.
 
-        :return: the finding and the change made; None: it may not be changed, or no broker runs.
-        :raises BrokerError: the broker can't be asked, or doesn't take the setting.
+        :return: the finding and the change made; None: the setting may not be changed, or no broker runs.
+        :raises BrokerError: the broker can't be asked, or doesn't accept the setting.
         """
         return None
 
 
 class StoreDependents(ABC):
-    """Files of a store that are of no use without their segments. Without it nothing goes but segments."""
+    """Files of a store that are of no use without their segments. This class itself stands for a kind of
+    which only segments are deleted.
+    """
 
     __slots__ = ()
 
@@ -549,14 +580,14 @@ class StoreDependents(ABC):
     def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         """The files that point only below these offsets, by the broker's own rule.
 
-        :param min_offsets: by the name of the log; files that point into other logs stay.
+        :param min_offsets: by the name of the log. Files that point into other logs are kept.
         """
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Return why files were left out of the last :meth:`find`: where they point can't be read.
+        """Return why files were left out of the last :meth:`find`: their pointers can't be read.
 
-        Asked of the object that the store hands on by then: what it says is kept by the store.
+        Any object that the store returns for its dependents answers this: the store keeps the answer.
         """
         return ()
 
@@ -566,11 +597,12 @@ class StoreDependents(ABC):
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
-        """Delete them, in an order that is safe to be cut short; their directories are flushed.
+        """Delete these files, in an order that is safe to interrupt, and flush their directories.
 
-        A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
+        A running broker deletes them by itself: then this waits for the broker, for a bounded time. Some
+        files may remain.
 
-        :param meanwhile: called now and then where it waits for a broker.
+        :param meanwhile: called now and then during a wait for a broker.
         :param remove: as for ``delete_segments``.
         """
         for path in (Path(file.facts.path) for file in files):
@@ -595,14 +627,16 @@ class StoreSettings:
 
 
 Remove = Callable[[Path, int], bool]
-"""Removes a file from the directory of this descriptor, which the caller then flushes; False: it is gone."""
+"""Removes a file from the directory of this descriptor, which the caller then flushes. False: the file was
+gone already.
+"""
 
 
 def former_members(**parts: str) -> Mapping[str, str]:
     """Return the present name of each former member.
 
-    :param parts: by a part's name the members that are in it now, each with ``=`` and its new name if that is
-        another one; without a name behind it the part itself tells.
+    :param parts: the members that are now in each part, by the part's name. ``former=new`` is a member with a
+        new name; with ``former=`` the part itself has replaced the member.
     """
     moved = [(part, *one.partition("=")) for part, names in parts.items() for one in names.split()]
     return {old: f"{part}.{new or old}" if new or not sign else part for part, old, sign, new in moved}
@@ -626,15 +660,15 @@ FORMER_MEMBERS: Final = former_members(
     shield="end_force sealed_files shield_need=need",
     tasks="background_tasks=look check_deleted_topics delete_left_over",
 )
-"""Members of stores before version 0.2, and where each is now."""
+"""Members that stores had before version 0.2, with their present names."""
 
 
 def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
-    """Make sure that a package isn't written for a contract that would leave a part of it unasked.
+    """Make sure that a package defines no former member: the engine would never call it.
 
-    :param package: a class of it, or an object.
-    :param former: by name of a member, its present name.
-    :raises TypeError: it defines one.
+    :param package: a class or an object of the package.
+    :param former: the present name of each former member.
+    :raises TypeError: the package defines a former member.
     """
     for one in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
         own = getattr(one, "__dict__", {})
@@ -647,33 +681,33 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LockedStore:
-    """A store that no other process changes, locked or held beside its running broker, and what may be
+    """A store that no other process changes: it is locked, or held while its broker runs. It says what may be
     deleted.
 
-    :param notices: checks that could not be made while it was taken.
-    :param max_delete_batch: how many segments one ``delete_segments`` takes; None: any number.
+    :param notices: checks that could not be made when the store was locked.
+    :param max_delete_batch: the most segments that one call of ``delete_segments`` accepts; None: any number.
     """
 
     notices: tuple[str, ...] = ()
     max_delete_batch: int | None = None
 
     def check(self) -> None:
-        """Make sure that what was taken keeps the broker away still. By default it does.
+        """Make sure that the lock or hold still keeps the broker from changing the store. By default it does.
 
-        :raises ChangedUnderUsError: it doesn't.
+        :raises ChangedUnderUsError: it no longer does.
         """
 
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
-        """Make sure that nothing beyond the store forbids a deletion. By default nothing does.
+        """Make sure that nothing outside the store, such as its cluster, forbids a deletion. By default
+        nothing does.
 
         :param is_replicated: whether a lake has receipts of another store with a log of the same identity.
-        :raises GateRefusedError: something does, or can't be asked.
+        :raises GateRefusedError: a deletion is forbidden, or it is unknown.
         """
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId] | None:
-        """Return the segments among these that are deleted, if the broker removes their files later.
-
-        None, as by default: those whose files are gone.
+        """Return the given segments that count as deleted, for a broker that removes their files later. None,
+        as by default: the segments whose files are gone count as deleted.
 
         :raises BrokerError: the broker can't be asked.
         """
@@ -682,11 +716,12 @@ class LockedStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreLimit:
-    """Actions that are never done with a store, although it can be looked at.
+    """Actions that are never done with a store, although it can be inspected.
 
-    :param why: nothing of it is deleted. Its plans keep everything, and whatever would change it raises.
-    :param may_archive: its log can be archived all the same; else it is a part of a store, and ``why`` is the
-        text for a person.
+    :param why: why nothing of the store is deleted. Its plans keep everything, and every action that would
+        change it raises an error.
+    :param may_archive: the store's log can be archived nevertheless. False: it is only a part of a store, and
+        ``why`` is the text for a person.
     """
 
     why: str
@@ -694,7 +729,9 @@ class StoreLimit:
 
 
 class Contract(ABC):
-    """The parts that a package implements. A class that is written for an older contract can't be defined."""
+    """Base of the classes that a package implements. Python refuses to define a subclass that is written for
+    an older contract.
+    """
 
     __slots__ = ()
     _former: ClassVar[Mapping[str, str]]
@@ -707,8 +744,9 @@ class Contract(ABC):
 class BrokerStore(Contract):
     """One store, with the broker's own settings and rules.
 
-    Only ``delete_segments``, ``dependents.delete``, ``tasks.delete_left_over`` and, beside a running broker,
-    ``hold`` change it. What only some stores have is an object of its own; None: this store has none.
+    The store is changed only by ``delete_segments``, ``dependents.delete``, ``tasks.delete_left_over`` and,
+    beside a running broker, ``hold``. A part that only some stores have is an object of its own. None: this
+    store lacks the part.
     """
 
     __slots__ = ()
@@ -716,7 +754,7 @@ class BrokerStore(Contract):
 
     @property
     def hold(self) -> StoreHold | None:
-        """Return the part that keeps its running broker from deleting."""
+        """Return the hold, which keeps the store's running broker from deleting."""
         return None
 
     @property
@@ -726,17 +764,17 @@ class BrokerStore(Contract):
 
     @property
     def consumers(self) -> StoreConsumers | None:
-        """Return its consumers."""
+        """Return the store's consumers."""
         return None
 
     @property
     def course(self) -> StoreCourse | None:
-        """Return the part that tells what its broker's rules delete, and when."""
+        """Return the part that forecasts the deletions of its broker's rules."""
         return None
 
     @property
     def causes(self) -> StoreCauses | None:
-        """Return why a cleanup is due."""
+        """Return the part that knows the causes of a cleanup."""
         return None
 
     @property
@@ -746,7 +784,7 @@ class BrokerStore(Contract):
 
     @property
     def shield(self) -> StoreShield | None:
-        """Return the disks that the second names of its segments are measured by."""
+        """Return the part that measures the disks for second names of the store's segments."""
         return None
 
     @property
@@ -765,32 +803,31 @@ class BrokerStore(Contract):
         return None
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
-        """Return the store by its settings and its broker as they are by now; asked before each step.
-
-        None, as by default: it has to be opened again for that.
+        """Return this store with the present settings of its files and its broker. Called before each step.
+        None, as by default: the caller has to open the store again.
 
         :param memory: the remembered state of a hold beside a running broker.
-        :raises BadInputError: settings that can't be worked with.
+        :raises BadInputError: the settings are unusable.
         :raises BrokerError: the running broker can't be asked.
         """
         return None
 
     def close(self) -> None:
-        """End connections to a running broker; the store may be used after it, which connects again."""
+        """Close connections to a running broker. The store may be used afterwards: it then connects again."""
 
     @property
     def is_live(self) -> bool:
-        """Return whether the broker runs on: it deletes by its own rules, unless the store is held.
+        """Return whether the broker keeps running. By default it is stopped.
 
-        Its queues go after its segments without being asked, its disk is its own, and what a kill left is its
-        own to put right. By default it is stopped.
+        A running broker deletes by its own rules if the store isn't held. It deletes queues after their
+        segments by itself, manages its disk, and repairs what a kill left.
         """
         return False
 
     @property
     def limit(self) -> StoreLimit | None:
-        """Return the actions that are never done with it, though it can be looked at; None: there are none,
-        by its files.
+        """Return the actions that are never done with this store, although it can be inspected. None: its
+        files exclude no action.
         """
         return None
 
@@ -808,15 +845,14 @@ class BrokerStore(Contract):
         """
 
     def glance(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's present state for readers only, from as few reads as possible.
-
-        Never to delete by. The errors are those of :meth:`snapshot`.
+        """Return the store's present state for readers only, from as few reads as possible. Not to be used
+        for a deletion. The errors are those of :meth:`snapshot`.
         """
         return self.snapshot(now_ms)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Return the segments that may be archived by now, and the reasons why others may not. By default all
-        sealed may.
+        """Return the segments that may be archived by now, and the reasons why other segments may not. By
+        default all sealed segments may.
 
         :raises OSError: a file can't be read.
         """
@@ -825,11 +861,11 @@ class BrokerStore(Contract):
 
     @abstractmethod
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Decide, for every segment, whether it goes and why. Pure."""
+        """Decide for every segment whether it is deleted, with the reason. Pure."""
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[LockedStore]:
-        """Keep the broker, and everybody else who asks, from changing the store.
+        """Lock the store, so that neither the broker nor any other process that respects the lock changes it.
 
         :raises StoreBusyError: another process has it.
         """
@@ -838,24 +874,27 @@ class BrokerStore(Contract):
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        """Delete the oldest segments of logs with their companions, exactly these; durable when it returns.
+        """Delete exactly these segments, the oldest ones of their logs, with their companions. Durable when
+        it returns.
 
-        Called while the store is held. Safe to repeat with what is left of them after a kill. A segment's own
-        file goes durably before its companions: what a kill leaves of these the engine removes.
+        Called while the store is locked or held. After a kill it is safe to repeat with the remaining
+        segments. A segment's own file is deleted durably before its companions: the engine removes companions
+        that a kill left.
 
-        :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
-        :param meanwhile: called now and then where it waits for a broker.
-        :param remove: the function that removes a file; a running broker deletes by itself.
-        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted. Where its
-            ``path`` names that file, other files that are gone were deleted by this call, and the rest of
-            other logs is asked for again.
-        :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
-        :raises BrokerError: a running broker didn't delete all of them; they may be deleted any time.
+        :param segments: the first segments of each log, oldest first, as in the snapshot of this lock.
+        :param meanwhile: called now and then during a wait for a broker.
+        :param remove: the function that removes a file. It isn't called where a running broker deletes by
+            itself.
+        :raises ChangedUnderUsError: a file changed a moment ago; it was not deleted. If the error's ``path``
+            names that file, this call deleted the other files that are gone, and the caller repeats it for
+            the remaining segments of other logs.
+        :raises ReleasedTooMuchError: a running broker, or another program, deleted more than these.
+        :raises BrokerError: a running broker didn't delete all segments; it may still do so at any time.
         """
 
 
 def hold_of(store: BrokerStore) -> StoreHold:
-    """Return a store's hold, or what stands for none."""
+    """Return a store's hold, or the value for a kind that has none."""
     return store.hold or StoreHold()
 
 
@@ -870,7 +909,7 @@ def course_of(store: BrokerStore) -> StoreCourse:
 
 
 def watch_of(store: BrokerStore, now_ms: int) -> Watch:
-    """Return the causes that hold for a store by clock and disks alone."""
+    """Return the causes that hold for a store, by the clock and the disks alone."""
     if store.causes is not None:
         return store.causes.watch(now_ms)
     levels = store.snapshot(now_ms).disks
@@ -881,7 +920,7 @@ def watch_of(store: BrokerStore, now_ms: int) -> Watch:
 def check_manageable(store: BrokerStore) -> None:
     """Make sure that a store may be archived and get an identity.
 
-    :raises BadInputError: it is a part of a store, which is only looked at.
+    :raises BadInputError: it is only a part of a store, which can be inspected but not managed.
     """
     if (limit := store.limit) is not None and not limit.may_archive:
         raise BadInputError(limit.why)
@@ -894,7 +933,7 @@ def is_used_by_others(store: BrokerStore) -> bool:
 
 
 def flush_paths(store: BrokerStore, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-    """Return a store's files and directories whose state matters to a start of its broker."""
+    """Return the store's files and directories that its broker needs in a durable state when it starts."""
     if (paths := process_of(store).flush_paths(snapshot)) is not None:
         return paths
     active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
@@ -907,15 +946,19 @@ def process_of(store: BrokerStore) -> StoreProcess:
 
 
 def is_present(store: BrokerStore, directory: Path) -> bool:
-    """Return whether one of a store's directories is still the same, as far as the store can tell."""
+    """Return whether one of a store's directories exists and, where the kind can tell, isn't an empty mount
+    point.
+    """
     return directory.is_dir() if store.identities is None else store.identities.is_present(directory)
 
 
 def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
-    """Return the contradiction between a log and the receipts of that name; "": none, or it can't be told."""
+    """Return the contradiction between a log and the receipts of that name. "": there is none, or this kind
+    can't know.
+    """
     return "" if store.identities is None else store.identities.contradiction(log, receipts)
 
 
 def contexts_of(store: BrokerStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-    """Return a store's facts about segments that their files don't have."""
+    """Return a store's facts about segments that aren't in the segments' files."""
     return {} if store.replicas is None else store.replicas.contexts(segments)

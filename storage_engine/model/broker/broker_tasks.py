@@ -13,8 +13,9 @@ from storage_engine.model.store import FileFacts, SegmentId
 class LeftFile:
     """A file that a broker was about to remove.
 
-    :param segment: whose file it was; None: it has nothing that isn't elsewhere.
-    :param companion: its name while it was in use; "": it is the segment's own file.
+    :param segment: the segment that the file belonged to; None: the file has nothing that doesn't also exist
+        elsewhere.
+    :param companion: the file's name while it was in use; "": it is the segment's own file.
     """
 
     facts: FileFacts
@@ -24,13 +25,15 @@ class LeftFile:
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """Files of one deletion that a broker has begun and not ended. It ends it when it starts.
+    """Files of one deletion that a broker has begun and not finished. The broker finishes it at its next
+    start.
 
-    :param what: its name, such as the path of the directory.
-    :param files: in the order in which they go; all are in one directory.
-    :param directory: goes after them, with nothing in it; "": it stays.
-    :param purpose: why a person may let it go that no lake has it; "": nobody may.
-    :param topic: whose it is, by which a person names it; "" where nobody may.
+    :param what: the deletion's name, such as the path of the directory.
+    :param files: the files in the order in which they are deleted; all are in one directory.
+    :param directory: deleted after the files, once it is empty; "": it is kept.
+    :param purpose: why a person may permit the deletion of files that no lake has; "": nobody may.
+    :param topic: the topic that the files belong to. A person names it to permit the deletion; "" where
+        nobody may.
     """
 
     what: str
@@ -48,12 +51,12 @@ class LeftOver:
 class BrokerTask:
     """Progress of one of a broker's background tasks, by its files or by the running broker.
 
-    :param name: by which the broker calls it.
+    :param name: the broker's own name of the task.
     :param found: findings, as clauses.
-    :param overdue: sentences on work that it should have done by now.
-    :param left: files that it would remove, and those that may be deleted in its place while the broker is
+    :param overdue: sentences on work that the task should have done by now.
+    :param left: files that the task would remove, and that we may delete in its place while the broker is
         stopped.
-    :param kept: clauses on files that stay, with the reason.
+    :param kept: clauses on files that are kept, with the reason.
     """
 
     name: str
@@ -65,10 +68,10 @@ class BrokerTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """Times from which a running broker's task is overdue.
+    """Limits from which a running broker's task is overdue.
 
     :param checkpoint_ms: age of a checkpoint.
-    :param unflushed_bytes: of one log, beyond a segment.
+    :param unflushed_bytes: unflushed bytes of one log, beyond one segment.
     """
 
     checkpoint_ms: int
@@ -76,12 +79,12 @@ class TaskLimits:
 
 
 class BackgroundTasks:
-    """The broker's tasks that are looked after; this class itself has none."""
+    """The broker's background tasks that we check. This class itself has none."""
 
     __slots__ = ()
 
     def look(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
-        """Look how far each of the broker's tasks is. Reads only.
+        """Return the progress of each of the broker's tasks. Reads only.
 
         :raises BrokerError: a running broker can't be asked.
         :raises OSError: a file can't be read.
@@ -89,20 +92,22 @@ class BackgroundTasks:
         return ()
 
     def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Make sure that a person's word that topics were deleted can be meant. Reads only.
+        """Check a person's statement that topics were deleted. Reads only.
 
-        :return: which words are for nothing, as sentences; by default all are.
-        :raises BadInputError: one of them is there still.
+        :return: sentences on the topics for which the statement has no effect; by default all of them.
+        :raises BadInputError: one of the topics still exists.
         :raises BrokerError: a running broker can't be asked.
         """
-        return tuple(f"Topic {topic}: this kind of broker leaves nothing behind." for topic in topics)
+        return tuple(
+            f"Topic {topic}: this kind of broker leaves no files of deleted topics." for topic in topics
+        )
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
         """Remove files that the broker was about to remove; durable when it returns.
 
         Called while the store is held. Safe to repeat with what is left of them after a kill.
 
-        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted.
+        :raises ChangedUnderUsError: a file changed a moment ago; it was not deleted.
         """
         raise BadInputError(
             f"{left.what}: expected a kind of broker that leaves such files behind, found one that doesn't. "

@@ -1,5 +1,5 @@
-"""Words of one kind of broker for texts that the engine writes; and where deleted files of its stores can be
-kept.
+"""Words of one kind of broker for texts that the engine writes, and the places where deleted files of its
+stores can be kept.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ class BrokerWords:
     """The defaults fit any kind.
 
     :param title: the name of this kind.
-    :param address_options: options of a command, by any of which its running broker is named.
-    :param by_hand: the effect of a cleanup by a person beyond the rules, as a sentence without its full stop;
-        "": none.
-    :param causes: by a cause of a run, that cause in words.
+    :param address_options: options of a command; each of them names a running broker.
+    :param by_hand: how a cleanup by a person goes beyond the rules, as a sentence without its full stop; "":
+        it doesn't.
+    :param causes: the words for each cause of a run.
     :param errors: remedies by the name of an error's class.
     :param checks: remedies by the name of an expectation that rows break.
-    :param dependents: heading of the files deleted after segments, as they pointed into them.
-    :param queue: the part of a topic that has its messages.
-    :param crash_sign: how its stores tell that their broker didn't stop cleanly.
-    :param files_only: which brokers serve segments that were restored alone, as sentences.
+    :param dependents: heading for the files that are deleted after segments because they pointed into them.
+    :param queue: the word for the part of a topic that has messages, such as a queue or partition.
+    :param crash_sign: the sign in a store that its broker didn't stop cleanly.
+    :param files_only: sentences on the brokers that serve segments restored without further files.
     """
 
     title: str = ""
@@ -42,7 +42,8 @@ class Aside(Enum):
     """Places where deleted files of a store can be kept for a while."""
 
     IN_STORE = auto()
-    """In our own directory within it, which its broker bears: deleted files, second names of
-    segments."""
+    """Our own directory within the store, which its broker tolerates: it has deleted files and second names
+    of segments.
+    """
     OUTSIDE = auto()
-    """Only for stores whose deletions are ours, and in directories that a person names."""
+    """In directories that a person names, only for stores that we delete from ourselves."""

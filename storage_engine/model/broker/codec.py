@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 
 
 LoadBytes = Callable[[int, int], None]
-"""Makes bytes of a segment readable, from one position up to another; earlier bytes become unreadable."""
+"""Makes a range of a segment's bytes readable, from one position to another. Earlier bytes become
+unreadable.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A run of bytes in a segment that is not a valid frame, and what was wrong with it.
+    """A run of bytes in a segment that is not a valid frame, and the fault.
 
-    :param offset: position of the first of them.
-    :param as_written: a checksum over them is right, so each replica has the same ones: they are archived as
-        they are, without anybody's consent.
+    :param offset: position of the first of these bytes.
+    :param as_written: a checksum over these bytes is right, so each replica has the same bytes. They are
+        archived as they are, and no person has to agree.
     """
 
     offset: int
@@ -39,30 +41,33 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Purposes of a codec's columns; all but the stored time may be empty.
+    """Purposes of a codec's columns. Each purpose may be empty.
 
-    :param stored_at: when the broker took the message, a timestamp of any unit; None: nothing says.
-    :param streams: which name the stream that a message belongs to: topic and queue, say. Bytes are counted
-        by the first.
-    :param bounds: by which people select: minima and maxima, in files and in the table's manifests.
-    :param file_bounds: the same, in files alone.
-    :param dictionary: that may have few distinct values; nested ones as Parquet paths.
-    :param delta: of numbers that grow slowly.
-    :param export: the columns exported of a message, in this order; none: messages aren't exported.
-    :param keys: each of which names a message as a whole, texts or binaries.
-    :param key_lists: texts of several such names, with blanks between them.
+    :param stored_at: the column with the time when the broker stored the message, a timestamp of any unit;
+        None: no column has it.
+    :param streams: columns that together name a message's stream, such as topic and queue. Bytes are counted
+        by the first column.
+    :param bounds: columns by which people select. Files and the table's manifests have their minima and
+        maxima.
+    :param file_bounds: columns whose minima and maxima only the files have.
+    :param dictionary: columns that may have few distinct values; nested columns as Parquet paths.
+    :param delta: columns of numbers that grow slowly.
+    :param export: columns in the export of a message, in this order; none: messages aren't exported.
+    :param keys: columns whose whole value, a text or binary, is one key of the message.
+    :param key_lists: columns of texts that have several keys, with blanks between them.
     :param topic_id_of: returns the topic's id that a log's identity (``Receipt.log_id``) names; None: topics
         have none.
-    :param offset: which counts the messages of a stream; None: nothing does.
-    :param steps: returns, of rows, by how many a message moves its stream's offset on; 0: it is in no stream;
-        null: the columns don't tell. None: null of every row.
-    :param step_columns: that it reads.
-    :param log_offsets: of which the first that a row has tells its offset in the log; none: its position is.
-    :param producer: address of whoever sent a message; None: the broker doesn't store it.
-    :param views: by column, which other one's values it is made of where it has none, and how, for who reads
-        messages.
-    :param comments: what each column says, for who queries the table in another engine.
-    :param not_of_raw: columns of the encoded ones by which no row is encoded that has its bytes as ``raw``.
+    :param offset: the column with a message's offset in its stream; None: there is no such column.
+    :param steps: returns for each row by how much the message advances its stream's offset. 0: the message is
+        in no stream; null: unknown. None: unknown for every row.
+    :param step_columns: the columns that ``steps`` reads.
+    :param log_offsets: columns with a row's offset in the log: the first one that isn't null has it. Empty:
+        the position is the offset.
+    :param producer: the column with the address of the message's sender; None: the broker doesn't store it.
+    :param views: columns to fill for readers of messages. Each is named with another column and a function,
+        which computes the missing values from that other column.
+    :param comments: each column's meaning, for people who query the table in another engine.
+    :param not_of_raw: encoded columns that aren't needed for a row that has its bytes as ``raw``.
     :param filler: the stream of filler that a restore puts in place of missing messages: no broker counts or
         serves it.
     """
@@ -97,8 +102,8 @@ class SegmentCodec(Protocol):
     and re-encodes to exactly the bytes [physical_offset, physical_offset + size). ``kind`` is ``message``,
     ``undecodable`` for bytes that are no valid frame, or a word of the broker's own.
 
-    Positions count bytes, offsets what the broker counts. They are the same where a log's offsets count
-    bytes; :meth:`origin` is all that leads from one to the other.
+    Positions count bytes. Offsets count what the broker counts: bytes or records. Where a log's offsets count
+    bytes, both are the same. Only :meth:`origin` relates the two.
     """
 
     @property
@@ -116,17 +121,19 @@ class SegmentCodec(Protocol):
     def origin(self, base_offset: int) -> int:
         """Return the position of a segment's first byte.
 
-        By default it is the segment's base offset; 0 is for who counts records.
+        By default it is the segment's base offset. It is 0 where offsets count records.
         """
         return base_offset
 
     def decode(
         self, data: memoryview, base_offset: int, *, chunk_bytes: int = ..., context: str = ""
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
-        """Yield the rows of consecutive byte ranges of about ``chunk_bytes``, from the origin on, each
-        clustered for reading by topic, with the damage found in that range.
+        """Yield the rows of consecutive byte ranges of about ``chunk_bytes``, from the origin on, with the
+        damage found in each range.
 
-        :param context: of ``SegmentContext``, as the segment's store gave it.
+        The rows of a range are sorted so that those of one topic are together.
+
+        :param context: the context in the ``SegmentContext`` that the segment's store returned.
         """
 
     def decode_groups(
@@ -136,8 +143,8 @@ class SegmentCodec(Protocol):
 
         By default the whole segment is loaded, and decoded a range at a time.
 
-        :param data: room for the whole segment.
-        :param load: makes parts of it readable.
+        :param data: a buffer for the whole segment.
+        :param load: makes parts of the buffer readable.
         """
         from storage_engine.arrow.row_groups import cut_rows
 
@@ -147,38 +154,44 @@ class SegmentCodec(Protocol):
         yield from starmap(lambda rows, damages: (cut_rows(rows), damages), decoded)
 
     def older_rows(self, rows: pa.Table) -> pa.Table:
-        """Return decoded rows with the columns of lakes of a version below 3: by default all of them."""
+        """Return decoded rows with the columns that lakes below version 3 have. By default these are all
+        columns.
+        """
         return rows
 
     def filler(
         self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], stored_ms: npt.NDArray[np.int64]
     ) -> pa.Table | None:
-        """Return rows for runs of bytes whose own rows a lake no longer has, which the broker takes for
-        messages of no stream. By default None: there is no such thing.
+        """Return filler rows for runs of bytes whose own rows a lake no longer has. The broker reads filler
+        as messages of no stream.
+
+        By default None: this format has no filler.
 
         :param starts: positions of the runs, in order.
-        :param ends: positions behind them.
-        :param stored_ms: when they are to have been stored.
-        :raises ProofError: a run has no room for one.
+        :param ends: positions behind the runs.
+        :param stored_ms: the store times to write into the filler.
+        :raises ProofError: a run is too short for filler.
         """
         return None
 
     @property
     def bodies(self) -> Bodies | None:
-        """Return the reader of payloads that producers compressed; None, as by default: there are none."""
+        """Return the reader of payloads that producers compressed. None, as by default: there are no such
+        payloads.
+        """
         return None
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
-        :param first_position: of the byte that ``out`` begins with, which may be any of the segment's.
-        :return: number of bytes written; the caller checks coverage.
-        :raises ProofError: when a row lies outside ``out`` or rows overlap.
+        :param first_position: the position of the first byte of ``out``; any position in the segment.
+        :return: number of bytes written. The caller checks that they cover ``out``.
+        :raises ProofError: a row is outside ``out``, or rows overlap.
         """
 
 
 def offsets_count_bytes(codec: SegmentCodec) -> bool:
-    """Return whether offsets are positions, so that a segment's size tells where it ends."""
+    """Return whether offsets are positions, so that a segment's end offset follows from its size."""
     return codec.origin(1) == 1
 
 
@@ -189,19 +202,19 @@ class Bodies(Protocol):
         """Return a mask of the payloads that are compressed, by their flags; both are Arrow arrays."""
 
     def decompressed_parts(self, bodies: Any, flags: Any) -> Iterator[pa.Array[Any]]:
-        """Yield the payloads in parts, uncompressed; what is damaged becomes null.
+        """Yield the uncompressed payloads in parts. A damaged payload becomes null.
 
         :param bodies: Arrow array of binaries.
-        :param flags: Arrow array, as long.
+        :param flags: Arrow array of the same length.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredSetting:
-    """A setting of a broker by which something was made beside restored segments.
+    """A broker's setting that decided how files beside restored segments were made.
 
-    :param source: the file or the lake that says it, or that it is the broker's default.
-    :param note: the part that is not served in spite of it; "": none.
+    :param source: where the value is from: a file, the lake or the broker's default.
+    :param note: the data that the broker doesn't serve in spite of this setting; "": none.
     """
 
     name: str
@@ -211,17 +224,16 @@ class RestoredSetting:
 
 
 class RestoredConfig(Protocol):
-    """Derives the files that a broker needs beside restored segments, from their receipts and from their
-    rows.
+    """Derives the files that a broker needs beside restored segments, from the segments' receipts and rows.
 
-    ``COLUMNS`` are read of each segment; ``NO_QUEUES`` is an empty table of what is known of queues.
-    ``ENDS_ANYWHERE``: :meth:`unfinished` never has a reason, and isn't asked. ``FINISHED``: names, right
-    below the root, of all that :meth:`finish` makes.
+    ``COLUMNS`` are the columns to read of each segment. ``NO_QUEUES`` is an empty table of queue positions.
+    ``ENDS_ANYWHERE``: a log may end behind any segment, and :meth:`unfinished` isn't called. ``FINISHED``:
+    names of all entries that :meth:`finish` makes directly below the root.
     """
 
     @property
     def FILES(self) -> tuple[str, ...]:  # noqa: N802
-        """Return the files that lie beside logs, by their path below the restored root."""
+        """Return the files beside the logs, as paths relative to the restored root."""
 
     @property
     def COLUMNS(self) -> tuple[str, ...]: ...  # noqa: N802
@@ -236,7 +248,7 @@ class RestoredConfig(Protocol):
     def FINISHED(self) -> frozenset[str]: ...  # noqa: N802
 
     def log_files(self, log: str) -> tuple[str, ...]:
-        """Return the files of a log, by their path below the restored root."""
+        """Return the files of a log, as paths relative to the restored root."""
 
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
         """
@@ -245,25 +257,27 @@ class RestoredConfig(Protocol):
         """
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
-        """Return the queues' positions that some rows of a segment have."""
+        """Return the queue positions found in some rows of a segment."""
 
     def merge_queues(self, queues: pa.Table) -> pa.Table:
-        """Return one row a queue."""
+        """Return the queue positions with one row for each queue."""
 
     def unfinished(self, queues: pa.Table) -> str:
-        """Return why a restored log may not end behind the segments that these queues are of; "": it may."""
+        """Return why a restored log may not end behind the segments of these queue positions. "": it may
+        end there.
+        """
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
         """Return the files' contents by name, in the order in which they are written.
 
-        The same again for the same queues and receipts.
+        The result is always the same for the same queues and receipts.
         """
 
     def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
-        """Return the settings that :meth:`finish` goes by, which the broker has to have as well."""
+        """Return the settings that :meth:`finish` uses. The broker has to have the same settings."""
 
     def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
-        """Make, of restored segments, what a broker can't serve them without.
+        """Make the files, from restored segments, without which a broker can't serve them.
 
-        It may be killed at any instant, and done again.
+        It may be killed at any instant, and then repeated.
         """

@@ -1,9 +1,10 @@
-"""The contract of a broker: all that the engine knows of one kind of broker goes through this class.
+"""The contract of a broker: the engine uses one kind of broker only through the classes here.
 
-A package offers its broker as an entry point of the group ``storage_engine.brokers``, whose name is the
-broker's. Importing it has to be cheap: NumPy, Arrow and clients are imported where they are first used.
+A package offers its broker as an entry point of the group ``storage_engine.brokers``; the entry point has the
+broker's name. The import has to be cheap: NumPy, Arrow and clients are imported at their first use.
 
-Consumer lag as a broker offers it for computing: on Spark's executors, or in this process.
+The module also has the consumers' positions, from which lag is computed on Spark's executors or in this
+process.
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowTraits:
-    """Facts about segments' rows that are known before their codec is loaded.
+    """Facts about segments' rows that are known before the codec is loaded.
 
-    :param table: name of the lakes' table that has them; never changes.
+    :param table: name of the lakes' table that has the rows; never changes.
     :param task_modules: modules of the broker's package that a Spark task needs, loaded before workers fork.
-    :param offsets_count_bytes: as the codec's positions do; else offsets tell no size.
-    :param sets_times: the broker itself writes when it stored a message; else its producers may.
+    :param offsets_count_bytes: offsets count bytes, as positions do. False: sizes don't follow from offsets.
+    :param sets_times: the broker itself writes the time when it stored a message. False: producers may write
+        it.
     """
 
     table: str = "messages"
@@ -61,36 +63,36 @@ class RowTraits:
 
 
 class BrokerEngine(ABC):
-    """An engine of the package that writes a broker's stores in its place."""
+    """A package's own engine, which writes stores in place of the broker."""
 
     @abstractmethod
     def recover(
         self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
     ) -> StoreRecovery:
-        """Make a store clean whose broker did not stop cleanly, as that broker would when it starts.
+        """Recover a store whose broker did not stop cleanly, as the broker itself would at its start.
 
         :param dry_run: only describe the changes.
-        :param cut_messages: also where whole messages are lost by it.
-        :param whole_index: make an index of keys again however much of the log has to be read for it.
-        :raises BadInputError: it can't be done without the broker.
+        :param cut_messages: recover even if whole messages are lost.
+        :param whole_index: rebuild an index of keys even if much of the log has to be read for it.
+        :raises BadInputError: this can't be done without the broker.
         :raises StoreBusyError: the broker runs.
         :raises CorruptFrameError: whole messages would be lost.
         """
 
     @abstractmethod
     def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
-        """Make again from a store's log what its broker finds messages by.
+        """Rebuild the queues and indexes of a store from its log.
 
-        :raises BadInputError: it can't be done without the broker.
+        :raises BadInputError: this can't be done without the broker.
         :raises StoreBusyError: the broker runs.
         :raises CorruptFrameError: the log is damaged; nothing was changed.
         """
 
     @abstractmethod
     def write_sample(self, request: SampleRequest) -> SampleStore:
-        """Write a store as a broker leaves it, to try things on.
+        """Write a sample store, as a broker leaves it, for trials.
 
-        :raises BadInputError: it can't be done without the broker, or where the request says.
+        :raises BadInputError: this can't be done without the broker, or not in the requested directory.
         """
 
     @abstractmethod
@@ -102,17 +104,18 @@ class BrokerEngine(ABC):
         ends: threading.Event,
         release: Release | None,
     ) -> None:
-        """Write a store in place of a broker, and serve who asks for it, until it is told to end.
+        """Write a store in place of a broker, and serve clients, until asked to stop.
 
-        :param topic: each line becomes a message of it; None: nothing is read.
-        :param release: asked where the broker's rules let segments go; None: nothing is deleted.
+        :param topic: each input line becomes a message of this topic; None: no input is read.
+        :param release: called when the broker's rules permit deletions, to delete in their place; None:
+            nothing is deleted then.
         :raises BadInputError: this package has no engine for it.
         :raises StoreBusyError: another process has the store.
         """
 
 
 class RunningKind(ABC):
-    """Questions to a running broker, and the basis of a hold beside it.
+    """Questions to a running broker, and the hold on its store.
 
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
         client; "": a connection has its access key and its secret key.
@@ -122,30 +125,33 @@ class RunningKind(ABC):
 
     @abstractmethod
     def ask(self, live: LiveBroker) -> RunningBroker:
-        """Ask a broker what it is.
+        """Ask a broker for its description of itself.
 
         :raises BrokerError: the broker can't be asked.
         """
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Return a watch of what a hold rests on; None: on no files. The store needn't be there yet."""
+        """Return a watch of the files that a hold depends on. None: it depends on no files. The store
+        need not exist yet.
+        """
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
-        """Return the trigger's watch as ``StoreCauses.watch`` does, for a host that sees only the store's
-        running broker.
+        """Return the causes of a cleanup as ``StoreCauses.watch`` does, on a host that reaches the store's
+        running broker but not its files.
 
-        None: the store itself has to be opened. A broker that can't be asked is no error: the look isn't
+        None: the store itself has to be opened. It is no error if the broker can't be asked: the watch isn't
         ``known`` then.
         """
         return None
 
     def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore | None:
-        """Open the store of a stopped broker whose disk is full, to delete what others of its cluster have.
+        """Open the store of a stopped broker whose disk is full, to delete data that replicas in its cluster
+        have.
 
         None: this kind has no replicas that could be asked.
 
-        :param settings: how the cluster is reached, where one runs; the store's own broker doesn't.
+        :param settings: address and settings of the cluster, if one runs; the store's own broker is stopped.
         :param memory: as of :meth:`Broker.open_store`.
         :raises StoreNotFoundError: a directory of the store is missing.
         """
@@ -167,19 +173,18 @@ class Inspecting(ABC):
     ) -> Inspection:
         """Describe a store for a person.
 
-        :param messages: read every segment.
-        :param queues: list the queues that lead consumers to messages.
-        :param snapshot: of a running broker's store; None: take one.
+        :param messages: also read every segment.
+        :param queues: also list the queues by which consumers find messages.
+        :param snapshot: the snapshot of a running broker's store; None: take a new one.
         """
 
     def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-        """Say of a store what only this kind of broker knows, also of one that can't be opened. Reads only.
+        """Return findings on a store that only this kind of broker can make, even if the store can't be
+        opened. Reads only. By default there are none.
 
-        By default there is nothing to say.
-
-        :param memory: a journal's memory of a hold; None: none was named.
+        :param memory: a journal's memory of a hold; None: no journal was named.
         :raises StoreNotFoundError: there is no such store.
-        :raises BadInputError: settings given beside the broker's own are wrong.
+        :raises BadInputError: settings given in addition to the broker's own are wrong.
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
         """
         return BrokerDiagnosis()
@@ -187,14 +192,14 @@ class Inspecting(ABC):
     def look_up(
         self, settings: StoreSettings, topic: str, key: str, max_count: int | None
     ) -> KeyLookup | None:
-        """Find messages by one of their keys: by the broker's own index, and as its log has them.
-
-        None: it has no such index.
+        """Find messages by one of their keys in the broker's own index, and read them from the log. None:
+        the broker has no such index.
         """
         return None
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
-        """Return between which physical offsets the broker's index may lack messages; None: up to the end.
+        """Return the ranges of physical offsets whose messages may be missing from the broker's index. An end
+        of None: up to the log's end.
 
         :raises BadInputError: there is no log.
         """
@@ -205,16 +210,18 @@ class Topics:
     """Facts that a kind of broker knows about topics by their names. This class itself knows nothing."""
 
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own. Unknown counts as that: wildcards match none."""
+        """Return whether a topic is the broker's own. An unknown topic counts as the broker's own:
+        wildcards don't match such topics.
+        """
         return True
 
     @property
     def are_logs(self) -> bool:
-        """Return whether each log has one topic; else they lie side by side in one log."""
+        """Return whether each log has one topic. Otherwise one log has messages of many topics."""
         return type(self).of_log is not Topics.of_log
 
     def of_log(self, log: str) -> str | None:
-        """Return the only topic that a log's messages are of; None: it may have several."""
+        """Return the only topic of a log's messages. None: the log may have several topics."""
         return None
 
 
@@ -222,27 +229,28 @@ class ReceiptRules:
     """Rules that say when a receipt also proves other files. By default: only files with the same bytes."""
 
     def continues(self, left: Receipt, right: Receipt) -> bool:
-        """Return whether a segment that one replica archived begins where another replica's ended.
+        """Return whether a segment that one replica archived continues a segment that another replica
+        archived.
 
-        Only who gives logs an identity that their replicas share, has to tell.
+        Only a kind whose replicas share a log's identity has to implement this.
 
-        :param right: of the same log; it begins at the offset at which ``left`` ends.
+        :param right: a receipt of the same log. It begins at the offset at which ``left`` ends.
         """
         return False
 
     def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
-        """Return whether two versions of a segment's further file have the same content. Here equal bytes do.
+        """Return whether two versions of a segment's companion file have the same content.
 
-        Some brokers write such a file again when they recover, and the same bytes of the segment are no
-        other segment then.
+        By default only equal bytes count as the same. Some brokers write such a file again at recovery,
+        although the segment is unchanged.
 
-        :param name: of the file.
+        :param name: the file's name.
         """
         return archived == found
 
     def drops_companion(self, name: str) -> bool:
-        """Return whether the broker itself removes such a further file of a segment that stays. Here it
-        removes none.
+        """Return whether the broker itself removes such a companion file while the segment is kept. By
+        default it removes none.
         """
         return False
 
@@ -252,56 +260,60 @@ class SettingNames:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """Its own names of the settings that decide anything here, for who types one; None: any may."""
+        """The kind's own names of the settings that the engine uses, to check what a person types. None:
+        any name may be one.
+        """
         return None
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """Its own names of the settings that say how long segments stay; None: any setting may.
+        """The kind's own names of the settings that say how long segments are kept. None: any name may be
+        one.
 
-        Empty: a store's own files say it, and nobody names them beside it.
+        Empty: a store's own files have these settings, and a person can't give them in addition.
         """
         return None
 
 
 class Places(ABC):
-    """Places of stores' data, by the files on a disk alone."""
+    """Places of stores' data, derived only from the files on a disk."""
 
     @abstractmethod
     def store_around(self, path: Path) -> Path | None:
-        """Return the root of the store that ``path`` is, or among whose own files it lies or would lie.
+        """Return the root of the store that contains ``path``, or that ``path`` is.
 
-        By what is there; None: of none.
+        ``path`` itself need not exist: the existing files around it decide. None: no store contains it.
         """
 
     def stamped_directories(self, root: Path) -> tuple[Path, ...]:
-        """Return the directories that each have a store's stamp as a plain file; (): its root has one.
+        """Return the directories that each have a copy of a store's stamp as a plain file. (): only the root
+        has one.
 
-        Asked of a store whose root is a file.
+        Called for a store whose root is a file.
 
         :raises BadInputError: the file can't be read.
         """
         return ()
 
     def default_name(self, root: Path) -> str:
-        """Return a store's default name; it never depends on facts that only a running broker knows.
+        """Return a store's default name. The name never depends on facts that only a running broker knows.
 
-        :param root: as it was named, from ``/`` on.
+        :param root: the absolute path, as a person gave it.
         """
         return root.name
 
     def segment_path(self, log: str, base_offset: int) -> str:
-        """Return where a segment lies, relative to its store's root, with ``/`` between names."""
+        """Return a segment's path relative to its store's root, with ``/`` between names."""
         return f"{log}/{base_offset:020d}"
 
 
 class Cleanups(Enum):
-    """Times at which a store is deleted from."""
+    """Times at which segments of a store are deleted."""
 
     WHEN_DUE = auto()
-    """Also where a person begins a cleanup, or a schedule does."""
+    """When a cleanup is due, and also when a person or a schedule begins one."""
     ON_REQUEST = auto()
-    """Only then."""
+    """Only when a person or a schedule begins a cleanup."""
     NEVER = auto()
 
 
@@ -317,8 +329,9 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     "topics": (Topics,),
     "words": (BrokerWords,),
 }
-"""The class of each part of a kind: a class in the place of an object would answer some questions by
-chance."""
+"""The class of each part of a kind. A check with these classes refuses a class given in place of an
+object, which would answer some questions by chance.
+"""
 FORMER_MEMBERS: Final = former_members(
     aside="has_shield= has_undo= undo_outside=",
     cleanups="archives_at_seal= cleans_up= cleans_up_on_request=",
@@ -334,25 +347,27 @@ FORMER_MEMBERS: Final = former_members(
     topics="has_logs_of_topics=are_logs is_system_topic=is_system topic_of_log=of_log",
     words="crash_sign title",
 )
-"""Members of kinds before version 0.2, and where each is now."""
+"""Members that kinds had before version 0.2, with their present names."""
 
 
 class Broker(Contract):
-    """A kind of broker. What only some kinds have is an object of its own; None: this kind has none.
+    """A kind of broker. A part that only some kinds have is an object of its own. None: this kind lacks the
+    part.
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
-    :cvar words: what people read of it and its stores where the engine writes it.
-    :cvar places: where the data of its stores lies.
-    :cvar rows: what is known of its segments' rows without its codec.
-    :cvar topics: what is known of them by their names.
-    :cvar receipts: what those of other files prove.
+    :cvar words: words on this kind and its stores in texts that the engine writes.
+    :cvar places: places of its stores' data.
+    :cvar rows: facts about its segments' rows that are known without its codec.
+    :cvar topics: facts about topics that follow from their names.
+    :cvar receipts: rules that say when a receipt also proves other files.
     :cvar settings: names of its own settings.
-    :cvar aside: where what goes of its stores can be kept for a while; None: nowhere.
-    :cvar engine: what writes its stores in place of a broker; None: the broker alone does.
-    :cvar inspection: what tells more of a store than its logs, segments and disks.
-    :cvar running: what is asked of its running brokers; None: its stores are managed while it is stopped.
-    :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
-        package's brokers may say so.
+    :cvar aside: the place where deleted files of its stores can be kept for a while; None: nowhere.
+    :cvar engine: the engine that writes stores in place of a broker; None: only the broker writes them.
+    :cvar inspection: a store's description beside its logs, segments and disks.
+    :cvar running: questions to its running brokers; None: its stores are managed only while their broker is
+        stopped.
+    :cvar is_default: stores and lakes that name no broker are of this kind, as all once were. Only a broker
+        of this package may be the default.
     """
 
     _former = FORMER_MEMBERS
@@ -378,35 +393,39 @@ class Broker(Contract):
         """Turns segments into rows and back."""
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Derive the files that a broker needs beside restored segments; None: segments alone are restored.
+        """Return the object that derives the files that a broker needs beside restored segments. None: only
+        segments are restored.
 
-        :param serving: stores of stopped brokers that are to serve the segments, the first one from the
-            restored directory; none: any broker.
-        :raises RestoreError: a broker of these can't serve restored segments as it is.
-        :raises BadInputError: this kind has no use for them.
+        :param serving: stores of the stopped brokers that are to serve the segments. The first broker will
+            serve from the restored directory. None given: any broker may serve them.
+        :raises RestoreError: one of these brokers can't serve restored segments in its present state.
+        :raises BadInputError: this kind doesn't use ``serving``.
         """
         if serving:
             raise BadInputError(
                 f"{serving[0]}: expected no store named beside a restore, since any broker of "
-                f"{self.words.title} serves what is restored. Nothing was written. Leave it out."
+                f"{self.words.title} serves restored segments. Nothing was written. Leave the store out."
             )
         return None
 
     # Stores
 
     def cleanups(self, live: LiveBroker | None) -> Cleanups:
-        """Return when a store is held and deleted from; otherwise it is archived, proven and restored alone.
+        """Return when segments of a store are held and deleted. Otherwise its segments are only archived,
+        proven and restored.
 
-        A kind whose stopped stores aren't cleaned when a cleanup is due has segments archived once they are
+        If a kind's stopped stores aren't cleaned when a cleanup is due, segments are archived once they are
         sealed, whatever a policy says.
 
-        :param live: the broker that runs on it; None: it is stopped.
+        :param live: the running broker of the store; None: it is stopped.
         """
         return Cleanups.WHEN_DUE
 
     @property
     def rules(self) -> BrokerRules | None:
-        """Its rules of deletion without a store, for a simulation; None: it can't be simulated."""
+        """The kind's rules of deletion, for a simulation without a store. None: this kind can't be
+        simulated.
+        """
         return None
 
     @abstractmethod
@@ -414,14 +433,15 @@ class Broker(Contract):
         """Open a store with the broker's own settings.
 
         :param memory: the remembered state of a hold beside a running broker; None: there is none.
-        :raises BadInputError: settings that the broker would not work with.
+        :raises BadInputError: the broker would not work with these settings.
         :raises StoreNotFoundError: a directory of the store is missing.
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
         """
 
     @abstractmethod
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-        """Gather the facts of a store that validation checks. Judges nothing: a fault is a row, not an error.
+        """Return the facts of a store that validation checks. It judges nothing: a fault is a row, not an
+        error.
 
         :raises StoreNotFoundError: there is no such store.
         :raises BrokerError: the store's broker runs, and can't be asked.
@@ -430,9 +450,9 @@ class Broker(Contract):
     # Consumers
 
     def lag(self, request: LagRequest) -> LagJob | None:
-        """Prepare the consumers' lag, for Spark or for this process; None: unknown.
+        """Prepare the computation of consumer lag, in Spark or in this process. None: lag is unknown.
 
-        :raises BadInputError: a store or settings that can't be read, a plan for another store.
+        :raises BadInputError: the store or its settings can't be read, or the plan is for another store.
         """
         return None
 
@@ -442,7 +462,8 @@ class SampleRequest:
     """A sample store to write. The same request gives the same bytes.
 
     :param directory: new or empty; it gets the store and its broker's configuration.
-    :param messages: at least so many; those that the broker itself adds for delays and transactions count.
+    :param messages: the least number of messages. Messages that the broker itself adds for delays and
+        transactions count as well.
     :param end_ms: store time of the last message.
     :param segment_bytes: size of a file of the log.
     """
@@ -461,8 +482,8 @@ class SampleStore:
     """A sample store that was written.
 
     :param store: the broker's root directory.
-    :param configuration: the broker's own file, which commands and a broker take.
-    :param lagging_groups: of ``groups``, those that are far behind.
+    :param configuration: the broker's own configuration file, which commands and brokers accept.
+    :param lagging_groups: those of ``groups`` that are far behind.
     :param pending: delayed messages that are not due yet, and undecided transactions.
     """
 
@@ -478,16 +499,18 @@ class SampleStore:
 
 
 Place = Callable[["pa.Table"], "pa.Table"]
-"""Finds in the store's files where groups are (``lag_columns.PLACES_SCHEMA``); goes to executors."""
+"""Finds the segment of each group's position in the store's files (``name_columns.PLACES_SCHEMA``). It is
+sent to executors.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LagRequest:
     """Data that lag is measured against.
 
-    :param plan_segments: those that a plan deletes; empty: ask without a plan. A position in another log is
-        not at risk by them.
-    :param now_ms: the moment, in milliseconds since the epoch.
+    :param plan_segments: the segments that a plan deletes; empty: there is no plan. They put no position in
+        another log at risk.
+    :param now_ms: the present time, in milliseconds since the epoch.
     """
 
     settings: StoreSettings
@@ -496,9 +519,9 @@ class LagRequest:
 
 
 def check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -> None:
-    """Check that a plan's segments are those of a store, or went from the beginning of their log.
+    """Make sure that each segment of a plan is in the store, or was deleted from the beginning of its log.
 
-    :raises BadInputError: a segment isn't in the store, and didn't go meanwhile.
+    :raises BadInputError: a segment isn't in the store, and wasn't deleted meanwhile.
     """
     there = {segment.id for log in snapshot.logs for segment in log.segments}
     begins = {log.name: log.min_offset for log in snapshot.logs}
@@ -512,33 +535,35 @@ def check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) ->
 
 
 class LagJob(Protocol):
-    """The positions of a store's consumers, and what they are measured against."""
+    """The positions of a store's consumers, and the data that they are measured against."""
 
     @property
     def source(self) -> LagSource:
-        """Return where the positions are from."""
+        """Return the source of the positions."""
 
     @property
     def snapshot(self) -> StoreSnapshot:
-        """The store that they are measured against."""
+        """The snapshot of the store that positions are measured against."""
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """The logs whose consumers are measured; None: all of the store's. Of others lag is unknown."""
+        """The logs whose consumers are measured. None: all logs of the store. The lag in other logs is
+        unknown.
+        """
 
     @property
     def positions(self) -> pa.Table:
-        """Every group's position in every queue; rows of one queue are neighbours."""
+        """Every group's position in every queue. Rows of one queue are next to each other."""
 
     @property
     def segments(self) -> pa.Table:
-        """Return the segments to delete (``lag_columns.SEGMENTS_SCHEMA``): joined with positions they give
-        the lag.
+        """Return the store's segments (``name_columns.SEGMENTS_SCHEMA``). Joined with the positions they
+        give the lag.
         """
 
     @property
     def newest(self) -> FileFacts | None:
-        """A file that whoever measures has to see; None: the store has none."""
+        """A file that each process that measures lag has to see. None: the store has no such file."""
 
     @property
     def place(self) -> Place: ...
@@ -546,6 +571,6 @@ class LagJob(Protocol):
     def unread(self, run: Sequence[Segment]) -> Unread:
         """Return the messages that consumers have not read, in segments that the broker has deleted.
 
-        :param run: back to back; somebody still has their files.
-        :raises BadInputError: positions or queues that can't be read.
+        :param run: segments without a gap between them, whose files still exist elsewhere.
+        :raises BadInputError: positions or queues can't be read.
         """

@@ -11,18 +11,18 @@ from storage_engine.model.settings.store_settings import BOUNDED, BROKER_DELETES
 HOLD_HOURS = 24
 
 Refuse = Callable[[str, str, object], Exception]
-"""Makes an error of a setting's name, what was expected and what was found."""
+"""Makes an error from a setting's name, the expected value and the found value."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
     """A running broker's description of itself.
 
-    :param role: by the broker's own word, such as ASYNC_MASTER.
-    :param version: its release, by its own word.
-    :param dispatch_behind_bytes: in the log and not in consume queues and index yet.
-    :param described: its description in one line, of a kind whose brokers give no other fields; "": the other
-        fields make one.
+    :param role: the broker's own word for its role, such as ASYNC_MASTER.
+    :param version: the broker's own word for its release.
+    :param dispatch_behind_bytes: bytes that are in the log and not in consume queues and index yet.
+    :param described: a description in one line, for a kind whose brokers give no other fields; "": the other
+        fields describe it.
     """
 
     address: str
@@ -38,25 +38,31 @@ class RunningBroker:
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """A store whose broker runs: its settings, its state and its deletions go through that broker.
+    """The address and settings of a store's running broker. The store's settings, state and deletions are
+    requested from that broker.
 
     :param address: ``host:port`` of the broker's listen port; empty: name servers know it.
-    :param name_servers: ``host:port``, several separated by ``;``; asked for the master of ``broker_name``.
+    :param name_servers: ``host:port``, several separated by ``;``. They are asked for the master of
+        ``broker_name``.
     :param broker_name: the broker's name; with an address it has to be the name of the broker there.
-    :param access_key: user of a broker with authentication; empty: requests are not signed.
+    :param access_key: user name at a broker with authentication; empty: requests are not signed.
     :param client_config: file with settings of the broker's own client library; empty: there is none.
-    :param client: such settings, secrets among them; they win over those of the file.
+    :param client: settings of the client library, secrets among them. They take precedence over the file.
     :param tls: speak TLS.
-    :param tls_ca_file: PEM file of who signed the broker's certificate; empty: the system's authorities.
-    :param tls_server_name: name that the certificate must bear; empty: the host of the address.
-    :param tls_certificate_file: PEM file of our own certificate and key, for a broker that wants one.
+    :param tls_ca_file: PEM file of the authority that signed the broker's certificate; empty: the system's
+        authorities.
+    :param tls_server_name: name that the certificate must have; empty: the host of the address.
+    :param tls_certificate_file: PEM file of our own certificate and key, for a broker that requires one.
     :param tls_verify: False trusts any certificate.
-    :param may_change_settings: set cleanFileForciblyEnable=false while the store is held.
-    :param hold_hours: a hold that isn't renewed for so long ends by itself.
-    :param allow_same_disk: lake and journal may lie on a disk of the broker.
-    :param deletes: who deletes, of a kind whose broker can be left to it: the broker, or we what is proven.
-    :param hold: how such a broker is kept from deleting: bounded ends by itself, strict doesn't.
-    :param accept_version: release of the broker that was not tested, and that may delete nevertheless.
+    :param may_change_settings: whether we may set cleanFileForciblyEnable=false while the store is held.
+    :param hold_hours: a hold ends by itself if it isn't renewed for this many hours.
+    :param allow_same_disk: whether lake and journal may be on a disk of the broker.
+    :param deletes: who deletes, for a kind whose broker can delete by its own rules: the broker, or we (only
+        proven segments).
+    :param hold: how such a broker is kept from deleting: a bounded hold ends by itself, a strict hold
+        doesn't.
+    :param accept_version: a release of the broker that was not tested, and beside which we may delete
+        nevertheless.
     """
 
     address: str = ""
@@ -82,12 +88,13 @@ class LiveBroker:
 def live_broker(
     values: Mapping[str, Any], refuse: Refuse, shown: Callable[[str], str], *, address_elsewhere: bool = False
 ) -> LiveBroker:
-    """Return the address and the settings with which a running broker is asked.
+    """Return the address of a running broker and the settings for requests to it.
 
-    :param values: of each live setting by its name, access keys apart; what nobody said is None or empty.
-    :param shown: how a person calls a setting.
-    :param address_elsewhere: settings of the broker's client, which are not read here, have its address.
-    :raises Exception: settings that contradict each other or lack one, as ``refuse`` makes it.
+    :param values: the value of each live setting by its name, without access keys. A setting that nobody gave
+        is None or empty.
+    :param shown: returns a person's name for a setting.
+    :param address_elsewhere: the address is in settings of the broker's client, which are not read here.
+    :raises Exception: settings contradict each other, or one is missing; ``refuse`` makes the error.
     """
     address, name_servers = values["broker_address"], values["name_servers"]
     if not (address or name_servers or values["client_config"] or address_elsewhere):

@@ -1,4 +1,5 @@
-"""Acts: people's decisions about what a lake keeps, each with the hash of the act before it. Pure.
+"""Acts: people's decisions about what a lake keeps, and the removals that follow from them. Each act has the
+hash of the act before it. Pure.
 
 An act is never changed. Its name is the SHA-256 of its bytes, so that one changed byte breaks the chain.
 """
@@ -25,7 +26,7 @@ from storage_engine.model.keep.keep_rules import (
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, SegmentIdentity, StoredFile
 
 SHOWN_CHARACTERS = 12
-"""Digits of an act's SHA-256, where people read or type it."""
+"""How many digits of an act's SHA-256 people read or type."""
 
 
 class ActKind(StrEnum):
@@ -44,19 +45,19 @@ YES, NO = "yes", "no"
 """Values of an ``archive``. Persisted."""
 
 DECIDING = frozenset({ActKind.KEEP, ActKind.HOLD, ActKind.LIFT, ActKind.ARCHIVE})
-"""Kinds with which another policy begins."""
+"""Kinds of acts that begin a new policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thinning:
-    """Some streams of a segment leave, and another data file with the rows of the others takes the place of
-    its own. Files have the names that receipts give them.
+    """The removal of some streams of a segment: a new data file with the rows of the remaining streams
+    replaces the segment's own file. Files have their names in receipts.
 
-    :param streams: names of those that go.
-    :param file: from which they go.
-    :param kept: with the rows that stay.
-    :param row_count: of these.
-    :param message_count: messages among these.
+    :param streams: names of the removed streams.
+    :param file: the file that has the removed rows.
+    :param kept: the new file with the kept rows.
+    :param row_count: number of kept rows.
+    :param message_count: number of messages among the kept rows.
     """
 
     segment: SegmentIdentity
@@ -69,20 +70,19 @@ class Thinning:
 
 @dataclass(frozen=True, slots=True)
 class KeepDecision:
-    """
-    :param rules: of a ``keep``: all rules from then on.
-    :param scope: of a ``hold``: the held streams; of an ``archive``: those that it applies to.
-    :param reason: of a ``hold``: why.
+    """:param rules: of a ``keep``: all rules from then on.
+    :param scope: of a ``hold``: the held streams; of an ``archive``: the streams that it applies to.
+    :param reason: of a ``hold``: why the streams are held.
     :param lifts: of a ``lift``: SHA-256 of the act whose hold ends.
-    :param policy: of an ``expire``: SHA-256 of the act with which the policy began that it goes by.
+    :param policy: of an ``expire``: SHA-256 of the act that began the applied policy.
     :param segments: of an ``expire``: the segments that leave the lake.
-    :param files: of an ``expire``: the data files that it takes, by the names that receipts give them; of a
-        ``removed``: those that are gone for good.
-    :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it is of.
-    :param thinned: of an ``expire``: the segments that leave in part; ``files`` has the files of these, too.
+    :param files: of an ``expire``: the data files that it takes out of the lake, by their names in receipts;
+        of a ``removed``: the data files that were deleted for good.
+    :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it undoes or completes.
+    :param thinned: of an ``expire``: the segments that leave in part. ``files`` also has their files.
     :param archive: of an ``archive``: whether messages enter the lake, ``yes`` or ``no``.
-    :param replaced: of an ``expire``: the data files that had rows of its segments before ``files``, and are
-        there still; they go with those.
+    :param replaced: of an ``expire``: older data files that had rows of its segments before ``files`` and
+        still exist. They are deleted together with ``files``.
     """
 
     kind: ActKind
@@ -100,7 +100,7 @@ class KeepDecision:
 
     @property
     def taken(self) -> tuple[SegmentIdentity, ...]:
-        """Return the segments that leave, whole or in part."""
+        """Return the segments that leave the lake, whole or in part."""
         return (*self.segments, *(it.segment for it in self.thinned))
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class KeepDecision:
             ActKind.ARCHIVE: self.archive in (YES, NO) and self.scope is not None,
         }
         if any((kind is self.kind) != is_there for kind, is_there in has_fields.items()):
-            raise BadInputError(f"decision: expected the fields of a {self.kind}, found others")
+            raise BadInputError(f"decision: expected the fields of a {self.kind}, found other fields")
 
 
 _LATER_FIELDS = ("policy", "segments", "files", "expiry", "thinned", "archive", "replaced")
@@ -124,10 +124,12 @@ class Act:
     """One decision, as a file of the lake records it.
 
     :param number: of the act in its chain, from 0.
-    :param previous: SHA-256 of the act before; "" of the first.
-    :param lake_id: of the lake in which it was recorded; a copy has the acts of its original.
-    :param host: machine of the person.
-    :param at_ms: by the lake's clock, in milliseconds since the epoch; never before the act in front of it.
+    :param previous: SHA-256 of the act before it; "" for the first act.
+    :param lake_id: id of the lake in which the act was recorded. A copy of a lake has the acts of its
+        original.
+    :param host: the person's machine.
+    :param at_ms: time of the act by the lake's clock, in milliseconds since the epoch; never before the
+        previous act.
     """
 
     number: int
@@ -139,7 +141,9 @@ class Act:
     decision: KeepDecision
 
     def encode(self) -> bytes:
-        """Return the bytes of its file. Fields that came later stand in it where they say something."""
+        """Return the bytes of the act's file. Fields that newer releases added are left out where they
+        are empty.
+        """
         fields = to_jsonable(self)
         for name in _LATER_FIELDS:
             if not fields["decision"][name]:
@@ -149,7 +153,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class RecordedAct:
-    """:param sha256: of the bytes of its file, in hex."""
+    """:param sha256: SHA-256 of the bytes of the act's file, in hex."""
 
     sha256: str
     act: Act
@@ -163,7 +167,7 @@ def sha256_of_act(data: bytes) -> str:
 def decode_act(data: bytes, where: str) -> Act:
     """Decode an act from its JSON.
 
-    :raises BadInputError: it is none, or a newer release wrote it.
+    :raises BadInputError: the text is no act, or a newer release wrote it.
     """
     try:
         return from_jsonable(Act, json.loads(data), where)
@@ -172,12 +176,13 @@ def decode_act(data: bytes, where: str) -> Act:
 
 
 def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
-    """Return acts in the order of their chain. An act counts once its file is there, named or not.
+    """Return acts in the order of their chain. An act counts once its file exists, even if it is not yet
+    recorded as the newest.
 
     :param acts: by the SHA-256 of their bytes.
-    :param named: the newest that was recorded as such; "": none was. Later ones may be there.
-    :raises ValueError: they are no single chain, or it lacks the named one; with the expected and the found
-        one.
+    :param named: the act that was recorded as the newest; "": none was. Newer acts may exist.
+    :raises ValueError: the acts form no single chain, or the chain lacks the named act. The error has the
+        expected and the found act.
     """
     ordered: list[RecordedAct] = []
     following: dict[str, list[str]] = {}
@@ -203,7 +208,7 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
 
 
 def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
-    """Return the policy that began with each act that decides what is kept, in their order."""
+    """Return all policies in their order. Each act that decides what is kept began a policy."""
     policies: list[KeepPolicy] = []
     rules: tuple[KeepRule, ...] = ()
     holds: tuple[Hold, ...] = ()
@@ -237,10 +242,10 @@ def not_archived_text(rule: ArchiveRule) -> str:
 
 
 def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
-    """Return the act that records a rule for a scope, beside the rules for others; None: the rule is in force
-    already.
+    """Return the act that records a rule for a scope, and keeps the rules for other scopes. None: the rule is
+    in force already.
 
-    :param keep: as of :class:`KeepRule`; None: from then on the scope has no rule of its own.
+    :param keep: a value of ``KeepRule.keep``; None: from then on the scope has no rule of its own.
     """
     before = policy_of(acts).rules
     rules = with_rule(before, scope, keep)
@@ -248,9 +253,8 @@ def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> 
 
 
 def decide_archive(acts: Sequence[RecordedAct], scope: Scope, *, archives: bool) -> KeepDecision | None:
-    """Return the act that records whether messages enter the lake; None: that is in force already.
-
-    Without a rule they do.
+    """Return the act that records whether messages enter the lake. None: the same rule is in force
+    already. Without a rule messages enter the lake.
     """
     stands = {rule.scope: rule.archives for rule in policy_of(acts).archive_rules}
     if stands.get(scope) is archives:
@@ -266,10 +270,10 @@ def decide_hold(acts: Sequence[RecordedAct], scope: Scope, reason: str) -> KeepD
 
 
 def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | None:
-    """Return the act that ends a hold; None: it was lifted before.
+    """Return the act that ends a hold. None: the hold was lifted before.
 
-    :param hold_id: the beginning of the SHA-256 of its act.
-    :raises BadInputError: no hold, or several, begin so.
+    :param hold_id: the first digits of the SHA-256 of the hold's act.
+    :raises BadInputError: the ids of no hold, or of several, begin with these digits.
     """
     holds = [
         recorded.sha256
@@ -290,8 +294,9 @@ def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | Non
 class RecordedExpiry:
     """Result of an ``expire`` so far.
 
-    :param is_undone: by an ``undo``.
-    :param files: that aren't gone for good, with their SHA-256; the replaced ones first, which go first.
+    :param is_undone: whether an ``undo`` has undone it.
+    :param files: the files that aren't deleted for good yet, with their SHA-256. Replaced files come first,
+        since they are deleted first.
     """
 
     recorded: RecordedAct
@@ -300,7 +305,7 @@ class RecordedExpiry:
 
     @property
     def returning(self) -> tuple[StoredFile, ...]:
-        """Return the files that an undo brings back."""
+        """Return the files that an undo puts back into the lake."""
         return tuple(file for file in self.files if file not in self.recorded.act.decision.replaced)
 
 
@@ -330,8 +335,8 @@ def expiries_of(acts: Sequence[RecordedAct]) -> tuple[RecordedExpiry, ...]:
 def find_expiry(acts: Sequence[RecordedAct], act_id: str) -> RecordedExpiry:
     """Return the expiry that a person names.
 
-    :param act_id: the beginning of the SHA-256 of its act.
-    :raises BadInputError: no expiry, or several, begin so.
+    :param act_id: the first digits of the SHA-256 of the expiry's act.
+    :raises BadInputError: the ids of no expiry, or of several, begin with these digits.
     """
     expiries = expiries_of(acts)
     named = [it for it in expiries if act_id and it.recorded.sha256.startswith(act_id)]
@@ -345,13 +350,13 @@ def find_expiry(acts: Sequence[RecordedAct], act_id: str) -> RecordedExpiry:
 
 
 def expired_files(acts: Sequence[RecordedAct]) -> frozenset[str]:
-    """Return the data files that acts alone may remove: names relative to the table of rows."""
+    """Return the data files that may be removed only by acts, as names relative to the table of rows."""
     return frozenset(
         file.location for expiry in expiries_of(acts) if not expiry.is_undone for file in expiry.files
     )
 
 
 def removed_files(acts: Sequence[RecordedAct]) -> frozenset[str]:
-    """Return the data files that acts have removed for good: names relative to the table of rows."""
+    """Return the data files that acts have removed for good, as names relative to the table of rows."""
     removals = (it.act.decision for it in acts if it.act.decision.kind is ActKind.REMOVED)
     return frozenset(file.location for removal in removals for file in removal.files)

@@ -1,9 +1,10 @@
 """Segments that leave a lake now, and a forecast by day. Pure.
 
-What is unknown keeps a segment. Each segment that stays has a reason.
+Anything unknown keeps a segment. Each kept segment has a reason. A whole segment leaves once all of its
+streams are past their retention and its store no longer has it.
 
-A segment leaves whole, once all of its streams are past and its store no longer has it. One of which some
-streams are past and others not is thinned, once enough of its bytes go, or these have waited for long.
+A segment with some streams past and some not is thinned. That happens once enough of its bytes are past, or
+once they have waited long enough.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from storage_engine.model.proof.receipt import SegmentIdentity, StoredFile
 
 
 class ExpiryReason(StrEnum):
-    """The reason why a segment leaves a lake, or why it stays."""
+    """The reason why a segment leaves a lake, or why it is kept."""
 
     PAST = "past"
-    """It leaves: all of its streams are past, and its store no longer has it."""
+    """The segment leaves: all of its streams are past, and its store no longer has it."""
     THINNED = "thinned"
-    """Some of its streams leave, and its data file is written again with the rows of the others."""
+    """Some of its streams leave. Its data file is written again with the rows of the remaining streams."""
     NO_RULE = "no-rule"
     NOT_PAST = "not-past"
     HELD = "held"
@@ -50,15 +51,15 @@ class ExpiryReason(StrEnum):
     COPY = "copy"
     ACTS_LOST = "acts-lost"
     SHARED = "shared"
-    """It would leave, or some of its streams, but another segment in its data file stays."""
+    """The segment would leave, whole or in part, but another segment in its data file is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteRule:
-    """Rule for thinning a segment: writing a data file again costs more than taking one away.
+    """Rule for thinning a segment: writing a data file again costs more than removing one.
 
-    :param at_percent: once so many of its bytes would go.
-    :param within_days: or once one of its streams has been past for so long.
+    :param at_percent: thin a segment once this share of its bytes would leave.
+    :param within_days: or once one of its streams has been past for this many days.
     """
 
     at_percent: float = 30
@@ -70,8 +71,7 @@ REWRITE_RULE = RewriteRule()
 
 @dataclass(frozen=True, slots=True)
 class SegmentStream:
-    """
-    :param newest_ms: from when its age counts; None: not known.
+    """:param newest_ms: the time from which its age counts; None: not known.
     :param size_bytes: as the broker stored them.
     """
 
@@ -82,12 +82,12 @@ class SegmentStream:
 
 @dataclass(frozen=True, slots=True)
 class ExpirySegment:
-    """A lake's content of a segment, by the receipt that counts.
+    """A segment's content in a lake, by the valid receipt.
 
-    :param file: its data file, by the name that the receipt gives it.
-    :param streams: that are in the lake still; None: the receipt doesn't say, nor does anybody else.
-    :param is_alone: the data file has its rows as they were archived, and no other segment's but those of
-        the segments that name the same ``file``: they leave together, or none does.
+    :param file: its data file, by its name in the receipt.
+    :param streams: the streams that are still in the lake; None: neither the receipt nor a journal says.
+    :param is_alone: the data file has the segment's rows as they were archived. It has no other rows, except
+        those of segments that name the same ``file``: these leave together, or none of them leaves.
     """
 
     identity: SegmentIdentity
@@ -101,14 +101,14 @@ class ExpirySegment:
 
 @dataclass(frozen=True, slots=True)
 class StoreContent:
-    """A store's present content, by the last plan in its journal, or by a person's word.
+    """A store's present content, by the last plan in its journal, or by a person's statement.
 
-    :param unknown: why that can't be told, as a clause; "": it can.
-    :param is_gone: a person says that the store is.
+    :param unknown: why the content is unknown, as a clause; "": it is known.
+    :param is_gone: a person says that the store no longer exists.
     :param planned_at_ms: when that plan was made.
-    :param logs: of the plan, each with the offsets from where to where its segments reach.
-    :param remembered: logs that its journal remembers: it forgets those that are rightly gone. None: its
-        journal remembers none.
+    :param logs: the plan's logs, each with the ranges of offsets that its segments cover.
+    :param remembered: logs that its journal remembers. It forgets logs that were deleted as intended. None:
+        its journal doesn't remember logs.
     """
 
     unknown: str = ""
@@ -120,10 +120,9 @@ class StoreContent:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryVerdict:
-    """
-    :param detail: the reason as a sentence.
-    :param gone: names of the streams that go where it is thinned.
-    :param gone_bytes: of these, as the broker stored them.
+    """:param detail: the reason as a sentence.
+    :param gone: names of the streams that leave if the segment is thinned.
+    :param gone_bytes: bytes of these streams, as the broker stored them.
     """
 
     segment: ExpirySegment
@@ -153,15 +152,15 @@ def judge_segments(
     rewrite: RewriteRule = REWRITE_RULE,
     elsewhere: Sequence[Sequence[KeepPolicy]] = (),
 ) -> tuple[ExpiryVerdict, ...]:
-    """Return the segments that leave a lake now, whole or in part, and why each other one stays.
+    """Return a verdict on each segment: it leaves the lake now, whole or in part, or is kept for a reason.
 
-    :param segments: every one that counts in the lake and has rows there.
-    :param stores: the present content of each store; one that isn't among them keeps its segments.
-    :param policies: every one that the lake had, the one in force last; and with its holds those of the
-        store's other lakes.
-    :param now_ms: by the lake's clock.
-    :param fault: why nothing at all leaves the lake.
-    :param elsewhere: every policy that the stores' other lakes had, by lake.
+    :param segments: all segments of which the lake has rows, by valid receipts.
+    :param stores: the present content of each store. The segments of a missing store are kept.
+    :param policies: all policies that the lake has had. The last one is in force, and also has the holds of
+        the store's other lakes.
+    :param now_ms: the time by the lake's clock.
+    :param fault: why no segment at all may leave the lake.
+    :param elsewhere: for each other lake of the stores, all policies that it has had.
     """
     overlapping = _overlapping(segments)
 
@@ -182,7 +181,9 @@ def judge_segments(
 
 
 def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
-    """Keep segments whose data file has rows of another one that stays: it is never written without some."""
+    """Keep segments whose data file also has rows of a kept segment: a shared file is never rewritten
+    without some of its segments.
+    """
     sharing: dict[StoredFile, list[ExpiryVerdict]] = {}
     for verdict in verdicts:
         sharing.setdefault(verdict.segment.file, []).append(verdict)
@@ -193,10 +194,13 @@ def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
             yield verdict
             continue
         if staying is verdict:
-            detail = f"its data file has {len(others) - 1} segments more, and leaves with all of them whole"
+            detail = (
+                f"its data file has {len(others) - 1} more segments, and leaves only when all of them leave "
+                "whole"
+            )
         else:
             it = staying.segment.identity
-            detail = f"its data file has {it.log}/{it.base_offset:020d} too, which stays: {staying.detail}"
+            detail = f"its data file has {it.log}/{it.base_offset:020d} too, which is kept: {staying.detail}"
         yield ExpiryVerdict(verdict.segment, ExpiryReason.SHARED, detail)
 
 
@@ -243,9 +247,9 @@ def _by_policies(
 def _lifted(
     segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int
 ) -> tuple[ExpiryReason, str] | None:
-    """Return why a hold that was lifted within a day keeps a segment; None: none does.
+    """Return why a hold that was lifted within the last day still keeps a segment. None: no such hold does.
 
-    It kept the streams beside those that it was of, too, so that these wait as long.
+    The hold also kept the segment's other streams, so that they wait as well.
     """
     for policy, following in pairwise(policies):
         goes_ms = following.since_ms + GRACE_MS
@@ -262,7 +266,7 @@ def _doubt(
     if not segment.is_alone:
         return (
             ExpiryReason.MOVED,
-            "the table of rows doesn't have its data file as it was archived, for this segment alone",
+            "the table of rows doesn't have its data file unchanged, with the rows of this segment only",
         )
     if segment.identity in overlapping:
         return ExpiryReason.OVERLAPS, "another receipt has some of its offsets"
@@ -270,7 +274,7 @@ def _doubt(
 
 
 def _presence(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason, str] | None:
-    """Return why the store may have a segment still; None: it doesn't."""
+    """Return why the store may still have a segment. None: the store no longer has it."""
     if store.unknown:
         return ExpiryReason.STORE_UNKNOWN, store.unknown
     if store.is_gone:
@@ -288,7 +292,7 @@ def _presence(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason
 
 
 def _overlapping(segments: Sequence[ExpirySegment]) -> frozenset[SegmentIdentity]:
-    """Return the segments that share an offset with another one of their log and lineage."""
+    """Return the segments that share an offset with another segment of the same log and lineage."""
 
     def log_of(segment: ExpirySegment) -> tuple[str, str, int]:
         return segment.identity.store_id, segment.identity.log, segment.identity.lineage
@@ -313,9 +317,10 @@ GB_BYTES = 10**9
 class ArchivedStream:
     """Bytes of one topic in an archived segment.
 
-    :param size_bytes: as the broker stores them.
-    :param lake_bytes: its share of the data file.
-    :param newest_ms: from when its age counts; by a journal's counts up to a day too late.
+    :param size_bytes: bytes as the broker stores them.
+    :param lake_bytes: the topic's share of the data file.
+    :param newest_ms: the time from which its age counts. It may be up to a day too late, where it is from a
+        journal's daily counts.
     """
 
     stream: Stream
@@ -335,12 +340,11 @@ class GoingBytes:
 
 @dataclass(frozen=True, slots=True)
 class TopicForecast:
-    """
-    :param keep: by the rule that applies; ``forever`` where none does.
+    """:param keep: the retention by the rule that applies; ``forever`` where no rule does.
     :param rule: the streams that the rule applies to, in words; "": no rule applies.
-    :param held_by: ids of the holds that cover it.
-    :param goes: from which day on how much may go; the rest never does.
-    :param month_cost: cost of the present bytes, by the given price; None: none was given.
+    :param held_by: ids of the holds that cover the topic.
+    :param goes: the bytes that may leave from each day on. The remaining bytes never leave.
+    :param month_cost: monthly cost of the present bytes at the given price; None: no price was given.
     """
 
     store_id: str
@@ -357,9 +361,9 @@ class TopicForecast:
 
 @dataclass(frozen=True, slots=True)
 class KeepForecast:
-    """
-    :param version: SHA-256 of the act that the policy began with; "": the lake has none, or it is no act yet.
-    :param uncounted_bytes: of segments of which no journal says which topics they have.
+    """:param version: SHA-256 of the act that began the policy; "": the lake has no policy, or it is not
+        recorded yet.
+    :param uncounted_bytes: bytes of segments whose topics no journal knows.
     """
 
     location: str
@@ -379,8 +383,8 @@ def forecast_topics(
 ) -> tuple[TopicForecast, ...]:
     """Return the forecast of each topic of a store, the largest first.
 
-    :param policies: every one that the lake had, the one in force last.
-    :param price: of 10⁹ bytes for a month.
+    :param policies: all policies that the lake has had; the last one is in force.
+    :param price: the price of 10⁹ bytes for a month.
     """
     policy = policies[-1] if policies else None
     grouped: dict[tuple[str, str, str, str, str, tuple[str, ...]], list[ArchivedStream]] = defaultdict(list)
@@ -412,7 +416,7 @@ def forecast_topics(
 def month_cost(lake_bytes: int, price: float) -> float:
     """Return the cost of bytes for a month.
 
-    :param price: of 10⁹ bytes.
+    :param price: the price of 10⁹ bytes.
     """
     return lake_bytes / GB_BYTES * price
 

@@ -1,6 +1,5 @@
-"""Rules of how long a lake keeps messages, holds, and when messages may leave by every policy. Pure.
-
-What is not known keeps them.
+"""Rules on how long a lake keeps messages, holds, and the time from which messages may leave. Pure.
+Anything unknown keeps messages.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from storage_engine.exceptions import BadInputError
 
 FOREVER = "forever"
 DAYS_OF_YEAR = 366
-"""Days of a year, so that no calendar year is cut short."""
+"""Days that a rule counts for a year: no calendar year has more."""
 
 _KEEP = re.compile(r"(0|[1-9]\d{0,4}) (day|year)s?")
 _MOST_DAYS = 100 * DAYS_OF_YEAR
@@ -30,8 +29,8 @@ class Stream:
     """The messages of one topic in one log of a store.
 
     :param store_names: names that people have given the store, the newest last; (): it has none.
-    :param topic: "": rows without a topic, for which only rules for every topic are.
-    :param is_system: the topic is the broker's own.
+    :param topic: the topic's name; "": rows without a topic. Only rules for all topics apply to them.
+    :param is_system: whether the topic is the broker's own.
     """
 
     store_id: str
@@ -43,9 +42,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Patterns of names: ``*`` stands for any characters, ``?`` for one.
+    """Patterns of names: ``*`` matches any characters, ``?`` one character.
 
-    :param store: of its id or its name.
+    :param store: pattern of the store's id or name.
     """
 
     topic: str = "*"
@@ -62,22 +61,22 @@ class Scope:
 
     @property
     def text(self) -> str:
-        """Return the patterns in words, without those that match everything."""
+        """Return the patterns in words. Patterns that match everything are left out."""
         patterns = (("topic", self.topic), ("log", self.log), ("store", self.store))
         return ", ".join(f"{name} {pattern}" for name, pattern in patterns if pattern != "*") or "everything"
 
     @property
     def specificity(self) -> tuple[tuple[bool, int], ...]:
-        """Return a key that is greater the more specific the patterns are: topic first, then log, then
-        store.
+        """Return a sort key: more specific patterns have a greater key. The topic counts first, then the
+        log, then the store.
         """
         return tuple(map(_specificity, (self.topic, self.log, self.store)))
 
     def applies_to(self, stream: Stream) -> bool:
         """Return whether a rule for these patterns applies to a stream.
 
-        Wildcards match no topic of the broker's own; ``*`` matches what has no topic. A store is matched by
-        its newest name.
+        Wildcards don't match the broker's own topics. ``*`` also matches rows without a topic. A store is
+        matched by its newest name.
         """
         if stream.is_system and self.topic != stream.topic:
             return False
@@ -91,7 +90,9 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """:param keep: ``forever``, or days or years since the newest message, such as ``30 days``."""
+    """:param keep: ``forever``, or a number of days or years since the newest message, such as ``30
+    days``.
+    """
 
     scope: Scope
     keep: str
@@ -101,20 +102,20 @@ class KeepRule:
 
     @property
     def days(self) -> int | None:
-        """Return for how many days it keeps; None: for ever."""
+        """Return the number of days that the rule keeps messages. None: for ever."""
         return keep_days(self.keep)
 
     def applies_to(self, stream: Stream) -> bool:
-        """Return whether it says how long a stream is kept."""
+        """Return whether the rule applies to a stream."""
         return self.scope.applies_to(stream)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRule:
-    """A person's word on whether messages enter the lake.
+    """A person's decision on whether messages enter the lake.
 
-    :param rule_id: SHA-256 of the act that records it; "": it is no act yet.
-    :param archives: they do, as without a rule.
+    :param rule_id: SHA-256 of the act that records the rule; "": it is not recorded yet.
+    :param archives: True: messages enter the lake, as they do without a rule.
     """
 
     rule_id: str
@@ -126,9 +127,9 @@ class ArchiveRule:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A person's word that nothing is deleted, whatever the rules say.
+    """A person's decision that nothing of some streams is deleted, whatever the rules say.
 
-    :param hold_id: SHA-256 of the act that records it.
+    :param hold_id: SHA-256 of the act that records the hold.
     """
 
     hold_id: str
@@ -140,7 +141,7 @@ class Hold:
     def covers(self, stream: Stream) -> bool:
         """Return whether a stream is held. The wildcards of a hold match the broker's own topics, too.
 
-        A store is matched by each name that it ever had, and rows without a topic are held with their log.
+        A store is matched by each name that it ever had. Rows without a topic are held with their log.
         """
         return (
             (not stream.topic or matches(self.scope.topic, stream.topic))
@@ -149,7 +150,7 @@ class Hold:
         )
 
     def covers_store(self, store_id: str, names: Iterable[str]) -> bool:
-        """Return whether something of a store is held."""
+        """Return whether any part of a store is held."""
         return any(matches(self.scope.store, name) for name in (store_id, *names))
 
 
@@ -159,9 +160,9 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def keep_days(keep: str) -> int | None:
-    """Return for how many days a rule keeps; None: for ever.
+    """Return the number of days in a rule's ``keep``. None: for ever.
 
-    :raises BadInputError: it is none of ``forever``, ``N days``, ``N years``, or too long.
+    :raises BadInputError: it is neither ``forever`` nor ``N days`` nor ``N years``, or it is too long.
     """
     if keep == FOREVER:
         return None
@@ -176,20 +177,23 @@ def keep_days(keep: str) -> int | None:
 
 
 def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
-    """Return the most specific of the rules that apply to a stream, of two alike the one that keeps longer.
+    """Return the most specific rule that applies to a stream. Of two equally specific rules, return the rule
+    that keeps longer.
 
-    :return: None: none applies, so that the stream is kept for ever.
+    :return: None: no rule applies, so that the stream is kept for ever.
     """
     applying = [rule for rule in rules if rule.applies_to(stream)]
     return max(applying, key=lambda rule: (rule.scope.specificity, _longest(rule)), default=None)
 
 
 def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRule | None:
-    """Return the most specific of the rules that apply to a stream, of two alike the one that archives.
+    """Return the most specific rule that applies to a stream. Of two equally specific rules, return the rule
+    that archives.
 
-    One that archives applies to a store by each name that it ever had: whoever renames it ends no exception.
+    A rule that archives applies to a store by each name that it ever had: a new name doesn't end the
+    exception.
 
-    :return: None: none applies, so that the stream is archived.
+    :return: None: no rule applies, so that the stream is archived.
     """
     by_name = [replace(stream, store_names=(name,)) for name in stream.store_names]
     applying = [
@@ -201,9 +205,9 @@ def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRul
 
 
 def with_rule(rules: Sequence[KeepRule], scope: Scope, keep: str | None) -> tuple[KeepRule, ...]:
-    """Return rules with another one for a scope.
+    """Return the rules with a new rule for a scope.
 
-    :param keep: None: with none for it.
+    :param keep: None: the scope's rule is removed.
     """
     others = tuple(rule for rule in rules if rule.scope != scope)
     return others if keep is None else (*others, KeepRule(scope, keep))
@@ -219,17 +223,17 @@ def _specificity(pattern: str) -> tuple[bool, int]:
 
 
 GRACE_MS = DAY_MS
-"""Time after a stricter policy in which nothing leaves that the policy before it would have kept."""
+"""For this long after a policy becomes stricter, everything that the previous policy kept is still kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepPolicy:
     """A lake's keep rules from one act until the next.
 
-    :param version: SHA-256 of the act that it begins with; "": there was none yet.
-    :param since_ms: when that was, by the lake's clock; never before the policy in front of it.
-    :param rules: without one everything is kept for ever.
-    :param archive_rules: without one everything is archived.
+    :param version: SHA-256 of the act that begins the policy; "": no act began it.
+    :param since_ms: when the policy began, by the lake's clock; never before the previous policy.
+    :param rules: the keep rules. A stream without a rule is kept for ever.
+    :param archive_rules: the archive rules. A stream without a rule is archived.
     """
 
     version: str
@@ -243,7 +247,7 @@ class KeepPolicy:
         return tuple(hold for hold in self.holds if hold.covers(stream))
 
     def due_ms(self, stream: Stream, newest_ms: int) -> int | None:
-        """Return when a stream is past, in milliseconds since the epoch; None: never by this policy.
+        """Return when a stream's retention ends, in milliseconds since the epoch. None: never by this policy.
 
         :param newest_ms: when its newest message was stored, by :func:`age_begins_ms`.
         """
@@ -254,7 +258,9 @@ class KeepPolicy:
 
 
 def holds_since(policies: Sequence[KeepPolicy], since_ms: int) -> tuple[Hold, ...]:
-    """Return the holds that are in force, or were after some moment, by policies in their order."""
+    """Return the holds that are in force now or were in force after some moment. The policies are in
+    their order.
+    """
     ended_ms = (*(policy.since_ms for policy in policies[1:]), None)
     return tuple(
         hold
@@ -271,26 +277,25 @@ NO_POLICY = KeepPolicy("", 0)
 def age_begins_ms(
     *, broker_sets_times: bool, last_ms: int | None, first_proven_at_ms: int | None
 ) -> int | None:
-    """Return from when a stream's age counts, in milliseconds since the epoch; None: that isn't known.
+    """Return the time from which a stream's age counts, in milliseconds since the epoch. None: not known.
 
-    A producer of Kafka may write any timestamp. So the age counts from the later of the timestamp and the
-    time when the lake first proved the message, and a timestamp above the proof's counts as that: which is
-    always the time of that proof.
+    If the broker sets the times, this is the store time of the newest message. A producer of Kafka may write
+    any timestamp: then the age counts from the lake's first proof of the message.
 
-    :param broker_sets_times: the broker itself writes when it stored a message.
-    :param last_ms: that time of the newest message.
-    :param first_proven_at_ms: of the segment with it.
+    :param broker_sets_times: whether the broker itself writes when it stored a message.
+    :param last_ms: store time of the newest message.
+    :param first_proven_at_ms: when the lake first proved the segment of that message.
     """
     return last_ms if broker_sets_times else first_proven_at_ms
 
 
 def goes_at_ms(policies: Sequence[KeepPolicy], stream: Stream, newest_ms: int | None) -> int | None:
-    """Return from when a stream may leave the lake, if the policy stays as it is; None: never.
+    """Return the time from which a stream may leave the lake, if the policy isn't changed. None: never.
 
-    At that moment every policy of the 24 hours before it would have taken the stream.
+    At that time the stream's retention has ended by each policy that was in force in the 24 hours before.
 
-    :param policies: every policy that the lake had, the one in force last.
-    :param newest_ms: as of :meth:`KeepPolicy.due_ms`; None: not known.
+    :param policies: all policies that the lake has had; the last one is in force.
+    :param newest_ms: as in :meth:`KeepPolicy.due_ms`; None: not known.
     """
     if newest_ms is None or not policies:
         return None

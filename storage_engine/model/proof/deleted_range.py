@@ -1,6 +1,7 @@
 """Ranges of a log that a run deleted, or found missing: rows of the lake's table ``deletions``.
 
-The journal is the truth, and the rows are made from it. Nothing is ever released or refused on them.
+The journal is the source, and the rows are copies. No deletion is ever permitted or refused because of these
+rows.
 """
 
 from __future__ import annotations
@@ -9,28 +10,30 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DELETION = "deletion"
-"""Field of a receipt's evidence: the :class:`RunDigest` of the last deletion before it, by the stamp."""
+"""Field of a receipt's evidence: the :class:`RunDigest` of the last deletion before the receipt, taken
+from the store's stamp.
+"""
 
 
 class What(StrEnum):
     """The way in which a range was deleted. Persisted."""
 
     RELEASED = "released"
-    """A run deleted it, by its plan and past the gate."""
+    """A run deleted the range: its plan named it, and the gate permitted it."""
     GONE = "gone"
-    """It was found to have gone by another's doing: its broker's, or a person's."""
+    """A run found that the range was gone: the broker or a person had deleted it."""
     LOST = "lost"
-    """It is in no place that is known, and a person has accepted that."""
+    """The range is in no known place, and a person has accepted the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDigest:
-    """The digest of a run's events, up to one of them.
+    """The digest of a run's events, up to one event.
 
-    :param begun_at_ms: when the run began, in milliseconds since the epoch: of two journals' runs of one key
-        it tells which.
-    :param event_id: number of the last event that counts, in its journal.
-    :param sha256: of the run and these events as canonical JSON, in hex.
+    :param begun_at_ms: when the run began, in milliseconds since the epoch. It distinguishes runs with the
+        same key in two journals.
+    :param event_id: number of the last included event in its journal.
+    :param sha256: SHA-256 of the run and these events as canonical JSON, in hex.
     """
 
     run: str
@@ -41,16 +44,19 @@ class RunDigest:
 
 @dataclass(frozen=True, slots=True)
 class DeletedRange:
-    """Offsets [start_offset, end_offset) of a log that went in one run, for one cause.
+    """Offsets [start_offset, end_offset) of a log that one run deleted or found deleted, for one cause.
 
     :param run_begun_at_ms: see :class:`RunDigest`; so are ``event_id`` and ``events_sha256``.
     :param what: one of :class:`What`.
-    :param cause: in one word, as the journal has it.
-    :param at_ms: when the journal recorded that the last of it had gone, in milliseconds since the epoch.
+    :param cause: the cause in one word, as in the journal.
+    :param at_ms: when the journal recorded that the last part of the range was gone, in milliseconds since
+        the epoch.
     :param store_name: the store's name when the row was written.
-    :param topic_id: of the topic that the log was of then; None: not known, or the broker has none.
-    :param first_store_timestamp_ms: of the messages in it, by the lake's receipts, in milliseconds since the
-        epoch; None: no receipt of the store tells. ``last_store_timestamp_ms`` likewise.
+    :param topic_id: id of the topic that the log belonged to then; None: not known, or the broker has no
+        topic ids.
+    :param first_store_timestamp_ms: store time of the first message in the range, by the lake's receipts, in
+        milliseconds since the epoch; None: no receipt of the store has it. ``last_store_timestamp_ms`` is
+        that of the last message.
     """
 
     store_id: str
@@ -78,5 +84,5 @@ class DeletedRange:
 
     @property
     def name(self) -> str:
-        """Return how messages name it."""
+        """Return the range's name for messages."""
         return f"{self.log} [{self.start_offset}, {self.end_offset})"

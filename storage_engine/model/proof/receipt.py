@@ -1,7 +1,8 @@
-"""The proof that a segment is in the lake with its further files, and the end of a chain of such proofs.
+"""Receipts: the proof that a segment and its companion files are in the lake. Also the last receipt of a
+store's chain.
 
 ``files`` of a receipt is a JSON list with an object for each companion, sorted by name. ``content`` is the
-file, compressed by zlib, in base64. Whoever reads it believes nothing: sizes, hashes and names are checked.
+file, compressed by zlib, in base64. A reader trusts nothing of it: sizes, hashes and names are checked.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from storage_engine.exceptions import BadInputError, ReceiptError, StoreLayoutEr
 from storage_engine.model.store import FileFacts
 
 MAX_COMPANION_BYTES: Final = 1 << 20
-"""Bytes of one segment's companions together: receipts are read whole, and often."""
+"""The most bytes of all companions of one segment. The limit is low because whole receipts are read often."""
 
 _LONGEST_NAME_BYTES: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A further file of a segment by its name, size, hash and times, without its content.
+    """A companion file's name, size, hash and times, without its content.
 
-    :param name: within the segment's directory.
+    :param name: name within the segment's directory.
     """
 
     name: str
@@ -46,13 +47,13 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Companion(_Known):
-    """A further file of a segment, as it was when it was proven."""
+    """A companion file of a segment, as it was when it was proven."""
 
     content: bytes = field(repr=False)
 
     @classmethod
     def of(cls, facts: FileFacts, content: bytes) -> Companion:
-        """Return the companion that these facts and bytes are of."""
+        """Return the companion with these facts and bytes."""
         return cls(
             name=Path(facts.path).name,
             size_bytes=len(content),
@@ -65,7 +66,7 @@ class Companion(_Known):
         )
 
     def facts_in(self, directory: Path) -> FileFacts:
-        """Return the file's facts, by the directory that the file was in."""
+        """Return the file's facts, with a path in the given directory."""
         path = str(directory / self.name)
         return FileFacts(path, self.device, self.inode, self.size_bytes, self.mtime_ns, self.ctime_ns)
 
@@ -80,9 +81,9 @@ def companions_text(companions: Iterable[Companion]) -> str | None:
 
 
 def read_companions(text: str | None) -> tuple[Companion, ...]:
-    """Return the companions that :func:`companions_text` was given.
+    """Return the companions from a text of :func:`companions_text`.
 
-    :raises ReceiptError: it made no such text; names the fault.
+    :raises ReceiptError: the text isn't from that function; the error names the fault.
     """
     if text is None:
         return ()
@@ -102,7 +103,7 @@ def read_companions(text: str | None) -> tuple[Companion, ...]:
 
 
 def files_fault(text: str | None) -> str:
-    """Return why what a receipt says of its segment's companions can't be believed; "" when it can."""
+    """Return the fault in a receipt's record of its segment's companions. "": there is none."""
     try:
         read_companions(text)
     except ReceiptError as error:
@@ -111,10 +112,10 @@ def files_fault(text: str | None) -> str:
 
 
 def check_size(own: FileFacts, companions: Iterable[FileFacts]) -> None:
-    """Make sure that a receipt can have these files.
+    """Make sure that a segment's companions fit into a receipt.
 
     :param own: the segment's own file.
-    :raises StoreLayoutError: they are too long.
+    :raises StoreLayoutError: the files are too long.
     """
     files = list(companions)
     total = sum(file.size_bytes for file in files)
@@ -123,7 +124,7 @@ def check_size(own: FileFacts, companions: Iterable[FileFacts]) -> None:
         raise StoreLayoutError(
             f"{largest.path}: expected at most {MAX_COMPANION_BYTES} bytes in the companions of segment "
             f"{own.path}, found {total}, of which this one has {largest.size_bytes}. Nothing was archived. "
-            "Find out why it is so long; the segment stays as long as it is."
+            "Find out why the file is so long. The segment isn't deleted until the file is shorter."
         )
 
 
@@ -141,13 +142,15 @@ def _read(row: Any) -> Companion:
 
 @dataclass(frozen=True, slots=True)
 class _Said(_Known):
-    """A companion as its object says it."""
+    """A companion as its JSON object describes it."""
 
     content: str
 
 
 def _inflated(said: _Said) -> bytes:
-    """Return the content, which takes no more memory than its size says, whatever it claims to be."""
+    """Return the decompressed content. It never takes more memory than the recorded size, whatever the
+    compressed bytes contain.
+    """
     inflate = zlib.decompressobj()
     try:
         content = inflate.decompress(base64.b64decode(said.content, validate=True), said.size_bytes + 1)
@@ -183,49 +186,56 @@ def _shown(value: Any) -> str:
 
 
 PROOF_VERSION = 3
-"""Raised when what "proven" means changes, or a receipt gets another field; a receipt with a higher one is
-not trusted by older code. Version 1 names data files by whole locations, with no field after ``row_hash``.
-Version 3 has a root."""
+"""Increased when the meaning of "proven" changes, or when receipts get another field. Older code doesn't
+trust a receipt with a higher version. Version 1 names data files by their whole locations, and has no
+field after ``row_hash``. Version 3 has a root.
+"""
 
 _VERSION_WITHOUT_ROOT = 2
 
 
 def proof_version_of(root: str | None) -> int:
-    """Return the version of a proof with this root; None: it has none."""
+    """Return the version of a proof with this root. None: the proof has no root."""
     return _VERSION_WITHOUT_ROOT if root is None else PROOF_VERSION
 
 
 EXPIRED = "expired"
-"""State of a receipt whose segment's rows a keep rule took out of the lake. Persisted: never renamed."""
+"""State of a receipt whose segment's rows left the lake by a keep rule. Persisted: never renamed."""
 
 PARTIAL = "partial"
-"""The same where some of its streams went. Persisted: never renamed."""
+"""State of a receipt where only some of the segment's streams left or never entered. Persisted: never
+renamed.
+"""
 
 NOT_ARCHIVED = "not archived, by rule "
-"""Beginning of a record on bytes deleted without a copy by a rule. Persisted: never changed."""
+"""Beginning of the record on bytes that were deleted without a copy because of a rule. Persisted: never
+changed.
+"""
 
 _ARCHIVE_RULE = "archive"
-"""Kind of the act by which a receipt is partial from its beginning. Persisted."""
+"""Kind of the act that makes a receipt partial from its beginning. Persisted."""
 
 NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 
 _ROW_GROUPS = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 _SHOWN_CHARACTERS = 12
-"""Digits of an act's SHA-256, where people read it."""
+"""How many digits of an act's SHA-256 people read."""
 
 SETTLED = json.dumps({"settled": True})
-"""Evidence that the file's facts were taken when every later write had to change them."""
+"""Evidence that any write after the file's facts were taken would have changed these facts."""
 
 
 def settled_with(evidence: Mapping[str, Any]) -> str:
-    """Return :data:`SETTLED` with what else is known of the proof."""
+    """Return :data:`SETTLED` with further known facts of the proof."""
     return json.dumps({**evidence, **json.loads(SETTLED)}, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """A segment is these five; the same again is done already, other bytes under it are a conflict."""
+    """These five values identify a segment. If all are equal, it is archived already. If only the SHA-256
+    differs, there is a conflict.
+    """
 
     store_id: str
     lineage: int
@@ -244,14 +254,15 @@ class StoredFile:
 
 
 def files_text(files: Iterable[StoredFile]) -> str:
-    """Files as JSON text. Text, because not every engine that reads the table keeps a list without a value
-    apart from an empty one."""
+    """Return files as JSON text. It is text because some engines that read the table don't distinguish a
+    null list from an empty list.
+    """
     return json.dumps([[file.location, file.size_bytes, file.sha256] for file in files])
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenRows:
-    """A receipt's record of a segment, and the proof before it; see :class:`Receipt`."""
+    """A receipt's record of a segment, before its place in the chain is known; see :class:`Receipt`."""
 
     store_id: str
     lineage: int
@@ -283,13 +294,13 @@ class ProvenRows:
 
     @property
     def slot(self) -> SegmentIdentity:
-        """Return the identity of whatever bytes the segment may have."""
+        """Return the segment's identity without its bytes' SHA-256."""
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt(ProvenRows):
-    """One row of the lake's ``segments`` table. Of several rows with one identity the last counts.
+    """One row of the lake's ``segments`` table. If several rows have the same identity, the last one counts.
 
     ``source_*`` are the file's facts when it was proven. ``sequence`` counts the store's rows from 0, and
     ``previous_hash`` is the ``row_hash`` of the row before (64 zeros for the first): the chain shows
@@ -300,22 +311,25 @@ class Receipt(ProvenRows):
     row's hash as it was without it.
 
     :param data_file: relative to the location of the table of rows; the whole location in rows of version 1.
-    :param moved_to: the files that another engine has put the segment's rows into, with the delete files
-        that apply to them, as :func:`files_text` writes them; None while the rows are in ``data_file``, as
-        they were written.
+    :param moved_to: the files into which another engine has moved the segment's rows, and the delete files
+        that apply to them, as text of :func:`files_text`; None while the rows are in ``data_file``, as they
+        were written.
     :param end_offset: offset behind the segment's last; None: ``base_offset`` + ``size_bytes``.
-    :param files: the segment's further files, as :mod:`~storage_engine.model.proof.receipt` writes them;
-        None: it is one file.
+    :param files: the segment's companion files, as text of :func:`companions_text`; None: the segment is one
+        file.
     :param store_name: the store's name when the segment was proven.
-    :param store_host: the machine on which the store lay then.
-    :param log_id: the broker's own identity of the log, where its name is none.
+    :param store_host: the machine that the store was on then.
+    :param log_id: the broker's own identity of the log, where the name doesn't identify it.
     :param digest: the broker's digest of the segment's content; None: ``sha256`` is.
     :param evidence: further known facts of the proof, as JSON; see :data:`SETTLED`.
-    :param root: of the tree over the segment's rows, in hex; None: it has none yet.
-    :param streams: JSON list of the streams below the root; None: there is one, and nothing of it is gone.
-    :param row_groups: ``FIRST-END`` of ``data_file``, END exclusive; None: all of them have the rows.
+    :param root: root of the hash tree over the segment's rows, in hex; None: there is no root yet.
+    :param streams: JSON list of the streams below the root; None: there is one stream, and the lake has all
+        of it.
+    :param row_groups: the row groups of ``data_file`` that have the segment's rows, as ``FIRST-END``, END
+        exclusive; None: all row groups.
     :param state: ``partial`` or ``expired``; None: the segment is whole.
-    :param act: JSON object of the act by which the row was written; None: by archiving or proving again.
+    :param act: JSON object of the act that caused the row; None: the row is from archiving or from a new
+        proof.
     """
 
     moved_to: str | None
@@ -337,44 +351,48 @@ class Receipt(ProvenRows):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the lake has all of the segment, as archived. No other receipt proves its bytes."""
+        """Return whether the lake has the whole segment, as archived. Only a whole receipt proves the
+        segment's bytes.
+        """
         return self.state is None
 
     @property
     def has_rows(self) -> bool:
-        """Return whether the lake has rows of the segment, all or some."""
+        """Return whether the lake has at least some rows of the segment."""
         return self.state != EXPIRED
 
     @property
     def groups(self) -> range | None:
-        """Return the row groups of ``data_file`` that have the rows, others' among them; None: all do.
+        """Return the row groups of ``data_file`` that have the segment's rows. They may also have rows of
+        other segments. None: all row groups.
 
-        :raises ReceiptError: the row's values for them are impossible.
+        :raises ReceiptError: the row's ``row_groups`` is invalid.
         """
         return read_row_groups(self.row_groups)
 
     @property
     def lacks_by_rules(self) -> bool:
-        """Return whether streams never entered, by archive rules, and no row of the segment has left since.
+        """Return whether archive rules kept streams out of the lake, and no row of the segment has left
+        since.
 
-        Whether such a rule permits a deletion is asked again for each.
+        Each deletion has to check again that such a rule permits it.
         """
         return self.state == PARTIAL and _json_object(self.act).get("kind") == _ARCHIVE_RULE
 
     @property
     def gone_streams(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the streams that went, by name, as ``streams`` has them."""
+        """Return the entries in ``streams`` of the streams that left the lake, by name."""
         streams = json.loads(self.streams or "[]")
         return {stream["name"]: stream for stream in streams if stream["gone"] is not None}
 
     @property
     def kept_streams(self) -> frozenset[str]:
-        """Return the names of the streams that are there, as ``streams`` has them."""
+        """Return the names of the streams that are still in the lake, by ``streams``."""
         return frozenset(it["name"] for it in json.loads(self.streams or "[]") if it["gone"] is None)
 
     @property
     def act_sha256(self) -> str:
-        """Return the SHA-256 of the act by which the row was written; "" where it names none."""
+        """Return the SHA-256 of the act that caused the row. "": the row names no act."""
         return act_sha256(self.act)
 
     @property
@@ -384,14 +402,14 @@ class Receipt(ProvenRows):
 
     @property
     def proven_files(self) -> tuple[StoredFile, ...]:
-        """The files that the proof rests on, by the names that the row gives them."""
+        """The files that the proof depends on, by their names in the row."""
         if self.moved_to is not None:
             return tuple(StoredFile(*file) for file in json.loads(self.moved_to))
         return (StoredFile(self.data_file, self.data_file_bytes, self.data_file_sha256),)
 
     @property
     def source_facts(self) -> FileFacts:
-        """Facts of the file that it was made from; with the mtime from before a hold set another one."""
+        """Facts of the file that was archived. The mtime is the one before a hold changed it."""
         return FileFacts(
             path=self.source_path,
             device=self.source_device,
@@ -403,41 +421,41 @@ class Receipt(ProvenRows):
 
     @property
     def was_settled(self) -> bool:
-        """Return whether the proof was made of a settled file; older releases didn't check that."""
+        """Return whether the proof was made of a settled file. Older releases didn't check that."""
         return self.known.get("settled") is True
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """Return the values of ``evidence``; empty where it is none."""
+        """Return the values of ``evidence``. Empty: there is no evidence."""
         return _json_object(self.evidence)
 
     @property
     def end(self) -> int:
-        """Offset behind the segment's last."""
+        """The offset behind the segment's last offset."""
         return self.base_offset + self.size_bytes if self.end_offset is None else self.end_offset
 
     @property
     def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """Return the fields in which all receipts of one segment have to agree: SHA-256, end, and its
-        companions' values.
+        """Return the values that all receipts of one segment must have in common: SHA-256, end, and the names
+        and hashes of its companions.
 
-        :raises ReceiptError: the row's values for its companions are impossible.
+        :raises ReceiptError: the row's record of companions is invalid.
         """
         return self.sha256, self.end, tuple((one.name, one.sha256) for one in self.companions)
 
     @property
     def companions(self) -> tuple[Companion, ...]:
-        """The segment's further files.
+        """The segment's companion files.
 
-        :raises ReceiptError: the row's values for them are impossible.
+        :raises ReceiptError: the row's record of companions is invalid.
         """
         return read_companions(self.files)
 
 
 def read_row_groups(text: str | None) -> range | None:
-    """Return a receipt's ``row_groups``; None where it has none.
+    """Return a receipt's ``row_groups`` as a range. None: it has none.
 
-    :raises ReceiptError: it says nothing that can be read.
+    :raises ReceiptError: the text is invalid.
     """
     if text is None:
         return None
@@ -449,19 +467,20 @@ def read_row_groups(text: str | None) -> range | None:
 
 
 def row_groups_text(groups: range) -> str:
-    """Return row groups as a receipt's ``row_groups`` has them."""
+    """Return row groups as text for a receipt's ``row_groups``."""
     return f"{groups.start}-{groups.stop}"
 
 
 def act_sha256(act: str | None) -> str:
-    """Return the SHA-256 that a receipt's ``act`` has; "" where it has none."""
+    """Return the SHA-256 in a receipt's ``act``. "": it has none."""
     return str(_json_object(act).get("sha256") or "")
 
 
 def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = NO_EXPIRIES) -> str:
-    """Return the state of a segment whose receipt has these fields, as a clause; "" where it is whole.
+    """Return the state of a segment whose receipt has these fields, as a clause. "": the segment is whole.
 
-    :param expiries: by which policy and since when, by the act's SHA-256; of others the act is named.
+    :param expiries: a clause on the policy and time of each expiry, by its act's SHA-256. For an act that is
+        missing here, the clause names the act.
     """
     if state is None:
         return ""
@@ -479,29 +498,30 @@ def end_word(text: str) -> str:
 
 
 def act_text(sha256: str, kind: str, *others: str) -> str:
-    """Return a receipt's record of the act by which it was written.
+    """Return a receipt's record of the act that caused it.
 
-    :param others: SHA-256 of further acts by which it was.
+    :param others: SHA-256 of further acts that caused it.
     """
     act_id = " and ".join(it[:_SHOWN_CHARACTERS] for it in (sha256, *others))
     return json.dumps({"id": act_id, "kind": kind, "sha256": sha256})
 
 
 def rules_text(rules: Iterable[str]) -> str:
-    """Return the ``act`` of a receipt of which streams never entered the lake.
+    """Return the ``act`` of a receipt whose segment has streams that never entered the lake.
 
-    :param rules: SHA-256 of the acts that record them.
+    :param rules: SHA-256 of the acts that record the archive rules.
     """
     first, *others = sorted(set(rules))
     return act_text(first, _ARCHIVE_RULE, *others)
 
 
 def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = None) -> str | None:
-    """Return a receipt's streams once some of them went by an act; those that went before stay so.
+    """Return a receipt's streams after an act has removed some of them. Streams that were removed before
+    remain removed.
 
-    A receipt of a single stream has no list of them.
+    A receipt of a single stream has no list of streams.
 
-    :param names: None: all of them go.
+    :param names: the removed streams; None: all streams.
     """
     return _with_gone(
         streams, lambda it: it["gone"] is None and (names is None or it["name"] in names), act_id
@@ -509,7 +529,7 @@ def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = No
 
 
 def back_from(streams: str | None, act_id: str) -> str | None:
-    """Return a receipt's streams once those are back that went by an act."""
+    """Return a receipt's streams after the streams that an act removed are back."""
     return _with_gone(streams, lambda it: it["gone"] == act_id, None)
 
 
@@ -528,17 +548,17 @@ def whole(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
 
 
 def with_rows(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
-    """Return the receipts of segments of which the lake has all rows or some."""
+    """Return the receipts of segments of which the lake has at least some rows."""
     return tuple(row for row in rows if row.has_rows)
 
 
 def ended(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
-    """Return the receipts of segments of which the lake no longer has all."""
+    """Return the receipts of segments that the lake no longer has as a whole."""
     return tuple(row for row in rows if not row.is_whole)
 
 
 def _json_object(text: str | None) -> Mapping[str, Any]:
-    """Return the object that a field has as JSON; an empty one where it is none."""
+    """Return a field's JSON object. An empty object if the field has none."""
     try:
         found = json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -552,14 +572,14 @@ CHAIN_START = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
-    """The last row of a store's chain, or the last one that is known."""
+    """The last row of a store's chain, or the last known row."""
 
     sequence: int
     row_hash: str
 
     @classmethod
     def of(cls, receipts: Iterable[Receipt]) -> ChainHead:
-        """Return the last of some rows of one store; the start of the chain when there are none."""
+        """Return the last of some rows of one store. If there are no rows, return the start of the chain."""
         last = max(receipts, key=lambda row: row.sequence, default=None)
         return EMPTY_CHAIN if last is None else cls(last.sequence, last.row_hash)
 
@@ -569,9 +589,9 @@ EMPTY_CHAIN = ChainHead(-1, CHAIN_START)
 
 @dataclass(frozen=True, slots=True)
 class LakeHead:
-    """The last receipt of the store that a lake had.
+    """The last receipt of the store that a lake was known to have.
 
-    :param location: of the lake, by its configuration.
+    :param location: the lake's location, by its configuration.
     :param place: location of its table ``segments``; "" where an older version recorded none.
     """
 

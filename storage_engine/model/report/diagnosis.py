@@ -11,11 +11,11 @@ from storage_engine.commands import Text
 
 class Severity(StrEnum):
     URGENT = "urgent"
-    """Something is lost, or stops, within a day, or nothing works before it is put right."""
+    """Within a day data is lost or something stops, or nothing works until this is corrected."""
     WARNING = "warning"
-    """Something is lost, or stops, unless somebody does something about it."""
+    """Data is lost or something stops if nobody acts."""
     NOTE = "note"
-    """Good to know, as it explains what others find."""
+    """Useful to know: it explains other findings."""
 
 
 _ORDER = tuple(Severity)
@@ -23,9 +23,9 @@ _ORDER = tuple(Severity)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know.
+    """One finding about a store.
 
-    :param kind: a word that stays the same, for programs.
+    :param kind: a word for programs that never changes.
     :param what: the finding, as one sentence without its full stop.
     :param advice: the remedy, with the command or the setting; "" where there is none.
     """
@@ -49,7 +49,7 @@ class Finding:
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings, the most urgent first, each once; equal ones in the order they were found in."""
+    """Return findings, the most urgent first, each once. Equally urgent findings keep their order."""
     return tuple(sorted(dict.fromkeys(findings), key=lambda one: _ORDER.index(one.severity)))
 
 
@@ -65,9 +65,9 @@ class SettingFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingInEffect:
-    """A setting as the broker works with it.
+    """A setting with the value that the broker uses.
 
-    :param name: as the broker calls it.
+    :param name: the broker's name of the setting.
     :param note: its difference from the configured value; "" where there is none.
     """
 
@@ -81,18 +81,19 @@ class SettingInEffect:
 class BrokerDiagnosis:
     """A broker package's findings about a store, also about one that can't be opened.
 
-    :param version: of the broker, as far as it can be told; "" where it can't be told at all.
-    :param layout: how the store lies on disk, a few words each.
-    :param running: a broker runs on the store; None: that can't be told.
-    :param running_text: which process does, or why one is taken for running; "" likewise.
-    :param live_option: the option by which a command asks that broker, as typed; "" where none can be asked.
-    :param settings: those that decide when something is deleted.
-    :param age_setting: the setting that says how long segments stay, and its value; "" where there is none.
-    :param full_percent: above this level of its disk the broker takes no message; None: at no level.
-    :param newest_message_ms: when the newest message was stored; None: it can't be told.
+    :param version: the broker's version, as far as it is known; "" where it is unknown.
+    :param layout: clauses of a few words on the store's layout on disk.
+    :param running: whether a broker runs on the store; None: unknown.
+    :param running_text: the broker's process, or why a broker is believed to run; "" where that is unknown.
+    :param live_option: the option, as typed, with which a command asks that broker; "" where no broker can be
+        asked.
+    :param settings: the settings that decide when segments are deleted.
+    :param age_setting: the setting for how long segments are kept, and its value; "" where there is none.
+    :param full_percent: above this level of its disk the broker refuses messages; None: it never does.
+    :param newest_message_ms: when the newest message was stored; None: unknown.
     :param findings: findings that only this kind of broker has.
-    :param faulty_logs: names of logs that no archive takes before a finding is put right.
-    :param refused: no command works with the store before a finding is put right.
+    :param faulty_logs: names of logs that can't be archived until a finding is corrected.
+    :param refused: whether no command works with the store until a finding is corrected.
     """
 
     version: str = ""
@@ -110,12 +111,12 @@ class BrokerDiagnosis:
 
 
 def named_in_short(names: Sequence[str], most: int = 3) -> str:
-    """Return the first few of some names, and how many more there are."""
+    """Return the first few names and the number of further names."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def reason_of(error: object) -> str:
-    """Return the fact that an error states, without its words on changes and remedies."""
+    """Return the fact in an error's text, without its sentences on changes and remedies."""
     said = Text(error).partition(" Nothing was changed.")[0].removesuffix(".")
     return said.partition(", found that ")[2] or said

@@ -1,7 +1,9 @@
 """Facts for validation that a broker's package reads from a store: plain rows, one dataclass for each table.
 
-Facts are gathered without judging: a hole, a wrong name or a dead entry becomes a row, not an error.
-``subject`` says what a row is about. An offset or count is -1, a text "", where there is nothing to say.
+Facts are gathered without a verdict: a gap, a wrong name or a dead entry becomes a row, not an error.
+
+``subject`` names the thing that a row is about. An offset or count without a value is -1, a text without a
+value is "".
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from storage_engine.model.store import FileFacts
 class SegmentFact:
     """A segment file by its name and its first frame.
 
-    :param name: of the file, without an ending that all have.
-    :param base_offset: by the file's name; -1 where the name is no offset.
-    :param first_frame_offset: physical offset in the first frame's header; -1 where no message begins it.
-    :param expected_size_bytes: the configured size, or that of most files.
+    :param name: the file's name, without an ending that all such files have.
+    :param base_offset: base offset in the file's name; -1 where the name is no offset.
+    :param first_frame_offset: physical offset in the first frame's header; -1 where the file doesn't begin
+        with a message.
+    :param expected_size_bytes: the configured size, or the size of most files.
     """
 
     subject: str
@@ -35,10 +38,10 @@ class SegmentFact:
 
 @dataclass(frozen=True, slots=True)
 class FrameFact:
-    """A segment that was walked frame by frame, up to the logical end.
+    """A segment that was read frame by frame, up to the logical end.
 
     :param damaged_bytes: bytes that belong to no valid frame.
-    :param accepted_damaged_bytes: how many of them its receipt records.
+    :param accepted_damaged_bytes: how many of these bytes the segment's receipt records.
     """
 
     subject: str
@@ -63,12 +66,15 @@ class QueueFact:
 
     :param floor: the smallest offset that any entry may have (0).
     :param first_live_offset: physical offset of the first entry at or above the log's min offset; -1: none.
-    :param lowest_live_offset: lowest physical offset of that entry and those read behind it.
+    :param lowest_live_offset: lowest physical offset among that entry and the entries read after it.
     :param first_offset: physical offset of the last entry; -1: none.
-    :param last_offset: end of the last entry's message.
+    :param last_offset: the greatest end of a message, of the last entry and of all entries that were read;
+        -1: none.
     :param expected_message: topic, queue and queue offset of the first live entry.
-    :param found_message: those of the frame it points at; "" where there is nothing to compare.
-    :param left_over_files: files that point only below the log's min offset, without the last one.
+    :param found_message: topic, queue and queue offset of the frame that the entry points to; "" where there
+        is nothing to compare.
+    :param left_over_files: files that point only below the log's min offset; the last such file isn't
+        counted.
     """
 
     subject: str
@@ -86,9 +92,9 @@ class QueueFact:
 
 @dataclass(frozen=True, slots=True)
 class DispatchFact:
-    """The messages of one queue in a segment that was walked, looked up in their consume queue.
+    """The messages of one queue in a segment that was read, looked up in their consume queue.
 
-    :param missing: messages that no consumer would find there.
+    :param missing: messages that consumers would not find by the queue.
     """
 
     subject: str
@@ -98,7 +104,7 @@ class DispatchFact:
 
 @dataclass(frozen=True, slots=True)
 class IndexFact:
-    """An index file by its header; -1 where it has no entry."""
+    """Values in an index file's header; -1 where the file has no entry."""
 
     subject: str
     log_min_offset: int
@@ -111,7 +117,7 @@ class IndexFact:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFact:
-    """One value of the checkpoint and the bounds it has to lie within; -1 where it says nothing."""
+    """One value of the checkpoint and the limits that it has to be within; -1 where it has no value."""
 
     subject: str
     low: int
@@ -121,10 +127,10 @@ class CheckpointFact:
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """A well-named segment file and what it holds of the log, up to the logical end.
+    """A segment file with a valid name, and its part of the log up to the logical end.
 
     :param companions: see ``Segment``.
-    :param unread: why it can't be read, so that its content is unknown; "": it was read.
+    :param unread: why the file can't be read, so that its content is unknown; "": it was read.
     """
 
     log: str
@@ -137,11 +143,11 @@ class LocalSegment:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """Everything that was found; ``notes`` says what was not looked at, and why.
+    """All facts of a store. ``notes`` name what was not checked, with the reason.
 
-    :param cleaned_to: by log, below which offset a cleaner of the broker has been.
-    :param missing: by log that should be here and is missing, the sign of it.
-    :param without_suites: suites that never find anything to check in such a store.
+    :param cleaned_to: for each log, the offset below which the broker's cleaner has worked.
+    :param missing: for each missing log, the sign that it should exist.
+    :param without_suites: suites that never have anything to check in such a store.
     """
 
     local: tuple[LocalSegment, ...]
@@ -160,12 +166,12 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class FactsScope:
-    """The part of a store to look at.
+    """The part of a store to check.
 
-    :param full: every frame of every segment and every queue.
-    :param queues: streams that a run touched, by the codec's columns for them; None: all.
-    :param files: dependent files that a run deleted; their queues count as touched.
-    :param accepted_damage: by (log, base offset), the damaged bytes that receipts record.
+    :param full: check every frame of every segment and every queue.
+    :param queues: streams that a run changed, as values of the codec's stream columns; None: all streams.
+    :param files: dependent files that a run deleted; their queues count as changed.
+    :param accepted_damage: the damaged bytes that receipts record, by (log, base offset).
     """
 
     full: bool

@@ -23,7 +23,9 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. A column that ends in ``#`` has numbers, one that ends in ``~`` long names."""
+    """A table. A column whose title ends in ``#`` has numbers. A column whose title ends in ``~`` has
+    long names.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -52,7 +54,7 @@ Section = Paragraph | Table | Names | Disks
 class Inspection:
     """A store as its broker describes it.
 
-    :param data: the same for programs, JSON types only.
+    :param data: the description as data for programs, JSON types only.
     :param data_paths: directories that the broker writes to.
     """
 
@@ -75,11 +77,11 @@ def plain_inspection(snapshot: StoreSnapshot) -> Inspection:
 
 @dataclass(frozen=True, slots=True)
 class KeyLookup:
-    """Messages that were looked for by one of their keys.
+    """Result of a search for messages by one of their keys.
 
-    :param offsets: physical ones, ascending, of messages whose topic and key are those.
-    :param unread: that the index lists under the same hash, and at which the log has no message that can be
-        read: it is gone, or damaged. What it was isn't known.
+    :param offsets: ascending physical offsets of messages with this topic and key.
+    :param unread: offsets that the index has for the same hash, but without a readable message in the log.
+        The message is gone or damaged, and its key is unknown.
     """
 
     offsets: tuple[int, ...]
@@ -88,19 +90,21 @@ class KeyLookup:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecovery:
-    """A store's log, cut off behind its last whole message, and what was made to agree with it.
+    """Result of a recovery: the log was cut behind its last whole message, and the other files were corrected
+    to match it.
 
-    :param crashed: the broker did not stop cleanly.
+    :param crashed: whether the broker did not stop cleanly.
     :param log_end: offset behind the last whole message.
-    :param cut_bytes: bytes behind it in files of the log; most of them are room that was never written.
-    :param cut_messages: whole messages among that: one before them is damaged.
-    :param deleted_files: the log's files that begin behind the end.
-    :param dropped_index_files: which may lack entries, and are made again from the log.
-    :param stray_entries: of queues, that point behind the end.
-    :param missing_messages: without an entry in a queue, which get one.
-    :param done: False: the result that a recovery would have.
-    :param unindexed: first offset, and that behind the last, of the log's messages whose keys are no longer
-        found; None: a recovery takes none out of the index.
+    :param cut_bytes: bytes behind ``log_end`` in the log's files. Most of them are space that was never
+        written.
+    :param cut_messages: whole messages among these bytes, behind a damaged message.
+    :param deleted_files: the log's files that begin behind ``log_end``.
+    :param dropped_index_files: index files that may lack entries, and are made again from the log.
+    :param stray_entries: queue entries that point behind ``log_end``.
+    :param missing_messages: messages that had no queue entry and get one.
+    :param done: False: this is only the result that a recovery would have.
+    :param unindexed: range [first, end) of offsets whose messages are no longer found by key; None: a
+        recovery takes no message out of the index.
     """
 
     root: str
@@ -117,7 +121,7 @@ class StoreRecovery:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return it as sentences."""
+        """Return the recovery as sentences."""
         would = "" if self.done else "would be "
         stopped = "was not stopped cleanly" if self.crashed else "was stopped cleanly"
         found = [f"{self.root} {stopped}. Its log ends at offset {self.log_end}."]
@@ -140,10 +144,10 @@ class StoreRecovery:
 
 
 def unindexed_text(first_offset: int, end_offset: int) -> str:
-    """Return notes for a person on the messages between these offsets, without index entries."""
+    """Return notes for a person on messages between these offsets that have no index entries."""
     return Text(
         f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took "
         "them out of the index. ",
         Command("rebuild-queues"),
-        ", while the store is stopped, makes it whole again.",
+        ", while the store is stopped, completes the index again.",
     )

@@ -1,4 +1,4 @@
-"""Usage of a store by topic, producer, hour and size of message, and what follows from it. Pure."""
+"""Usage of a store by topic, producer, hour and message size, with advice that follows from it. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ SIZE_CLASSES = ("up to 1 KiB", "up to 16 KiB", "up to 128 KiB", "up to 1 MiB", "
 SIZE_CLASS_BYTES = (1 << 10, 16 << 10, 128 << 10, 1 << 20)
 """The upper bound of each class but the last one."""
 LARGE_SHARE = 0.25
-"""Share of all bytes: a topic with as much decides how long everything else stays."""
+"""A share of all bytes. A topic with at least this share decides how long all other topics can be kept."""
 QUIET_SHARE = 0.25
-"""Last part of a span: a topic without a message in it has ended, or pauses."""
+"""The last part of the span. A topic without a message in this part has ended, or pauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Messages and their bytes of one topic, host, hour or class.
+    """Number and bytes of the messages of one topic, host, hour or size class.
 
-    :param is_rest: of all topics or hosts together that aren't named.
+    :param is_rest: this is the sum over all topics or hosts that aren't named.
     """
 
     name: str
@@ -36,9 +36,9 @@ class TopicUsage:
     """Bytes of a topic, and the time by which it shortens all topics' retention.
 
     :param share: of all bytes in the span, 0 to 1.
-    :param cost_hours_a_day: how much longer the disk space that now holds a day would last without the topic,
-        in hours; None: it would hold nothing then.
-    :param advice: which other policy fits the topic; "": none.
+    :param cost_hours_a_day: how many hours longer one day's disk space would last without the topic; None:
+        without the topic there are no bytes.
+    :param advice: a better policy for the topic, as a clause; "": none.
     """
 
     name: str
@@ -53,9 +53,9 @@ class TopicUsage:
 class QuietHour:
     """The hour of the day with the fewest bytes.
 
-    :param hour: of the day, in ``time_zone``.
-    :param share: of a mean day's bytes, 0 to 1.
-    :param days: how many whole days the span has.
+    :param hour: hour of the day, in ``time_zone``.
+    :param share: its share of a mean day's bytes, 0 to 1.
+    :param days: number of whole days in the span.
     """
 
     hour: int
@@ -68,7 +68,7 @@ class QuietHour:
 class DeletionHours:
     """The hours at which a broker deletes by age.
 
-    :param setting: its setting, by the broker's own name.
+    :param setting: the broker's setting for these hours, by the broker's own name.
     """
 
     setting: str
@@ -88,10 +88,10 @@ class HourAdvice:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """Usage in the span; the largest topics and hosts, and the others in one row.
+    """Usage in the span. The largest topics and hosts have their own rows; all others share one row.
 
-    :param first_hour: since the epoch, of the first message that was counted; None: there was none.
-    :param quiet: None: the span has no whole day.
+    :param first_hour: hour since the epoch of the first counted message; None: there was no message.
+    :param quiet: the quiet hour; None: the span has no whole day.
     """
 
     first_hour: int | None
@@ -113,11 +113,12 @@ class RetentionReport:
 
 
 def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[float, ...], int] | None:
-    """Return the mean bytes of each hour of the day, and of how many whole days; None: of no whole day.
+    """Return the mean bytes of each hour of the day, and the number of whole days. None: there is no whole
+    day.
 
-    The first and the last hour don't count, as only a part of each may have been archived.
+    The first and the last hour don't count, because only a part of each may have been archived.
 
-    :param bytes_by_hour: by hours since the epoch; an hour without bytes may be left out.
+    :param bytes_by_hour: bytes by the hour since the epoch. Hours without bytes may be missing.
     """
     if not bytes_by_hour:
         return None
@@ -144,7 +145,7 @@ def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | 
 
 
 def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> HourAdvice | None:
-    """Return what the quiet hour means for the hours of deletion; None: there is no quiet hour.
+    """Return advice on the hours of deletion from the quiet hour. None: there is no quiet hour.
 
     :param deletion: None: the broker deletes at any hour.
     """
@@ -164,10 +165,10 @@ def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> Hour
 def topic_usages(
     topics: Sequence[Usage], last_hours: Mapping[str, int], first_hour: int, last_hour: int
 ) -> tuple[TopicUsage, ...]:
-    """Return topics with what each costs the others, the largest first.
+    """Return topics, the largest first, with the hours by which each shortens the retention of the others.
 
-    :param last_hours: by topic, the hour since the epoch of its last message.
-    :param first_hour: of the span; ``last_hour`` its last one.
+    :param last_hours: for each topic, the hour since the epoch of its last message.
+    :param first_hour: first hour of the span, in hours since the epoch; ``last_hour`` is the last one.
     """
     total = sum(topic.size_bytes for topic in topics)
     others = next((topic for topic in topics if topic.is_rest), None)
@@ -183,14 +184,17 @@ def topic_usages(
             day = datetime.fromtimestamp(last_hours[topic.name] * HOUR_S, UTC).date()
             advice = f"no message since {day}: where it has ended, delete the topic"
         elif share >= LARGE_SHARE and cost is not None:
-            advice = "decides how long all others stay: give it a shorter retention, or a store, of its own"
+            advice = (
+                "decides how long all other topics are kept: give it its own, shorter retention or its own "
+                "store"
+            )
         return TopicUsage(topic.name, topic.messages, topic.size_bytes, share, cost, advice)
 
     return tuple(told(topic) for topic in sorted(topics, key=lambda topic: (-topic.size_bytes, topic.name)))
 
 
 def largest(usages: Iterable[Usage], most: int) -> tuple[Usage, ...]:
-    """Return the largest of some usages; what is left out is one more, named "others"."""
+    """Return the largest usages. All remaining ones become one more usage, named "others"."""
     ordered = sorted(usages, key=lambda usage: (-usage.size_bytes, usage.name))
     rest = ordered[most:]
     if not rest:

@@ -1,8 +1,8 @@
 """Results of a check of store and lake: one row for each range of the log, one row for each expectation.
 
-A range says where its bytes are; a check says whether one rule held, and if not, on what. Nothing here
-decides anything: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` fill these
-in.
+A range has the place of its bytes. A check has the result of one rule, and examples that break it. Nothing
+here decides anything: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` make
+these rows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from storage_engine.model.proof.receipt import Receipt
 
 
 class Status(StrEnum):
-    """Verdict on a range, a check, or everything; the worst one wins."""
+    """Verdict on a range, a check, or a whole validation. The worst verdict counts for the whole."""
 
     OK = "OK"
     WARNING = "WARNING"
-    """Nothing is lost or wrong that a person did not decide, or it could not be checked."""
+    """Only losses or faults that a person decided on, or something could not be checked."""
     FAILURE = "FAILURE"
 
 
@@ -29,7 +29,7 @@ _SEVERITY = {Status.OK: 0, Status.WARNING: 1, Status.FAILURE: 2}
 
 
 def worst(statuses: Iterable[Status]) -> Status:
-    """The most severe of the given verdicts; OK when there are none."""
+    """Return the most severe of the given verdicts. OK if there are none."""
     return max(statuses, key=_SEVERITY.__getitem__, default=Status.OK)
 
 
@@ -37,7 +37,7 @@ class Where(StrEnum):
     """The place of a range's bytes."""
 
     LOCAL = "LOCAL"
-    """Only on the broker's disk; nobody asked for them to go."""
+    """Only on the broker's disk, and not planned for deletion."""
     ARCHIVED = "ARCHIVED"
     """Only in the lake, with a valid receipt."""
     BOTH = "BOTH"
@@ -45,23 +45,23 @@ class Where(StrEnum):
     PENDING = "PENDING"
     """On disk, planned for deletion, and not in the lake yet."""
     EXPIRED = "EXPIRED"
-    """A keep rule took it out of the lake; only its receipt is left."""
+    """Taken out of the lake by a keep rule. Only the receipt remains."""
     NOT_ARCHIVED = "NOT ARCHIVED"
-    """An archive rule let it go without a copy."""
+    """Deleted without a copy, as an archive rule permits."""
     SHIELDED = "SHIELDED"
-    """Gone from the log and not in the lake yet; a second name keeps the bytes."""
+    """Gone from the log and not in the lake yet. A second name (hard link) still keeps the bytes."""
     LOST = "LOST"
     """Neither on disk nor provably in the lake."""
     UNKNOWN = "UNKNOWN"
-    """In no lake, and it is unknown whether the broker still has it, or deleted it rightly."""
+    """In no lake. It is unknown whether the broker still has it, or whether its deletion was permitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeStatus:
-    """The offsets [start_offset, end_offset) of a log share one place and one verdict.
+    """Offsets [start_offset, end_offset) of a log that share one place and one verdict.
 
-    :param segments: file names on disk, or 20-digit base offsets in the lake, that the range consists of.
-    :param detail: a sentence: why this place, and the fault where ``status`` is not OK.
+    :param segments: the segments of the range: file names on disk, or 20-digit base offsets in the lake.
+    :param detail: a sentence with the reason for this place, and the fault where ``status`` is not OK.
     """
 
     log: str
@@ -84,9 +84,9 @@ class CheckResult:
     :param suite: suite that the expectation belongs to ("store", "lake", "across").
     :param expectation: class name, such as ``ExpectSegmentsToBeBackToBack``.
     :param description: the rule as a sentence.
-    :param checked_count: number of rows that were looked at; 0 means there was nothing to check.
-    :param unexpected_count: number of those that break the rule.
-    :param examples: the first few of them, each a sentence naming file and offset.
+    :param checked_count: number of checked rows; 0: there was nothing to check.
+    :param unexpected_count: number of rows that break the rule.
+    :param examples: sentences on the first few such rows, each with file and offset.
     """
 
     suite: str
@@ -102,11 +102,11 @@ class CheckResult:
 class ValidationResult:
     """One validation of one store.
 
-    :param scope: ``"boundaries"`` (what changed at this run) ``"full"`` (every frame and queue)
-        or ``"rows"`` (the rows of archived segments).
-    :param store_id: None when the store has no identity yet (no journal, no lake).
-    :param run_key: None when no run asked for it.
-    :param notes: things not checked, and why; persons' decisions.
+    :param scope: ``"boundaries"`` (what changed at this run) ``"full"`` (every frame and queue) or ``"rows"``
+        (the rows of archived segments).
+    :param store_id: the store's id; None: it has no identity yet (no journal, no lake).
+    :param run_key: key of the run that asked for the validation; None: no run did.
+    :param notes: things that were not checked, with the reason, and persons' decisions.
     :param name: the store's name; "": recorded by an older release.
     """
 
@@ -130,14 +130,14 @@ class ValidationResult:
         return tuple(c for c in self.checks if c.status is Status.FAILURE)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the verdict over all comes first."""
+        """Return plain values for JSON. The overall verdict comes first."""
         return {"overall": self.overall.value, **to_jsonable(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ValidationResult:
-        """Inverse of :meth:`to_dict`.
+        """Return the result from the values of :meth:`to_dict`.
 
-        :raises BadInputError: an unknown, missing or ill-typed key; names it.
+        :raises BadInputError: a key is unknown, missing or has a value of the wrong type; the error names it.
         """
         return from_jsonable(cls, {k: v for k, v in data.items() if k != "overall"}, "validation result")
 
@@ -146,14 +146,15 @@ class VerifyLevel(StrEnum):
     """Depth of a verification; each level includes those before it."""
 
     RECEIPTS = "receipts"
-    """Metadata only: receipts and their chain, and what the table says of each data file."""
+    """Metadata only: receipts, their chain, and the table's metadata of each data file."""
     FILES = "files"
-    """Every data file's SHA-256, and whether the table's statistics of it are the file's own."""
+    """Also every data file's SHA-256, and the table's statistics compared with the file's own."""
     BYTES = "bytes"
-    """Rows are turned back into the segment and its SHA-256 compared; also when another engine has
-    rewritten them into other files."""
+    """Also the segment is made again from its rows and its SHA-256 is compared, even if another engine
+    has moved the rows into other files.
+    """
     STORE = "store"
-    """Segments that are still on the broker's disk are compared with the lake's, byte for byte."""
+    """Also segments that are still on the broker's disk are compared with the lake, byte for byte."""
 
     def includes(self, other: VerifyLevel) -> bool:
         return _RANKS[self] >= _RANKS[other]
@@ -164,7 +165,7 @@ _RANKS = {level: rank for rank, level in enumerate(VerifyLevel)}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be.
+    """A fault that a verification found.
 
     :param status: FAILURE, or WARNING for a finding that proves no loss.
     :param subject: the segment (lineage, log, base offset), file or table that it is about.
@@ -180,11 +181,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One receipt was looked at, at one level, at one time. Memory of it lets a check walk round a lake.
+    """The check of one receipt, at one level and one time. Checks are remembered, so that later verifications
+    continue with other receipts.
 
-    :param receipt_hash: ``row_hash`` of the receipt: a check counts only for that very row.
-    :param at_ms: milliseconds since the epoch.
-    :param fault: the fault; "" when there is none.
+    :param receipt_hash: ``row_hash`` of the receipt. The check counts only for this row.
+    :param at_ms: time of the check, in milliseconds since the epoch.
+    :param fault: the found fault; "": there is none.
     """
 
     store_id: str
@@ -216,13 +218,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The part of all archived segments that was verified, by this check or a remembered one.
+    """The part of all archived segments that this verification or a remembered one has checked.
 
-    :param level: at this level or a deeper one.
-    :param total_bytes: segment bytes with a receipt.
-    :param verified_bytes: of those, the bytes whose last check found nothing wrong.
-    :param never_count: segments that were never looked at.
-    :param since_ms: time of the oldest check that counts; None when there is none.
+    :param level: checks at this level or a deeper one count.
+    :param total_bytes: bytes of all segments with a receipt.
+    :param verified_bytes: bytes of the segments whose last check found no fault.
+    :param never_count: number of segments that were never checked.
+    :param since_ms: time of the oldest counted check; None: there is none.
     """
 
     level: VerifyLevel
@@ -237,12 +239,13 @@ class Coverage:
 class StoreVerification:
     """Findings about one store.
 
-    :param receipt_count: receipts whose metadata was checked: all of the store, each time.
-    :param checked_count: segments that were looked at more closely, as ``level`` says, this time.
-    :param checked_bytes: their bytes.
-    :param ranges: where every byte of the logs is.
-    :param renewed_count: receipts that were added before, of rows that another engine has moved.
-    :param credited_count: sealed segments on disk for which receipts of replicas count.
+    :param receipt_count: number of receipts whose metadata was checked: always all receipts of the store.
+    :param checked_count: number of segments that this verification checked more closely, as ``level`` says.
+    :param checked_bytes: bytes of these segments.
+    :param ranges: the place of every byte of the logs.
+    :param renewed_count: number of receipts that were added beforehand for rows that another engine has
+        moved.
+    :param credited_count: number of sealed segments on disk that receipts of replicas prove.
     :param name: the store's name, by the journal or its last receipt; "": neither knows it.
     """
 
@@ -260,7 +263,7 @@ class StoreVerification:
 
     @property
     def begins(self) -> dict[str, int]:
-        """Return from which offset on each log is known."""
+        """Return the first known offset of each log."""
         found: dict[str, int] = {}
         for row in self.ranges:
             found[row.log] = min(found.get(row.log, row.start_offset), row.start_offset)
@@ -272,7 +275,7 @@ class StoreVerification:
 
 
 def segment_name(lineage: int, log: str, base_offset: int) -> str:
-    """Return how findings name a segment within its store."""
+    """Return a segment's name within its store, for findings."""
     return f"{log}/{base_offset:020d} (lineage {lineage})"
 
 

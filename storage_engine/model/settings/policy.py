@@ -1,7 +1,7 @@
-"""Our own settings, beyond what the broker's config says, and how each is described once.
+"""Our own settings, in addition to the broker's config. Each has one description for all places.
 
-Among them are limits above which a step runs as a Spark job: a Spark application costs processor time before
-its first task, and a task of Airflow has done smaller work by then.
+Among them are the limits from which a step runs as a Spark job. A Spark application costs processor time
+before its first task; in that time a task of Airflow finishes smaller work by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage_engine.exceptions import BadInputError
 _DESCRIPTION = "setting"
 
 Refuse = Callable[[str, str, object], BadInputError]
-"""Makes an error of a setting's name, what was expected and what was found."""
+"""Makes an error from a setting's name, the expected value and the found value."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Setting:
     """One setting.
 
     :param kind: ``int``, ``tuple`` of several paths, or the enum whose values may be chosen.
-    :param default: None: there is none, and ``help`` explains that.
-    :param minimum: of a number.
-    :param maximum: of a number; None: no bound.
-    :param label: of its field in the connection's form; "": the form has none.
+    :param default: the default value; None: there is none, and ``help`` explains that.
+    :param minimum: the least value of a number.
+    :param maximum: the greatest value of a number; None: no limit.
+    :param label: label of its field in the connection's form; "": the form has no such field.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that may be chosen; empty: it has others."""
+        """The values that may be chosen. Empty: the setting isn't a choice."""
         return tuple(member.value for member in self.kind) if issubclass(self.kind, Enum) else ()
 
     @property
@@ -59,15 +59,15 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default for a person; empty: there is none."""
+        """The default as a text for a person. Empty: there is none."""
         if self.default is None or self.kind is tuple:
             return ""
         return str(self.default.value if isinstance(self.default, Enum) else self.default)
 
     def read(self, value: object, refuse: Refuse) -> Any:
-        """Return the value of a setting; numbers may come as text, as in a connection's URI.
+        """Return the checked value of a setting. A number may be given as text, as in a connection's URI.
 
-        :raises BadInputError: it is no such value.
+        :raises BadInputError: the value isn't permitted.
         """
         value = value.strip() if isinstance(value, str) else value
         if value is None or value == "":
@@ -87,7 +87,9 @@ class Setting:
         return number
 
     def _paths(self, value: object, refuse: Refuse) -> tuple[str, ...]:
-        """Return absolute paths: tasks are not started where a person is."""
+        """Return the given paths. They have to be absolute, because a task doesn't start in a person's
+        working directory.
+        """
         paths = tuple(value) if isinstance(value, list | tuple) else (value,)
         if not all(isinstance(path, str) and path.startswith("/") for path in paths):
             raise refuse(self.name, self.expected, value)
@@ -118,7 +120,7 @@ def _kind(hint: Any) -> type:
 
 
 LONGEST_UNDO_HOURS = 720
-"""History that an undo needs is kept for longer than that."""
+"""The longest window for an undo. The history that an undo needs is kept for longer."""
 
 
 class ArchiveMode(StrEnum):
@@ -130,50 +132,56 @@ class ArchiveWhen(StrEnum):
     EXPIRY = "expiry"
     """A segment is archived by the run that deletes it."""
     SEAL = "seal"
-    """A segment is archived once it is sealed, in the background, so that no deletion waits for the lake."""
+    """A segment is archived in the background once it is sealed, so that no deletion waits for the lake."""
 
 
 class LagPolicy(StrEnum):
     BLOCK = "block"
-    """Segments that some group still has to read stay."""
+    """Segments that some group still has to read are kept."""
     WARN = "warn"
-    """They go, and the report says whose messages are from now on only in the lake."""
+    """Such segments are deleted. The report names the groups whose unread messages are then only in the
+    lake.
+    """
     IGNORE = "ignore"
 
 
 class PendingPolicy(StrEnum):
     BLOCK = "block"
-    """Segments with messages that the broker still has to deliver or to decide stay."""
+    """Segments with messages that the broker still has to deliver, commit or roll back are kept."""
     WARN = "warn"
-    """They go, and the plan and the report say what is from now on only in the lake."""
+    """Such segments are deleted. The plan and the report name the messages that are then only in the lake."""
     IGNORE = "ignore"
 
 
 class ApprovalPolicy(StrEnum):
-    """Releases that wait until a second person has approved their plan, the fewest first."""
+    """The deletions that wait until a second person has approved their plan, from the least strict value
+    to the strictest.
+    """
 
     NONE = "none"
     FORCED = "forced"
-    """Those that delete what hasn't expired, or that go below a minimum, or on a waiver."""
+    """Deletions of segments that haven't expired, deletions below a minimum retention, and deletions by a
+    waiver.
+    """
     ALWAYS = "always"
 
     @property
     def rank(self) -> int:
-        """Return its strictness: a policy of a lower rank asks for less."""
+        """Return the policy's strictness: a policy with a lower rank is less strict."""
         return list(ApprovalPolicy).index(self)
 
 
 GENTLE_BYTES_PER_SECOND = 20_000_000
-"""Beside a running broker, where nothing else is said: its producers' latencies stay what they are alone."""
+"""The default limit beside a running broker. At this rate its producers' latencies don't change."""
 
 
 class ShieldMode(StrEnum):
-    """The conditions under which segments that no lake proves yet have a second name in our own directory."""
+    """When segments that no lake proves yet get a second name (hard link) in our own directory."""
 
     AUTO = "auto"
     """Beside a running broker, while a watch is alive."""
     ON = "on"
-    """Without a watch, and of a stopped broker's store, too: then all that is unproven has one."""
+    """Also without a watch, and for a stopped broker's store: all unproven segments have a second name."""
     OFF = "off"
 
 
@@ -182,22 +190,22 @@ SHIELD_GIVE_UP_PERCENT = 95
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Our policy for a store, beyond its broker's rules. Each field says what it means."""
+    """Our policy for a store, in addition to its broker's rules. Each field has its own description."""
 
     archive: ArchiveMode = setting(
         ArchiveMode.REQUIRED, "required: nothing is deleted without proof that it is in the lake."
     )
     lag_policy: LagPolicy = setting(
         LagPolicy.WARN,
-        "What becomes of segments that some consumer group still has to read: warn deletes and reports them, "
-        "block keeps them, ignore deletes them.",
+        "Segments that some consumer group still has to read: warn deletes and reports them, block keeps "
+        "them, ignore deletes them.",
         label="Unread messages",
     )
     pending_policy: PendingPolicy = setting(
         PendingPolicy.WARN,
-        "What becomes of segments with timers, delayed or half messages that the broker still has to deliver "
-        "or to decide: warn deletes and reports them, block keeps them and all behind them, ignore deletes "
-        "them.",
+        "Segments with timers, delayed or half messages that the broker still has to deliver, commit or "
+        "roll back: warn deletes and reports them, block keeps them and all segments behind them, ignore "
+        "deletes them.",
         label="Pending messages",
     )
     archive_when: ArchiveWhen = setting(
@@ -208,12 +216,12 @@ class Policy:
     )
     archive_budget_bytes: int = setting(
         16 << 30,
-        "With seal: how much one run archives ahead of deletion; at least one segment.",
+        "With seal: the most that one run archives ahead of deletion; at least one segment.",
     )
     archive_margin_hours: int = setting(
         24,
-        "Beside a running broker that deletes by its own rules: what no lake has is held, or an alarm tells "
-        "of it, from so long before it would go.",
+        "Beside a running broker that deletes by its own rules: how long before its deletion a segment that "
+        "no lake has is held, or else an alarm is raised.",
     )
     archive_lag_alarm_bytes: int | None = setting(
         None,
@@ -225,69 +233,74 @@ class Policy:
     )
     archive_bytes_per_second: int | None = setting(
         None,
-        "Read and write at most so much while archiving, all processes of one task together; 0: no limit. "
-        f"Default: {GENTLE_BYTES_PER_SECOND} beside a running broker, but in an emergency; else no limit.",
+        "The most that all processes of one task together read and write while archiving; 0: no limit. "
+        f"Default: {GENTLE_BYTES_PER_SECOND} beside a running broker, except in an emergency; otherwise no "
+        "limit.",
         minimum=0,
     )
     flush_alarm_bytes: int = setting(
         1 << 30,
-        "Beside a running broker: alarm when more than this of its log is not on disk.",
+        "Beside a running broker: alarm when more than this of its log is not on disk yet.",
     )
     dispatch_alarm_bytes: int = setting(
         256 << 20,
-        "Beside a running broker: alarm when more than this of its log is in no consume queue and index yet.",
+        "Beside a running broker: alarm when more than this of its log is not in consume queues and index "
+        "yet.",
     )
     checkpoint_alarm_seconds: int = setting(
         600,
-        "Beside a running broker, which writes its checkpoint once a minute: alarm when it is so much older "
-        "than the newest message.",
+        "Beside a running broker, which writes its checkpoint once a minute: alarm when the checkpoint is "
+        "this much older than the newest message.",
     )
     index_alarm_seconds: int | None = setting(
         None,
-        "Likewise for the index, whose checkpoint moves only when an index file is full; default: never.",
+        "The same for the index, whose checkpoint changes only when an index file is full; default: never.",
     )
     lag_max_age_minutes: int = setting(
         60,
-        "Lag that was taken longer ago is unknown when segments are deleted.",
+        "Consumer lag that was measured longer ago counts as unknown when segments are deleted.",
     )
     minimum_retention_hours: int | None = setting(
         None,
-        "Nothing deletes a segment sooner after its last write, whatever forces it; default: no minimum.",
+        "No segment is deleted sooner than this after its last write, even by a forced deletion; default: "
+        "no minimum.",
         label="Minimum retention (hours)",
     )
     approval: ApprovalPolicy = setting(
         ApprovalPolicy.NONE,
-        "Which plans a second person has to approve before anything is deleted; forced: those that ignore "
-        "age, go by a shorter retention than the store had, or go by a waiver or without required proof.",
+        "Which plans a second person has to approve before anything is deleted; forced: plans that ignore "
+        "age, use a shorter retention than the store had, use a waiver, or don't require proof.",
     )
     undo_window_hours: int | None = setting(
         None,
-        "Offline: how long what a run deletes lies in a quarantine on its own disk; undo brings it back. "
+        "Offline: how long deleted files are kept in a quarantine on their own disk; undo brings them back. "
         "Default: no undo.",
         maximum=LONGEST_UNDO_HOURS,
     )
     undo_directories: tuple[str, ...] = setting(
         (),
         "For stores of Kafka with undo_window_hours: one directory for quarantines on the file system of "
-        "each log directory, outside of all of them.",
+        "each log directory, outside of all log directories.",
     )
     shield: ShieldMode = setting(
         ShieldMode.AUTO,
-        "A second name for segments that no lake proves yet. auto: beside a running broker while a watch is "
-        "alive; on: without a watch and of a stopped broker's store, too, for all of them.",
+        "A second name (hard link) for segments that no lake proves yet. With auto: beside a running broker "
+        "while a watch is alive. With on: for all such segments, also without a watch and for a stopped "
+        "broker's store.",
     )
     shield_give_up_percent: int = setting(
         SHIELD_GIVE_UP_PERCENT,
-        "Above this level of its disk what only the shield has is given up for space; 100: never.",
+        "Above this level of its disk, segments that only the shield has are given up for space; 100: never.",
         maximum=100,
     )
 
 
 def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | None:
-    """Return how many bytes a second one archive task may read and write; None: as fast as it can.
+    """Return how many bytes per second one archive task may read and write. None: no limit.
 
-    :param beside: the store's broker runs.
-    :param emergency: its disk is at a level where it deletes by force or refuses writes: then nothing waits.
+    :param beside: whether the store's broker runs.
+    :param emergency: whether the running broker's disk is at a level where it deletes by force or refuses
+        writes. Then there is no limit.
     """
     if beside and emergency:
         return None
@@ -301,11 +314,12 @@ _COUNT = re.compile(r"(\d+)\s+(segment|position)s?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class SparkFrom:
-    """The least work that a Spark job is started for. Each default takes about what an application costs.
+    """The least work for which a Spark job is started. Work of each default size takes about as long as a
+    Spark application's start.
 
-    :param size_bytes: of the segments that are archived together.
-    :param segments: that are archived together.
-    :param positions: of groups in queues, whose lag is measured.
+    :param size_bytes: bytes of the segments that are archived together.
+    :param segments: number of segments that are archived together.
+    :param positions: number of positions of groups in queues whose lag is measured.
     """
 
     size_bytes: int = 2 << 30
@@ -314,9 +328,9 @@ class SparkFrom:
 
     @classmethod
     def parse(cls, text: str) -> SparkFrom:
-        """Read the setting. A part that is missing keeps its default; 0 alone means any work.
+        """Parse the setting. A missing part keeps its default. A single 0 means any work.
 
-        :raises ValueError: it is no such text.
+        :raises ValueError: the text isn't such a setting.
         """
         if text.strip() == "0":
             return cls(0, 0, 0)
@@ -332,7 +346,7 @@ class SparkFrom:
 
     @property
     def is_always(self) -> bool:
-        """Return whether any work is a Spark job."""
+        """Return whether all work runs as Spark jobs."""
         return not (self.size_bytes or self.segments or self.positions)
 
     @property
@@ -350,7 +364,7 @@ class SparkFrom:
 class SparkUse:
     """The Spark that a store's connection names.
 
-    :param master: that jobs are submitted to, as Spark takes it.
+    :param master: the master that jobs are submitted to, in Spark's notation.
     """
 
     master: str
@@ -365,7 +379,7 @@ class SparkUse:
 class WorkPlace:
     """The place where a step's work is done.
 
-    :param text: for a person, with the reason where a Spark is there and isn't used.
+    :param text: the place in words. It has the reason where a Spark is named but isn't used.
     """
 
     in_spark: bool
@@ -376,8 +390,8 @@ def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segment
     """Return the place where segments are archived; without any segment no Spark is started.
 
     :param spark: None: the store has none.
-    :param threads: with which the task itself would archive them.
-    :param size_bytes: of all segments together.
+    :param threads: number of threads with which the task itself would archive them.
+    :param size_bytes: bytes of all segments together.
     """
     if spark is None:
         return WorkPlace(False, in_process(threads))
@@ -390,7 +404,7 @@ def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segment
 def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
     """Return the place where consumer lag is measured; without any position no Spark is started.
 
-    :param positions: of groups in queues.
+    :param positions: number of positions of groups in queues.
     """
     if spark is None:
         return WorkPlace(False, in_process(1))
@@ -401,19 +415,19 @@ def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
 
 
 def in_spark(master: str) -> str:
-    """Return in words that a Spark job does the work."""
+    """Return words that say that a Spark job does the work."""
     return f"in Spark at {master}"
 
 
 def in_process(threads: int) -> str:
-    """Return in words that the task, or the command, does the work itself."""
+    """Return words that say that the task or command does the work itself."""
     return f"in process, {count_text(threads, 'thread')}"
 
 
 def places_text(spark: SparkUse | None, threads: int) -> str:
-    """Return where archive and consumer lag of a store run, for a person.
+    """Return words for a person on the places where a store is archived and its consumer lag is measured.
 
-    :param threads: with which the task itself archives.
+    :param threads: number of threads with which the task itself archives.
     """
     if spark is None:
         return in_process(threads)

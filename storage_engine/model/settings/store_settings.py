@@ -1,6 +1,5 @@
-"""Settings of a store, each defined once: for the form, the shell's options and the docs.
-
-The policy is a table of its own: :class:`~storage_engine.model.settings.policy.Policy`.
+"""Settings of a store, each defined once for the form, the shell's options and the docs. The policy's
+settings are elsewhere: :class:`~storage_engine.model.settings.policy.Policy`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from enum import Enum
 from functools import partial
 
 BROKER_SETTINGS = "broker_settings"
-"""JSON field of a connection with what only some stores need."""
+"""JSON field of a connection with settings that only some stores need."""
 POLICY = "policy"
 """JSON field of a connection with the policy's settings."""
 SECTIONS = SECTION_STORE, SECTION_BROKER, SECTION_LAKE, SECTION_POLICY = (
@@ -36,7 +35,7 @@ COMMON_ZONES = (
     "Europe/Berlin",
     "Europe/London",
 )
-"""Zones that the form proposes; any other zone of the IANA database is valid as well."""
+"""Zones that the form proposes. Every other zone of the IANA database is valid as well."""
 BROKER_DELETES, WE_DELETE = DELETES = ("broker", "us")
 BOUNDED, STRICT = HOLDS = ("bounded", "strict")
 TLS_OFF, TLS_ON, TLS_UNVERIFIED = TLS = ("off", "on", "unverified")
@@ -59,23 +58,24 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreSetting:
-    """One thing that a person says of a store.
+    """One setting of a store that a person gives.
 
     :param name: its key in a connection's extra fields, or in the JSON field ``inside``.
     :param help: one or more sentences.
-    :param empty: the value that holds where none is given, as the end of a sentence; "": none does.
-    :param label: of its field in the connection's form; "": the form has none.
-    :param section: of the form.
-    :param inside: the JSON field that has it as a key; "": it is a field of its own.
-    :param field: the field of its own that a key of a JSON field may be in instead, as in the form and in
-        older connections; "": one of its own name.
-    :param option: at the shell; "": a command has none. A choice's further values are ``OPTION-VALUE``.
-    :param argument: the text behind the option.
+    :param empty: the value that is used where none is given, as the end of a sentence; "": there is none.
+    :param label: label of its field in the connection's form; "": the form has no such field.
+    :param section: section of the form.
+    :param inside: the JSON field that has the setting as a key; "": the setting has its own field.
+    :param field: the separate field that may have the setting instead of the JSON field, as in the form and
+        in older connections; "": that field has the setting's name.
+    :param option: option at the shell; "": commands have no such option. A choice's further values are
+        ``OPTION-VALUE``.
+    :param argument: the word for the option's argument.
     :param choices: the values of a choice; the first is the default.
     :param examples: values that the form proposes.
-    :param required: whether it has to be said.
-    :param live: whether it is said of a broker that runs.
-    :param at_shell: the option's help, where that of a connection doesn't fit; "": it does.
+    :param required: whether it has to be given.
+    :param live: whether it is only for a running broker.
+    :param at_shell: the option's help, where the connection's help doesn't fit; "": it fits.
     """
 
     name: str
@@ -96,28 +96,28 @@ class StoreSetting:
 
     @property
     def own_field(self) -> str:
-        """Return the field of its own that a connection may have it in."""
+        """Return the separate field in which a connection may have the setting."""
         return self.field or self.name
 
     @property
     def place(self) -> str:
-        """Return where a connection has it best: in the form's field, or as a key of a JSON field."""
+        """Return the recommended place in a connection: the form's field, or a key of a JSON field."""
         return f"{self.inside}.{self.name}" if self.inside and not self.label else self.own_field
 
     @property
     def in_connection(self) -> str:
-        """Return its help for who writes a connection."""
+        """Return its help for people who write a connection."""
         said = f"Live: {self.help}" if self.live else self.help
         return f"{said} Empty: {self.empty}." if self.empty else said
 
     @property
     def at_a_shell(self) -> str:
-        """Return its help for who types a command."""
+        """Return its help for people who type a command."""
         return self.at_shell or (f"{self.help} Default: {self.empty}." if self.empty else self.help)
 
     @property
     def usual(self) -> str:
-        """Return the value that says nothing; "" for texts."""
+        """Return the value that means the default; "" for texts."""
         if self.kind is Kind.FLAG:
             return "false"
         return self.choices[0] if self.choices else ""
@@ -134,8 +134,8 @@ STORE_SETTINGS = (
     StoreSetting(
         "root",
         Kind.PATH,
-        "The broker's storePathRootDir, such as /data/store, as the worker sees it that this "
-        "store's tasks run on.",
+        "The broker's storePathRootDir, such as /data/store: the path on the worker that this store's tasks "
+        "run on.",
         label="Store root",
         section=SECTION_STORE,
         option="STORE",
@@ -144,9 +144,9 @@ STORE_SETTINGS = (
     StoreSetting(
         "broker_type",
         Kind.TEXT,
-        "Whose store it is, by the name of the broker's package.",
+        "The kind of broker that the store belongs to: the name in the broker's package.",
         empty="the broker that comes with this provider",
-        at_shell="Whose store it is; default: told from its files.",
+        at_shell="The kind of broker that the store belongs to; default: recognized by its files.",
         option="--broker-type",
         argument="NAME",
     ),
@@ -163,21 +163,22 @@ STORE_SETTINGS = (
     StoreSetting(
         "mode",
         Kind.CHOICE,
-        "offline: the broker is stopped while the store is cleaned. live: it runs on; the store is held and "
-        "released through it. engine: storage-engine writes the store itself; what runs is asked.",
+        "offline: the broker is stopped while the store is cleaned. live: the broker keeps running; the "
+        "store is held and segments are deleted through it. engine: storage-engine itself writes the store; "
+        "that process is asked.",
         label="Mode",
         section=SECTION_BROKER,
         choices=MODES,
         option="--engine",
-        at_shell="storage-engine itself writes STORE; the process that does is asked.",
+        at_shell="storage-engine itself writes STORE; the process that writes it is asked.",
     ),
     StoreSetting(
         "broker_address",
         Kind.ADDRESS,
         "host:port of the broker's listen port, such as 10.0.0.1:10911.",
         empty="the name servers are asked each time",
-        at_shell="The running broker's listen port. Without this, --name-servers or "
-        "--client-config it is stopped.",
+        at_shell="The running broker's listen port. Without this option, --name-servers or --client-config, "
+        "the broker is stopped.",
         label="Broker address",
         section=SECTION_BROKER,
         option="--broker",
@@ -187,7 +188,8 @@ STORE_SETTINGS = (
     StoreSetting(
         "lake",
         Kind.TEXT_OR_OBJECT,
-        "Directory of a lake of its own, such as /lake (SQLite catalog and Parquet files), or properties of "
+        "Directory of the store's own lake, such as /lake (SQLite catalog and Parquet files), or properties "
+        "of "
         'a PyIceberg catalog, such as {"type": "rest", "uri": "http://catalog:8181"}. Among these, '
         "airflow.s3-conn-id and airflow.catalog-conn-id name connections with credentials.",
         empty="the option lake of [storage_engine]",
@@ -199,7 +201,7 @@ STORE_SETTINGS = (
     StoreSetting(
         "spark_conn_id",
         Kind.TEXT,
-        "Connection of the type spark that Spark jobs are submitted with, such as spark_default.",
+        "Connection of the type spark with which Spark jobs are submitted, such as spark_default.",
         empty="no Spark; the tasks archive by themselves, with the same proof",
         label="Spark",
         section=SECTION_LAKE,
@@ -208,9 +210,9 @@ STORE_SETTINGS = (
     StoreSetting(
         "spark_from",
         Kind.TEXT,
-        "The least work that a Spark job is started for: bytes or segments to archive, such as 2GiB, 1000 "
-        "segments, and positions of groups in queues whose lag is measured, such as 1000000 positions. "
-        "Smaller work the task does itself. A part that is left out keeps its default; 0: any work is a job.",
+        "The least work for which a Spark job is started: bytes or segments to archive, such as 2GiB, 1000 "
+        "segments, and positions of groups in queues whose lag is measured, such as 1000000 positions. The "
+        "task does smaller work itself. A missing part keeps its default; 0: all work is a Spark job.",
         empty="2GiB, 1000 segments, 1000000 positions",
         label="Spark from",
         section=SECTION_LAKE,
@@ -218,7 +220,7 @@ STORE_SETTINGS = (
     StoreSetting(
         "agent",
         Kind.OBJECT,
-        "The agent on the broker's host that Spark's executors read segments from: its address as host:port "
+        "The agent on the broker's host from which Spark's executors read segments: its address as host:port "
         "(plain://host:port without TLS), and paths of token_file, ca_file, certificate_file as the worker "
         "sees them.",
         empty="executors see the store's disk",
@@ -226,18 +228,18 @@ STORE_SETTINGS = (
     _broker_setting(
         "time_zone",
         Kind.ZONE,
-        "IANA zone that deleteWhen is meant in, such as Asia/Shanghai.",
+        "IANA time zone of deleteWhen, such as Asia/Shanghai.",
         label="Time zone",
         section=SECTION_STORE,
         examples=COMMON_ZONES,
         option="--time-zone",
         argument="ZONE",
-        empty="the zone of the machine that decides",
+        empty="the time zone of the machine that makes the plan",
     ),
     _broker_setting(
         "overrides",
         Kind.OBJECT,
-        "Settings of the broker that win over all others, such as fileReservedTime.",
+        "Settings of the broker that take precedence over all others, such as fileReservedTime.",
         option="--set",
         argument="KEY=VALUE",
     ),
@@ -245,7 +247,7 @@ STORE_SETTINGS = (
         "name_servers",
         Kind.ADDRESSES,
         "Name servers that know the master of broker_name, as host:port; several are separated by ;",
-        at_shell="Name servers of the running broker: they tell where the master of --broker-name is.",
+        at_shell="Name servers of the running broker. They know the address of the master of --broker-name.",
         option="--name-servers",
         argument="HOST:PORT;…",
         live=True,
@@ -261,8 +263,8 @@ STORE_SETTINGS = (
     _broker_setting(
         "conn_id",
         Kind.TEXT,
-        "Connection with the access key as its login and the secret key as its password; or one of the type "
-        "of the broker's client, such as kafka, with the client's settings as its extra.",
+        "Connection with the access key as its login and the secret key as its password. Or a connection of "
+        "the type of the broker's client, such as kafka, with the client's settings as its extra.",
         label="Access keys",
         section=SECTION_BROKER,
         at_shell="Sign requests as this user; the secret key is taken from STORAGE_ENGINE_SECRET_KEY.",
@@ -297,7 +299,7 @@ STORE_SETTINGS = (
     _broker_setting(
         "ca_file",
         Kind.PATH,
-        "With TLS, PEM file of who signed the broker's certificate.",
+        "With TLS, PEM file of the authority that signed the broker's certificate.",
         option="--tls-ca-file",
         argument="FILE",
         empty="the system's authorities",
@@ -307,7 +309,7 @@ STORE_SETTINGS = (
     _broker_setting(
         "server_name",
         Kind.TEXT,
-        "With TLS, the name that the certificate must bear.",
+        "With TLS, the name that the certificate must have.",
         option="--tls-server-name",
         argument="NAME",
         empty="the host of the address",
@@ -317,7 +319,7 @@ STORE_SETTINGS = (
     _broker_setting(
         "certificate_file",
         Kind.PATH,
-        "With TLS, PEM file of our own certificate and key, for a broker that wants one.",
+        "With TLS, PEM file of our own certificate and key, for a broker that requires one.",
         option="--tls-certificate-file",
         argument="FILE",
         field="broker_certificate_file",
@@ -326,14 +328,15 @@ STORE_SETTINGS = (
     _broker_setting(
         "may_change_settings",
         Kind.FLAG,
-        "cleanFileForciblyEnable may be set to false on the broker while the store is held.",
+        "Permission to set cleanFileForciblyEnable to false on the broker while the store is held.",
         option="--may-change-settings",
         live=True,
     ),
     _broker_setting(
         "hold_hours",
         Kind.WHOLE_NUMBER,
-        "A hold ends so long after its last renewal; it must outlast a release, which reads files again.",
+        "How long after its last renewal a hold ends. It must be longer than a run of archiving and "
+        "deleting, which reads files again.",
         option="--hold-hours",
         argument="HOURS",
         empty="24",
@@ -342,16 +345,17 @@ STORE_SETTINGS = (
     _broker_setting(
         "allow_same_disk",
         Kind.FLAG,
-        "Lake, journal, reports and temporary files may lie on a disk of the broker, which they can fill.",
+        "Permission for lake, journal, reports and temporary files to be on a disk of the broker, although "
+        "they can fill it.",
         option="--allow-same-disk",
         live=True,
     ),
     _broker_setting(
         "deletes",
         Kind.CHOICE,
-        "For a store of Kafka, who deletes. broker: its broker, by its rules. us: Storage Engine, which "
-        "holds its topics and deletes proven segments.",
-        at_shell="A store of Kafka: hold its topics, and delete from it what is proven.",
+        "Only for a store of Kafka: who deletes. broker: its broker, by the broker's own rules. us: Storage "
+        "Engine, which holds the store's topics and deletes proven segments.",
+        at_shell="Only for a store of Kafka: hold its topics, and delete proven segments.",
         option="--deletes-us",
         choices=DELETES,
         live=True,
@@ -359,8 +363,10 @@ STORE_SETTINGS = (
     _broker_setting(
         "hold",
         Kind.CHOICE,
-        "For a store of Kafka, how topics are held: bounded ends by itself; strict (-1) never does.",
-        at_shell="A store of Kafka: hold its topics by settings of -1, which never ends by itself.",
+        "Only for a store of Kafka: how topics are held. bounded: the hold ends by itself; strict (-1): it "
+        "never does.",
+        at_shell="Only for a store of Kafka: hold its topics by settings of -1. Such a hold never ends by "
+        "itself.",
         option="--hold-strict",
         choices=HOLDS,
         live=True,
@@ -368,7 +374,8 @@ STORE_SETTINGS = (
     _broker_setting(
         "accept_version",
         Kind.TEXT,
-        "A broker release that was not tried, such as 5.6.0, may delete what is proven, until unmanage.",
+        "An untested release of the broker, such as 5.6.0, on whose store proven segments may be deleted, "
+        "until unmanage.",
         option="--accept-version",
         argument="VERSION",
         live=True,
@@ -376,7 +383,8 @@ STORE_SETTINGS = (
     StoreSetting(
         BROKER_SETTINGS,
         Kind.OBJECT,
-        'What only some stores need, such as {"overrides": {"fileReservedTime": "48"}, "hold_hours": 12}.',
+        "Settings that only some stores need, such as "
+        '{"overrides": {"fileReservedTime": "48"}, "hold_hours": 12}.',
         label="More broker settings",
         section=SECTION_BROKER,
     ),
@@ -393,12 +401,12 @@ STORE_SETTINGS = (
         "journal_url",
         Kind.TEXT,
         "SQLAlchemy URL of the store's journal.",
-        empty="the option journal_url of [storage_engine]; at the shell it lies in the lake's directory",
+        empty="the option journal_url of [storage_engine]; at the shell, a file in the lake's directory",
     ),
     StoreSetting(
         "second_lake",
         Kind.TEXT_OR_OBJECT,
-        "As lake: it takes over while the lake can't be reached; either proves.",
+        "As lake. It is used while the first lake can't be reached. A proof in either lake counts.",
         empty="the option second_lake of [storage_engine]",
         option="--second-lake",
         argument="DIRECTORY",
@@ -412,16 +420,16 @@ STORE_SETTINGS = (
     StoreSetting(
         "store_host",
         Kind.TEXT,
-        "Host name or machine id of the host that has the store's disk; * where every host mounts it.",
-        empty="the host that looked at it first; at the shell, any",
+        "Host name or machine id of the host with the store's disk; * where every host mounts that disk.",
+        empty="the host that read the store first; at the shell, any host",
     ),
     StoreSetting(
         "queue",
         Kind.TEXT,
-        "Airflow queue whose workers see the store's disk; a task on another one fails.",
+        "Airflow queue whose workers see the store's disk. A task on another worker fails.",
         empty="any queue",
     ),
 )
 
 SETTINGS = {one.name: one for one in STORE_SETTINGS}
-"""By name; no two have one name."""
+"""The settings by name. Each name is unique."""

@@ -266,7 +266,7 @@ def test_what_a_killed_writer_left_half_done_is_named_with_what_to_do(
     path, half_done = tmp_path / "journal.db", tmp_path / "journal.db-journal"
     subprocess.run([sys.executable, "-c", KILLED_WRITER, str(path)], check=False)
     before = path.read_bytes(), half_done.read_bytes()
-    with pytest.raises(JournalUnavailableError, match="a writer left that was killed") as raised:
+    with pytest.raises(JournalUnavailableError, match="which a killed writer left") as raised:
         reader.stores()
     assert f"found {half_done}," in str(raised.value)
     assert (path.read_bytes(), half_done.read_bytes()) == before

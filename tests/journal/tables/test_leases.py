@@ -57,7 +57,7 @@ def change(url: str, statement: str) -> None:
 def test_a_lease_has_one_owner(journal: Journal, store_id: str) -> None:
     with (
         journal.lease(store_id),
-        pytest.raises(StoreBusyError, match="found it with"),
+        pytest.raises(StoreBusyError, match="to be free, found that"),
         journal.lease(store_id),
     ):
         pass
@@ -88,7 +88,7 @@ def test_the_lease_of_a_living_process_of_another_pid_namespace_stays(
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "taken\n"
-        with pytest.raises(StoreBusyError, match="found it with"), journal.lease(store_id):
+        with pytest.raises(StoreBusyError, match="to be free, found that"), journal.lease(store_id):
             pass
         other.stdin.close()
     assert other.returncode == 0
@@ -145,7 +145,7 @@ def test_nothing_is_recorded_under_a_lease_that_ran_out(url: str, journal: Journ
     with journal.lease(store_id) as lease:
         journal.record(run, Step.RELEASE, Phase.INTENT, [("0", {})], lease=lease)
         change(url, "UPDATE storage_engine_leases SET expires_at_ms = 1")
-        with pytest.raises(StoreBusyError, match="ran out before it was renewed"):
+        with pytest.raises(StoreBusyError, match="expired before it was renewed"):
             journal.record(run, Step.RELEASE, Phase.INTENT, [("1", {})], lease=lease)
     assert [event.subject for event in journal.events(run)] == ["0"]
 
@@ -175,5 +175,5 @@ def test_one_store_at_a_time_changes_what_a_clusters_stores_share(
             pass
         still_alone()
         change(url, "UPDATE storage_engine_cluster_leases SET expires_at_ms = 1")
-        with other.alone("cluster"), pytest.raises(StoreBusyError, match="ran out before it was renewed"):
+        with other.alone("cluster"), pytest.raises(StoreBusyError, match="expired before it was renewed"):
             still_alone()

@@ -80,9 +80,9 @@ def test_a_topic_costs_what_its_space_would_hold_of_all_others() -> None:
     large, small, ended = topic_usages(topics, last, 0, 100)
     # Without it a day's space holds 400 bytes a day, so 2.5 days.
     assert large.cost_hours_a_day == pytest.approx(24 * 1.5)
-    assert "its own" in large.advice or "of its own" in large.advice
+    assert "its own store" in large.advice
     assert small.share == pytest.approx(0.3)
-    assert "of its own" in small.advice
+    assert "its own store" in small.advice
     assert ended.advice == "no message since 1970-01-03: where it has ended, delete the topic"
     (alone,) = topic_usages(topics[:1], last, 0, 100)
     assert (alone.cost_hours_a_day, alone.advice) == (None, "")
