@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from sqlalchemy import Connection, Engine, event
 
 import storage_engine
-from storage_engine.cli.main import main as command_line
+from storage_engine.cli import main as command_line  # a function in each released package
 
 try:
     import storage_engine.cli.clean
