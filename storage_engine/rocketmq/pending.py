@@ -134,8 +134,8 @@ def refuse_halves_in_rocksdb(layout: StoreLayout, log_min_offset: int) -> None:
 def _unknown(layout: StoreLayout, what: str, where: str) -> UnsupportedLayoutError:
     return UnsupportedLayoutError(
         f"{layout.root}: expected {what} in the store's own files, found that they are in RocksDB, at "
-        f"least in part (seen by {where}), which this version doesn't read. Nothing was changed. Set "
-        "pending_policy to warn where none of them is due any more."
+        f"least in part (shown by {where}). This version can't read them there. Nothing was changed. If "
+        "none of them is due any more, set pending_policy to warn."
     )
 
 

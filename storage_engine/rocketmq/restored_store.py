@@ -229,7 +229,10 @@ _NO_FILLER = {
     "enableLmq": _MANY_TOPICS,
     "enableMultiDispatch": _MANY_TOPICS,
 }
-_STILL_POSSIBLE = "Nothing was written. --files-only, without a broker's file, restores only the segments."
+_STILL_POSSIBLE = (
+    "Nothing was written. To restore only the segments, use --files-only without a broker's "
+    "configuration file."
+)
 
 
 @dataclass(frozen=True, slots=True)
