@@ -133,7 +133,7 @@ class RunningRocketMQ(RunningKind):
         return running_broker(live)
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch:
-        from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
+        from storage_engine.rocketmq.live.fence_mending import FenceKeeper
 
         return FenceKeeper(Path(settings.root))
 
