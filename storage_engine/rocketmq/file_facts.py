@@ -98,8 +98,8 @@ class LogListing:
             if file.base_offset <= offset < file.end_offset:
                 with open_stored(file.path) as opened:
                     # A queue's entry may say any size.
-                    wanted = max(0, min(size_bytes, file.end_offset - offset))
-                    return os.pread(opened.fileno(), wanted, offset - file.base_offset)
+                    count = max(0, min(size_bytes, file.end_offset - offset))
+                    return os.pread(opened.fileno(), count, offset - file.base_offset)
         return b""
 
 
@@ -158,14 +158,14 @@ def list_log(layout: StoreLayout) -> LogListing:
 
     :raises StoreNotFoundError: there is no segment.
     """
-    found = list_raw_files(layout.log_paths)
-    named = readable_files(found)
+    raw_files = list_raw_files(layout.log_paths)
+    named = readable_files(raw_files)
     if not named:
         raise StoreNotFoundError(
             f"{', '.join(map(str, layout.log_paths))}: expected segment files, found none. Name the "
             "directory that the broker's storePathRootDir names."
         )
-    return LogListing(found, named)
+    return LogListing(raw_files, named)
 
 
 def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
@@ -361,7 +361,7 @@ def collect_queues(
     queues: list[QueueFact] = []
     left_over: list[Callable[[], int]] = []
     log = look()
-    for queue in told_each(list(_chosen(layout, scope)), "Reading queues", "queues"):
+    for queue in told_each(list(_choose_queues(layout, scope)), "Reading queues", "queues"):
 
         def read(log: LogReader, queue: _Queue = queue) -> _Row:
             return _read(queue, log, scope.full)
@@ -391,10 +391,10 @@ class _Row:
 
 
 def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
-    found = list_raw_files((queue.path,), refuse_links=False)
-    named = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
+    raw_files = list_raw_files((queue.path,), refuse_links=False)
+    named = readable_files(raw_files, unit_bytes=queue.format.dtype.itemsize)
     return _Row(
-        tuple(_file_facts(queue, found)),
+        tuple(_file_facts(queue, raw_files)),
         _queue_fact(queue, named, log, full) if named else None,
     )
 
@@ -414,8 +414,8 @@ def _is_sound(row: _Row) -> bool:
 
 
 def _left_over_now(queue: _Queue, minimum: int) -> int:
-    found = list_raw_files((queue.path,), refuse_links=False)
-    files = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
+    raw_files = list_raw_files((queue.path,), refuse_links=False)
+    files = readable_files(raw_files, unit_bytes=queue.format.dtype.itemsize)
     return _left_over(queue, files, minimum)
 
 
@@ -438,7 +438,7 @@ def missing_entries(
         return None
     plain = _readable_files(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT)
     if plain:
-        return len(queue_offsets) - _matched(plain, queue_offsets, physical_offsets)
+        return len(queue_offsets) - _count_matches(plain, queue_offsets, physical_offsets)
     batch = _readable_files(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
     if batch:
         pointed_at = batch_consume_queue.FORMAT.read_queue(batch)["offset"]
@@ -450,7 +450,7 @@ def _readable_files(path: Path, form: EntryFormat) -> tuple[MappedFile, ...]:
     return readable_files(list_raw_files((path,), refuse_links=False), unit_bytes=form.dtype.itemsize)
 
 
-def _matched(
+def _count_matches(
     files: tuple[MappedFile, ...],
     queue_offsets: npt.NDArray[np.int64],
     physical_offsets: npt.NDArray[np.int64],
@@ -468,15 +468,15 @@ def _matched(
     return matched
 
 
-def _chosen(layout: StoreLayout, scope: FactsScope) -> Iterator[_Queue]:
+def _choose_queues(layout: StoreLayout, scope: FactsScope) -> Iterator[_Queue]:
     kinds = (
         ("consumequeue", layout.consumequeue, consume_queue.FORMAT),
         ("batchconsumequeue", layout.batchconsumequeue, batch_consume_queue.FORMAT),
     )
     for kind, directory, form in kinds:
         if scope.full or scope.queues is None:
-            for found in iter_queues(directory):
-                yield _Queue(kind, found.topic, found.queue_id, found.path, form)
+            for queue in iter_queues(directory):
+                yield _Queue(kind, queue.topic, queue.queue_id, queue.path, form)
             continue
         touched = {directory / topic / str(queue_id) for topic, queue_id in scope.queues}
         touched |= {Path(file).parent for file in scope.files if Path(file).is_relative_to(directory)}
@@ -492,12 +492,12 @@ def _file_facts(queue: _Queue, files: tuple[tuple[Path, int], ...]) -> Iterator[
     unit = queue.format.dtype.itemsize
     for path, size in files:
         start = int(path.name) if is_offset(path.name) else -1
-        whole = start >= 0 and start % unit == 0 and size % unit == 0
+        is_whole = start >= 0 and start % unit == 0 and size % unit == 0
         yield QueueFileFact(
             subject=f"{queue.subject}/{path.name}",
             queue=queue.subject,
-            start_offset=start // unit if whole else -1,
-            end_offset=(start + size) // unit if whole else -1,
+            start_offset=start // unit if is_whole else -1,
+            end_offset=(start + size) // unit if is_whole else -1,
         )
 
 
@@ -671,8 +671,8 @@ def _collect(
 
 
 def _end_by_engine(session: EngineSession) -> BrokerLogEnd:
-    found = session.positions()
-    return BrokerLogEnd(found.committed, min(found.dispatched, found.committed))
+    positions = session.positions()
+    return BrokerLogEnd(positions.committed, min(positions.dispatched, positions.committed))
 
 
 def _log_end(admin: BrokerAdmin) -> BrokerLogEnd:
@@ -715,7 +715,7 @@ def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ..
     rows = patience.settled(read, look(), look, is_sound)
     counts = [partial(count, row) for row in rows]
     still = patience.until_none(counts, [row.left_over_files for row in rows])
-    return tuple(replace(row, left_over_files=left) for row, left in zip(rows, still, strict=True))
+    return tuple(replace(row, left_over_files=left_over) for row, left_over in zip(rows, still, strict=True))
 
 
 def _index_fact(path: Path, log_min_offset: int, *, is_last: bool) -> IndexFact:
@@ -733,18 +733,18 @@ def _index_fact(path: Path, log_min_offset: int, *, is_last: bool) -> IndexFact:
 
 
 def _checkpoint_facts(
-    found: Mapping[str, int] | None, log: LogFiles, newest_store_timestamp_ms: int
+    values: Mapping[str, int] | None, log: LogFiles, newest_store_timestamp_ms: int
 ) -> tuple[CheckpointFact, ...]:
     """Collect facts of the checkpoint's values. No value may be behind the log's end: otherwise a recovery
     would begin behind unflushed messages (CommitLog#recoverAbnormally, isMappedFileMatchedRecover).
     """
-    if found is None:
+    if values is None:
         return ()
     return tuple(
         CheckpointFact(
             subject=f"checkpoint {field.name}",
             low=0,
-            value=found.get(field.name, -1) if high >= 0 else -1,
+            value=values.get(field.name, -1) if high >= 0 else -1,
             high=high,
         )
         for field in fields(Checkpoint)

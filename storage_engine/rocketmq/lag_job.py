@@ -62,10 +62,10 @@ class RocketMQLagJob:
 
     def unread(self, run: Sequence[Segment]) -> Unread:
         context, end_offset = self.context, run[-1].end_offset
-        found = unread_messages(
+        result = unread_messages(
             context.layout, tuple(run), self.positions, end_offset, context.attempts, deleted=True
         )
-        return found.with_errors(self.unknown)
+        return result.with_errors(self.unknown)
 
 
 def lag_job(request: LagRequest) -> RocketMQLagJob:
@@ -105,8 +105,8 @@ def _live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Con
     try:
         with reach(live) as admin:
             config = admin.config()
-            found = local_settings(config, settings.root, settings.overrides)
-            store = RocketMQStore.open(_config(settings, None, found))
+            overrides = local_settings(config, settings.root, settings.overrides)
+            store = RocketMQStore.open(_config(settings, None, overrides))
             return store, *live_consumers(admin, config, live, store.layout)
     except BrokerError as error:
         store = RocketMQStore.open(_config(settings, settings.broker_conf, settings.overrides))

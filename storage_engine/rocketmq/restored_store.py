@@ -117,8 +117,8 @@ def queues_of(rows: pa.Table) -> pa.Table:
 
 def merge_queues(queues: pa.Table) -> pa.Table:
     """Merge rows from any number of :func:`queues_of` calls, so that each queue has one row."""
-    found = queues.group_by(["topic", "queue_id"]).aggregate([("last", "max"), ("inner_batch", "max")])
-    ordered = found.select(["topic", "queue_id", "last_max", "inner_batch_max"])
+    merged = queues.group_by(["topic", "queue_id"]).aggregate([("last", "max"), ("inner_batch", "max")])
+    ordered = merged.select(["topic", "queue_id", "last_max", "inner_batch_max"])
     return ordered.rename_columns(NO_CONFIG_QUEUES.column_names)
 
 
@@ -167,8 +167,8 @@ def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
     """Return a TopicConfig. Its type of queue must be right: otherwise the broker builds the other type
     (QueueTypeUtils).
     """
-    own = _REVIVE_QUEUES if topic.startswith(_REVIVE_PREFIX) else _QUEUES_OF_ITS_OWN.get(topic, 1)
-    number = min(max(queues, own), _MAX_QUEUES)
+    least = _REVIVE_QUEUES if topic.startswith(_REVIVE_PREFIX) else _QUEUES_OF_ITS_OWN.get(topic, 1)
+    number = min(max(queues, least), _MAX_QUEUES)
     return {
         "attributes": {"queue.type": "BatchCQ"} if inner_batch else {},
         "order": False,
@@ -277,18 +277,18 @@ class RestoredStore(RestoredConfig):
         """
         sizes = sorted({row.size_bytes for row in receipts})
         if len(sizes) > 1:
-            found = " and ".join(map(str, sizes))
+            text = " and ".join(map(str, sizes))
             raise RestoreError(
-                f"{receipts[0].log}: expected segments of one size, found {found} bytes: no broker starts on "
+                f"{receipts[0].log}: expected segments of one size, found {text} bytes: no broker starts on "
                 f"both. {_STILL_POSSIBLE} Segments of one size are served: choose them by --from-offset and "
                 "--to-offset."
             )
         config, _ = self._config(_NOWHERE, ())
-        said = config.mapped_file_size_commit_log_bytes
-        if said not in (None, sizes[0]):
+        size = config.mapped_file_size_commit_log_bytes
+        if size not in (None, sizes[0]):
             raise RestoreError(
                 f"{self.conf}: mappedFileSizeCommitLog: expected {sizes[0]}, as the archived segments have, "
-                f"found {said}: no broker starts on files of another size. {_STILL_POSSIBLE} Or correct the "
+                f"found {size}: no broker starts on files of another size. {_STILL_POSSIBLE} Or correct the "
                 "value."
             )
         for row in (row for row in receipts if row.damaged_bytes):
@@ -300,9 +300,9 @@ class RestoredStore(RestoredConfig):
             )
         is_slave, is_filled = (
             config.raw.get(ROLE, "").strip() == SLAVE,
-            not all(it.is_whole for it in receipts),
+            not all(receipt.is_whole for receipt in receipts),
         )
-        if is_filled or any(FILLER_TOPIC in it.kept_streams for it in receipts):
+        if is_filled or any(FILLER_TOPIC in receipt.kept_streams for receipt in receipts):
             self._check_filler(config, is_slave=is_slave and is_filled)
         if is_slave:
             check_goes_on(config, receipts, read_segment)

@@ -194,11 +194,11 @@ def iterate_frames(
     queue_table = np.zeros(frame_kernels.QUEUE_TABLE_BYTES, np.uint8)
     slots = queue_table[: 4 * frame_kernels.QUEUE_SLOTS]
     run = (-1, b"")
-    wanted = 0
+    needed_end = 0
     while (begin := int(state[frame_kernels.RUN_START])) < len(array):
         loaded = len(array)
         if load is not None:
-            loaded = min(loaded, max(wanted, begin + limit + frame_kernels.LOOK_BYTES))
+            loaded = min(loaded, max(needed_end, begin + limit + frame_kernels.LOOK_BYTES))
             load(begin, loaded)
         before = state.copy()
         # The names of topics lie in what is loaded now.
@@ -223,9 +223,9 @@ def iterate_frames(
             room.codes,
             address_of(queue_table),
         )
-        if wanted := int(state[frame_kernels.WANTED]):
+        if needed_end := int(state[frame_kernels.WANTED]):
             # By an eighth more at least: bytes that ask for little more each time are walked a few times.
-            wanted = max(wanted, loaded + (loaded - begin) // 8)
+            needed_end = max(needed_end, loaded + (loaded - begin) // 8)
             state = before
             continue
         rows = room.first(int(state[frame_kernels.ROWS]))
@@ -293,19 +293,19 @@ def scan_segment(
         )
         damages.extend(chunk.damages)
     types = (np.int64, np.int32, np.uint8, np.int32, np.int32, np.int64, np.int32, np.int64)
-    whole: tuple[Any, ...] = tuple(
+    joined: tuple[Any, ...] = tuple(
         np.concatenate([np.empty(0, dtype), *(column[i] for column in columns)]).astype(dtype, copy=False)
         for i, dtype in enumerate(types)
     )
     return FrameTable(
-        physical_offset=whole[0],
-        size_bytes=whole[1],
-        kind=whole[2],
-        topic=whole[3],
-        queue_id=whole[4],
-        queue_offset=whole[5],
-        sys_flag=whole[6],
-        store_timestamp_ms=whole[7],
+        physical_offset=joined[0],
+        size_bytes=joined[1],
+        kind=joined[2],
+        topic=joined[3],
+        queue_id=joined[4],
+        queue_offset=joined[5],
+        sys_flag=joined[6],
+        store_timestamp_ms=joined[7],
         topics=tuple(name.decode("utf-8", "replace") for name in topics),
         damages=tuple(damages),
     )

@@ -185,7 +185,7 @@ def decode_chunk(
             chunk.is_blank_header[others],
             chunk.kinds[others],
         )
-        yield _decoded(data, base_offset, chunk, ranking, arena, part)
+        yield _decode_part(data, base_offset, chunk, ranking, arena, part)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,7 +205,7 @@ class _Part:
     other_kinds: npt.NDArray[np.uint8]
 
 
-def _decoded(
+def _decode_part(
     data: npt.NDArray[np.uint8],
     base_offset: int,
     chunk: FrameChunk,

@@ -549,17 +549,17 @@ def scan(
         if position >= length:
             break
         if loaded < length:
-            wanted = seen_end(address, length, loaded, position, base_offset)
-            if wanted > loaded:
-                state[WANTED] = wanted
+            needed_end = seen_end(address, length, loaded, position, base_offset)
+            if needed_end > loaded:
+                state[WANTED] = needed_end
                 return
         if pending == 0:
             state[RUN_CLOSED] = 0
-        found = classify(address, length, position, base_offset)
-        if found > BLANK:
+        fault = classify(address, length, position, base_offset)
+        if fault > BLANK:
             if pending == 0:
                 state[RUN_KIND] = KIND_UNDECODABLE
-                state[RUN_FAULT] = found
+                state[RUN_FAULT] = fault
                 state[RUN_ORIGIN] = position
             stop = min(run_start + RUN_PIECE_BYTES, length)
             position = next_magic(address, position + 1, stop, length)
@@ -567,9 +567,9 @@ def scan(
         if pending > 0:
             state[RUN_CLOSED] = 1
             continue
-        if found == BLANK:
+        if fault == BLANK:
             state[RUN_KIND] = KIND_BLANK
-            state[RUN_FAULT] = found
+            state[RUN_FAULT] = fault
             state[RUN_ORIGIN] = position
             position = length
             continue
@@ -581,10 +581,10 @@ def scan(
         if rows > 0 and position + size - chunk_start > limit:
             break
         if check_crc:
-            found = crc_fault(at, size, crc_function, crc_table)
-            if found != MESSAGE:
+            fault = crc_fault(at, size, crc_function, crc_table)
+            if fault != MESSAGE:
                 state[RUN_KIND] = KIND_UNDECODABLE
-                state[RUN_FAULT] = found
+                state[RUN_FAULT] = fault
                 state[RUN_ORIGIN] = position
                 state[RUN_CLOSED] = 1
                 position += size
@@ -649,10 +649,10 @@ def walk_to_end(
     """Return the end of the consecutive frames from ``start`` on; ``length`` behind a blank frame."""
     position = start
     while position < length:
-        found = classify(address, length, position, base_offset)
-        if found == BLANK:
+        fault = classify(address, length, position, base_offset)
+        if fault == BLANK:
             return length
-        if found != MESSAGE:
+        if fault != MESSAGE:
             return position
         size = load_be_i32(address + position)
         if check_crc and crc_fault(address + position, size, crc_function, crc_table) != MESSAGE:
@@ -733,10 +733,10 @@ def any_dispatchable(address: int, length: int, base_offset: int, start: int) ->
     """Return whether a frame at or behind ``start`` is neither prepared nor rolled back."""
     position = start
     while position < length:
-        found = classify(address, length, position, base_offset)
-        if found == BLANK:
+        fault = classify(address, length, position, base_offset)
+        if fault == BLANK:
             return False
-        if found != MESSAGE:
+        if fault != MESSAGE:
             position = next_magic(address, position + 1, length, length)
             continue
         transaction = load_be_i32(address + position + SYS_FLAG_AT) & TRANSACTION_MASK

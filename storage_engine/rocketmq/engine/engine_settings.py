@@ -159,9 +159,9 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
         ext_enable=config.enable_consume_queue_ext or defaults.ext_enable,
         delay_levels=config.message_delay_level,
         **{
-            it.name: read.like(it.metadata["key"], getattr(defaults, it.name))
-            for it in fields(EngineSettings)
-            if "key" in it.metadata
+            setting.name: read.like(setting.metadata["key"], getattr(defaults, setting.name))
+            for setting in fields(EngineSettings)
+            if "key" in setting.metadata
         },
     )
 

@@ -31,7 +31,7 @@ DTYPE = np.dtype(
 )
 
 
-def _in_use(entries: Any) -> Any:
+def _is_in_use(entries: Any) -> Any:
     """Tell which entries are in use, by the rule of BatchConsumeQueue#recover."""
     return (
         (entries["offset"] >= 0)
@@ -41,7 +41,7 @@ def _in_use(entries: Any) -> Any:
     )
 
 
-FORMAT = EntryFormat(DTYPE, _in_use)
+FORMAT = EntryFormat(DTYPE, _is_in_use)
 """Format of entries. An entry points at the frame with the queue's messages [base_offset, base_offset +
 batch_size).
 """

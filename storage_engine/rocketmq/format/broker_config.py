@@ -192,7 +192,7 @@ class BrokerConfig:
 
 
 SETTING_NAMES: Mapping[str, str] = {
-    it.name: it.metadata["key"] for it in fields(BrokerConfig) if "key" in it.metadata
+    setting.name: setting.metadata["key"] for setting in fields(BrokerConfig) if "key" in setting.metadata
 }
 """The broker's name of each setting, by its field."""
 
@@ -248,8 +248,8 @@ def usable_broker_config(
         try:
             return _effective(properties, source=source, root=root), tuple(errors)
         except BrokerConfigError as error:
-            said = str(error)
-            bad = [key for key, one in properties.items() if said.startswith(f"{one.where}: {key}: ")]
+            text = str(error)
+            bad = [key for key, item in properties.items() if text.startswith(f"{item.where}: {key}: ")]
             if not bad or bad == ["storePathRootDir"]:
                 raise
             errors.append(error)
@@ -339,9 +339,9 @@ def _effective(
         "raw": {key: item.value for key, item in properties.items()},
     }
     as_they_are = {
-        it.name: read.like(it.metadata["key"], it.default)
-        for it in fields(BrokerConfig)
-        if it.name not in special
+        setting.name: read.like(setting.metadata["key"], setting.default)
+        for setting in fields(BrokerConfig)
+        if setting.name not in special
     }
     return BrokerConfig(**special, **as_they_are)
 
@@ -380,8 +380,8 @@ def container_hint(settings: Iterable[str]) -> str:
 
     :param settings: ``KEY=PATH``.
     """
-    given = " ".join(f"--set {setting}" for setting in settings)
-    return f"If broker.conf has the paths inside a container, give the paths on this host: {given}"
+    options = " ".join(f"--set {setting}" for setting in settings)
+    return f"If broker.conf has the paths inside a container, give the paths on this host: {options}"
 
 
 def _clamp(value: int, low: int, high: int) -> int:
@@ -397,8 +397,8 @@ class _Reader:
         self._properties = properties
 
     def text(self, key: str, default: str) -> str:
-        found = self._properties.get(key)
-        return default if found is None else found.value.strip()
+        item = self._properties.get(key)
+        return default if item is None else item.value.strip()
 
     def like(self, key: str, default: Any) -> Any:
         """Return a value of the default's type. Without a default, the value is a size."""
@@ -409,52 +409,52 @@ class _Reader:
         return self.text(key, default) if isinstance(default, str) else self.integer(key, default)
 
     def integer(self, key: str, default: int, *, minimum: int = -_INT_MAX) -> int:
-        found = self._properties.get(key)
-        if found is None:
+        item = self._properties.get(key)
+        if item is None:
             return default
         expected = "a whole number" + ("" if minimum == -_INT_MAX else f" of at least {minimum}")
-        if not _JAVA_INT.fullmatch(found.value):
-            raise found.error(f"{expected} without blanks around it")
-        value = int(found.value)
+        if not _JAVA_INT.fullmatch(item.value):
+            raise item.error(f"{expected} without blanks around it")
+        value = int(item.value)
         if not minimum <= value <= _INT_MAX:
-            raise found.error(f"{expected}, at most {_INT_MAX}")
+            raise item.error(f"{expected}, at most {_INT_MAX}")
         return value
 
     def size(self, key: str) -> int | None:
         return self.integer(key, 0, minimum=1) if key in self._properties else None
 
     def boolean(self, key: str, default: bool) -> bool:
-        found = self._properties.get(key)
-        if found is None:
+        item = self._properties.get(key)
+        if item is None:
             return default
-        if found.value.lower() not in ("true", "false"):
-            raise found.error("true or false (the broker takes everything else for false)")
-        return found.value.lower() == "true"
+        if item.value.lower() not in ("true", "false"):
+            raise item.error("true or false (the broker takes everything else for false)")
+        return item.value.lower() == "true"
 
     def fraction(self, key: str, default_percent: int) -> int:
         """Return a fraction like 0.85 as whole percent. Used percents are whole, so rounding down changes no
         comparison "used > level".
         """
-        found = self._properties.get(key)
-        if found is None or not found.value:
+        item = self._properties.get(key)
+        if item is None or not item.value:
             return default_percent
         try:
-            value = Decimal(found.value.strip())
+            value = Decimal(item.value.strip())
         except InvalidOperation:
             value = Decimal("NaN")
         if not value.is_finite():
-            raise found.error("a fraction like 0.85")
+            raise item.error("a fraction like 0.85")
         return int((value * 100).to_integral_value(rounding="ROUND_FLOOR"))
 
     def delete_when(self, default: str) -> str:
-        found = self._properties.get("deleteWhen")
-        if found is None:
+        item = self._properties.get("deleteWhen")
+        if item is None:
             return default
-        value = found.value.strip()
+        value = item.value.strip()
         try:
             parse_delete_when(value)
         except ValueError:
-            raise found.error(
+            raise item.error(
                 "hours joined by ';' without blanks, like 04 or 2;14 (an hour the broker can't parse "
                 "aborts its whole cleaning pass)"
             ) from None
@@ -464,13 +464,13 @@ class _Reader:
         """Return directories that are joined by ",". They are neither trimmed nor expanded, since the broker
         does neither.
         """
-        found = self._properties.get(key)
-        value = "" if found is None else found.value.strip()
-        if found is None or not value:
+        item = self._properties.get(key)
+        value = "" if item is None else item.value.strip()
+        if item is None or not value:
             return ()
         paths = value.rstrip(MULTI_PATH_SPLITTER).split(MULTI_PATH_SPLITTER)
         if any(not path or path != path.strip() for path in paths):
-            raise found.error(
+            raise item.error(
                 "directories joined by ',' without blanks (the broker takes a blank for a part of the name)"
             )
         return tuple(dict.fromkeys(paths))

@@ -56,8 +56,8 @@ def read_known_values(path: Path) -> Mapping[str, int] | None:
     if data is None:
         return None
     names = [field.name for field in fields(Checkpoint)][: len(data) // _VALUE_BYTES]
-    found = _parse(data)
-    return {name: getattr(found, name) for name in names}
+    checkpoint = _parse(data)
+    return {name: getattr(checkpoint, name) for name in names}
 
 
 def _read(path: Path) -> bytes | None:

@@ -37,11 +37,11 @@ def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
     """
 
     def parse(data: bytes) -> tuple[TopicConfig, ...]:
-        found = [
-            TopicConfig(str(name), _int(it["readQueueNums"]), _int(it["writeQueueNums"]), _int(it["perm"]))
-            for name, it in _table(data, "topicConfigTable").items()
+        configs = [
+            TopicConfig(str(name), _int(row["readQueueNums"]), _int(row["writeQueueNums"]), _int(row["perm"]))
+            for name, row in _table(data, "topicConfigTable").items()
         ]
-        return tuple(sorted(found, key=lambda topic: topic.topic))
+        return tuple(sorted(configs, key=lambda topic: topic.topic))
 
     expected = "readQueueNums, writeQueueNums and perm of each topic"
     return read_config(layout.config / "topics.json", parse, expected) or ()
@@ -57,15 +57,15 @@ def batch_topics(layout: StoreLayout) -> frozenset[str]:
         table = _table(data, "topicConfigTable")
         return frozenset(
             str(name)
-            for name, it in table.items()
-            if (it.get("attributes") or {}).get("queue.type") == "BatchCQ"
+            for name, row in table.items()
+            if (row.get("attributes") or {}).get("queue.type") == "BatchCQ"
         )
 
     try:
-        found = read_config(layout.config / "topics.json", parse, "the attributes of each topic")
+        names = read_config(layout.config / "topics.json", parse, "the attributes of each topic")
     except (BadInputError, OSError):
         return frozenset(queue.topic for queue in iter_queues(layout.batchconsumequeue))
-    return found or frozenset()
+    return names or frozenset()
 
 
 def groups(layout: StoreLayout) -> tuple[str, ...]:

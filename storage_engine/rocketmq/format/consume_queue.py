@@ -26,12 +26,12 @@ from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, EntryFormat,
 DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 
-def _in_use(entries: Any) -> Any:
+def _is_in_use(entries: Any) -> Any:
     """Tell which entries are in use, by the rule of ConsumeQueue#recover."""
     return (entries["offset"] >= 0) & (entries["size"] > 0)
 
 
-FORMAT = EntryFormat(DTYPE, _in_use)
+FORMAT = EntryFormat(DTYPE, _is_in_use)
 """Format of entries. Fillers count as in use. The first entry's queue offset is the first file's base offset
 / 20.
 """
@@ -57,8 +57,8 @@ class QueueBounds:
 
 def last_entry(files: tuple[MappedFile, ...]) -> Entry | None:
     """Return a queue's newest entry; None: it has none."""
-    found = FORMAT.last_position(files)
-    return None if found is None else _entry(*found)
+    position = FORMAT.last_position(files)
+    return None if position is None else _entry(*position)
 
 
 def entry_at(files: tuple[MappedFile, ...], queue_offset: int) -> Entry | None:

@@ -196,9 +196,9 @@ class Patience:
         :param count: functions that count the files again, one for each place.
         :param found: number of files found before, for each place.
         """
-        left = list(found)
+        left_counts = list(found)
         deadline = time.monotonic() + self.cleaning_ms / 1000
-        while any(left) and time.monotonic() < deadline:
+        while any(left_counts) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-            left = [self.again(again) if n else 0 for again, n in zip(count, left, strict=True)]
-        return left
+            left_counts = [self.again(again) if n else 0 for again, n in zip(count, left_counts, strict=True)]
+        return left_counts

@@ -139,13 +139,13 @@ def is_due(left_ms: int, hold_hours: int) -> bool:
 
 
 def _mtime_ns(
-    found: Observed, state: HoldState | None, file: SeenFile, hold_hours: int, reserved_hours: int
+    observed: Observed, state: HoldState | None, file: SeenFile, hold_hours: int, reserved_hours: int
 ) -> int:
     if state is not None and _has_lease(state, file):
-        left_ms = stands_until_ms(file.mtime_ns, reserved_hours) - found.at_ms
+        left_ms = stands_until_ms(file.mtime_ns, reserved_hours) - observed.at_ms
         if not is_due(left_ms, hold_hours) and left_ms <= hold_hours * HOUR_MS + _SECOND_MS:
             return file.mtime_ns
-    lease_ns = lease_mtime_ns(found.at_ms, hold_hours, reserved_hours)
+    lease_ns = lease_mtime_ns(observed.at_ms, hold_hours, reserved_hours)
     return max(original_mtime_ns(state, file), lease_ns)
 
 
@@ -219,22 +219,22 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
         "Nothing was changed. Let us set it (may_change_settings), or set it yourself: mqadmin "
         f"updateBrokerConfig -b {found.address} -k {FORCIBLY} -v false, and the same in broker.conf."
     )
-    said = (
+    text = (
         f"{root}: expected {FORCIBLY}=false, found {found.settings.get(FORCIBLY)} at broker {found.address}"
     )
     if config.replicas_per_disk_partition > 1:
         raise GateRefusedError(
-            f"{said}, with replicasPerDiskPartition={config.replicas_per_disk_partition}, where force begins "
+            f"{text}, with replicasPerDiskPartition={config.replicas_per_disk_partition}, where force begins "
             f"at a share of the disk. {remedy}"
         )
     for disk in disks:
         if disk.used_percent is None:
             raise GateRefusedError(
-                f"{said}, and how full {disk.path} is isn't known ({disk.error}). {remedy}"
+                f"{text}, and how full {disk.path} is isn't known ({disk.error}). {remedy}"
             )
         if disk.used_percent >= limit:
             raise GateRefusedError(
-                f"{said}: above {config.disk_space_clean_forcibly_percent} % the broker deletes whatever is "
+                f"{text}: above {config.disk_space_clean_forcibly_percent} % the broker deletes whatever is "
                 f"held, and {disk.path} is {disk.used_percent} % full. {remedy}"
             )
     fullest = max((disk.used_percent or 0 for disk in disks), default=0)
@@ -302,6 +302,6 @@ def _with_original_time(segment: Segment, state: HoldState) -> Segment:
     touched = state.touched_at(segment.base_offset)
     if touched is None or touched.inode != segment.facts.inode:
         return segment
-    if not any(same_ms(segment.facts.mtime_ns, ours) for ours in touched.possible_mtimes_ns):
+    if not any(same_ms(segment.facts.mtime_ns, mtime_ns) for mtime_ns in touched.possible_mtimes_ns):
         return segment
     return replace(segment, original_mtime_ns=touched.original_mtime_ns)

@@ -112,8 +112,8 @@ class Watching:
                     raise
                 durable.write_file(NAME, sign, dir_fd=self._directory, shared=True)
         except FileNotFoundError as error:
-            gone = f"its directory was removed: {Command('hold')} makes one, for a new watch"
-            raise FileNotFoundError(errno.ENOENT, gone, f"{DIRECTORY}/{NAME}") from error
+            reason = f"its directory was removed: {Command('hold')} makes one, for a new watch"
+            raise FileNotFoundError(errno.ENOENT, reason, f"{DIRECTORY}/{NAME}") from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -150,23 +150,23 @@ def watching(root: Path) -> Iterator[Watching | None]:
         if directory is None:
             yield None
             return
-        own = Watching(directory)
+        watch = Watching(directory)
         try:
-            yield own
+            yield watch
         finally:
-            own.end()
+            watch.end()
 
 
 def no_watch(root: Path) -> str:
     """Return the reason why no watch is known to check a store's fence; empty: a watch does."""
     beat = _read(root)
-    return beat if isinstance(beat, str) else _why_dead(beat) or _why_blind(beat)
+    return beat if isinstance(beat, str) else _explain_dead(beat) or _explain_blind(beat)
 
 
 def last_look(root: Path) -> WatchLook | None:
     """Return the last look of a store's watch; None: no watch is known to check the fence."""
     beat = _read(root)
-    if isinstance(beat, str) or _why_dead(beat) or _why_blind(beat):
+    if isinstance(beat, str) or _explain_dead(beat) or _explain_blind(beat):
         return None
     return WatchLook(beat.looked_at_ms, beat.fenced, beat.mended, beat.runs_out_at_ms)
 
@@ -178,7 +178,7 @@ def silent_watch(root: Path) -> str:
     beat = _read(root)
     if isinstance(beat, str) or beat.has_ended:
         return ""
-    return _why_dead(beat) or _why_blind(beat)
+    return _explain_dead(beat) or _explain_blind(beat)
 
 
 def is_shield_tended(root: Path) -> bool:
@@ -188,7 +188,7 @@ def is_shield_tended(root: Path) -> bool:
     links that the watch makes.
     """
     beat = _read(root)
-    if not isinstance(beat, Heartbeat) or not beat.tends_shield or _why_dead(beat):
+    if not isinstance(beat, Heartbeat) or not beat.tends_shield or _explain_dead(beat):
         return False
     return _is_within(beat.tended_at_ms or beat.began_at_ms, TENDED_SECONDS)
 
@@ -206,7 +206,7 @@ def _read(root: Path) -> Heartbeat | str:
         return f"no watch is known to be alive ({path}: {reason_text(error)})"
 
 
-def _why_dead(beat: Heartbeat) -> str:
+def _explain_dead(beat: Heartbeat) -> str:
     """Return the reason why the watch with this heartbeat isn't alive; empty: it is alive."""
     if beat.has_ended:
         return "no watch is alive"
@@ -218,7 +218,7 @@ def _why_dead(beat: Heartbeat) -> str:
     )
 
 
-def _why_blind(beat: Heartbeat) -> str:
+def _explain_blind(beat: Heartbeat) -> str:
     """Return the reason why a live watch isn't known to check the fence; empty: it does."""
     if _is_within(beat.looked_at_ms, SILENT_SECONDS):
         return ""

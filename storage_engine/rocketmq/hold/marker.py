@@ -71,7 +71,7 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
             root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, root_fd)
             # On a full disk the directory's own lock has to do.
-            opened.enter_context(_locked(root, _LOCK, wait_seconds))
+            opened.enter_context(_lock_if_room(root, _LOCK, wait_seconds))
             while not try_lock(root_fd) and _locked_by_a_manager(root_fd):
                 if time.monotonic() >= deadline:
                     raise _busy(root)
@@ -91,7 +91,7 @@ def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """
     with ExitStack() as opened:
         with _lock_errors(root, _CHANGES_LOCK):
-            opened.enter_context(_locked(root, _CHANGES_LOCK, wait_seconds))
+            opened.enter_context(_lock_if_room(root, _CHANGES_LOCK, wait_seconds))
         yield
 
 
@@ -111,7 +111,7 @@ def _lock_errors(root: Path, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
+def _lock_if_room(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
     """Lock one of our files. If it doesn't exist and the disk is full, go on without the lock."""
     with ExitStack() as held:
         try:
@@ -163,8 +163,8 @@ def read_marker(root: Path) -> Marker | None:
     """
     path = root / NAME
     try:
-        found = json.loads(read_file(path, _MAX_BYTES, follow_links=False))
-        return from_jsonable(Marker, found, str(path))
+        data = json.loads(read_file(path, _MAX_BYTES, follow_links=False))
+        return from_jsonable(Marker, data, str(path))
     except FileNotFoundError:
         return None
     except (OSError, BadInputError, *MALFORMED) as error:
@@ -181,12 +181,12 @@ def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
     :param manager: our own id; None: we have no hold yet.
     :raises GateRefusedError: another manager's hold stands, or the marker can't be read.
     """
-    found = read_marker(root)
-    if found is None or found.manager == manager or found.ends_at_ms <= now_ms:
+    marker = read_marker(root)
+    if marker is None or marker.manager == manager or marker.ends_at_ms <= now_ms:
         return
     raise GateRefusedError(
-        f"{root / NAME}: expected no other manager, found that one on host {found.host} holds the store "
-        f"until {_moment(found.ends_at_ms)}, by another journal than ours. Nothing was "
+        f"{root / NAME}: expected no other manager, found that one on host {marker.host} holds the store "
+        f"until {_moment(marker.ends_at_ms)}, by another journal than ours. Nothing was "
         "changed. Have it unmanage the store; if it is gone for good, wait until then or remove the file."
     )
 
@@ -223,8 +223,8 @@ def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:
 
 def remove_marker(root: Path, manager: str) -> None:
     """Remove our own marker, durably. Another manager's marker stays."""
-    found = read_marker(root)
-    if found is not None and found.manager == manager:
+    marker = read_marker(root)
+    if marker is not None and marker.manager == manager:
         durable.unlink(root / NAME)
         durable.fsync_path(root)
 

@@ -66,14 +66,14 @@ def _proofs(
     for segment in segments:
         if segment.base_offset == sealed_end:
             with suppress(BadInputError):
-                yield from _first_dispatched(layout, segment, max_offset - sealed_end)
+                yield from _probe_first(layout, segment, max_offset - sealed_end)
     for queue, form in all_queues(layout):
         with suppress(BadInputError):
             if last := form.last_message(form.files(queue.path)):
                 yield sum(last)
 
 
-def _first_dispatched(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:
+def _probe_first(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:
     """Probe the consume queues of a segment's first messages, at most ``_FRAMES_TO_PROBE``."""
     with open_stored(segment.path) as file:
         position = 0

@@ -40,7 +40,7 @@ def scan_offsets(
     :return: number of names, number of rows, and the position of the first unknown text; -1: everything is
         known.
     """
-    name, row, seen = 0, 0, 0
+    name, row, tables = 0, 0, 0
     at = _token(data, 0, _OPEN)
     more = 0
     while at >= 0:
@@ -54,10 +54,10 @@ def scan_offsets(
         if at < 0:
             break
         table = 1 if _is(data, begin, end, _OFFSETS) else 2 if _is(data, begin, end, _LIGHT_OFFSETS) else 0
-        if table & seen:
+        if table & tables:
             at = ~begin
             break
-        seen |= table
+        tables |= table
         if table:
             at, name, row = _table(data, at, table == 2, names, name, queues, offsets, row)
         else:

@@ -49,9 +49,9 @@ def reach(live: LiveBroker) -> BrokerAdmin:
     :raises BrokerUnavailableError: no name server answers.
     """
     if live.client or live.client_config:
-        said = live.client_config or "The connection of the broker"
+        source = live.client_config or "The connection of the broker"
         raise BadInputError(
-            f"{said}: expected no settings of a client library, as RocketMQ's broker is asked without one. "
+            f"{source}: expected no settings of a client library, as RocketMQ's broker is asked without one. "
             "Nothing was changed. Give host:port of its listen port."
         )
     access = access_of(live)
@@ -100,13 +100,13 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
         visible here.
     :raises BadInputError: the broker's settings have no root.
     """
-    there = config.get(ROOT, "").strip()
-    if not there:
+    broker_root = config.get(ROOT, "").strip()
+    if not broker_root:
         raise BadInputError(f"The broker's config: expected {ROOT}, found none. Check what listens there.")
     settings = dict(config)
     for key in (COMMIT_LOG, READ_ONLY_COMMIT_LOG):
         if value := config.get(key, "").strip():
-            settings[key] = ",".join(_local(path, there, root) for path in value.rstrip(",").split(","))
+            settings[key] = ",".join(_local(path, broker_root, root) for path in value.rstrip(",").split(","))
         else:
             settings.pop(key, None)
     settings[ROOT] = root
@@ -152,17 +152,17 @@ def refuse_other_broker(config: Mapping[str, str], name: str, address: str) -> N
     :param name: name of the expected broker; empty: any broker.
     :raises BadInputError: the broker has another name.
     """
-    found = config.get(NAME, "")
-    if name and found != name:
+    actual = config.get(NAME, "")
+    if name and actual != name:
         raise BadInputError(
-            f"{address}: expected broker {name!r}, found {found!r}. Nothing was changed. Check the address "
+            f"{address}: expected broker {name!r}, found {actual!r}. Nothing was changed. Check the address "
             "and the broker's name."
         )
 
 
-def _local(path: str, there: str, root: str) -> str:
+def _local(path: str, broker_root: str, root: str) -> str:
     try:
-        below = PurePosixPath(path).relative_to(PurePosixPath(there))
+        below = PurePosixPath(path).relative_to(PurePosixPath(broker_root))
     except ValueError:
         return path
     return str(PurePosixPath(root) / below)

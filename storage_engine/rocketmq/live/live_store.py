@@ -153,11 +153,11 @@ def watch_store(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch
     """
     try:
         with reach(live) as admin:
-            found, info, address = admin.config(), admin.runtime_info(), admin.address
+            broker_settings, info, address = admin.config(), admin.runtime_info(), admin.address
     except (BrokerError, NotOnBrokerError) as error:
         return unknown(now_ms, f"the broker can't be asked, so nothing triggers: {error}")
-    refuse_slave(found, address)
-    here = local_settings(found, settings.root, settings.overrides)
+    refuse_slave(broker_settings, address)
+    here = local_settings(broker_settings, settings.root, settings.overrides)
     config = load_broker_config(None, here, root=settings.root)
     return watch(info, config, now_ms, time_zone(settings.time_zone))
 
@@ -290,18 +290,18 @@ class LiveStore(BrokerStore):
 def _look(parts: LiveParts, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
     def listed() -> tuple[StoreSnapshot, list[MappedFile]]:
         with as_who_may_read(parts.files.config.store_path_root_dir):
-            seen = reread(look, ATTEMPTS)
-        return seen, [file_of(segment) for log in seen.logs for segment in log.segments]
+            snapshot = reread(look, ATTEMPTS)
+        return snapshot, [file_of(segment) for log in snapshot.logs for segment in log.segments]
 
-    before, seen, files = ask_and_look(parts.admin, listed)
-    (log,) = seen.logs
+    before, snapshot, files = ask_and_look(parts.admin, listed)
+    (log,) = snapshot.logs
     if load_state(parts.memory) is not None:
         refuse_slave(parts.settings, parts.admin.address)
     check_same_store(parts.admin, before, parts.layout, files)
     log = with_original_times(as_the_broker_says(log, before), parts.memory, parts.root)
     if log.confirmed_offset is not None and (confirmed := parts.admin.confirmed_offset()) is not None:
         log = replace(log, confirmed_offset=confirmed)
-    return replace(seen, crashed=False, logs=(log,))
+    return replace(snapshot, crashed=False, logs=(log,))
 
 
 class LiveCourse(FileCourse):
@@ -399,17 +399,17 @@ class LiveShield(StoreShield):
         value = parts.admin.config().get(FORCIBLY)
         if value == "false":
             return None
-        why = _why_not_set(parts)
-        if why and parts.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
-            return _set(parts, value, why)
+        reason = _explain_not_set(parts)
+        if reason and parts.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
+            return _set(parts, value, reason)
         # What takes the broker's time is asked before the lock: a run that waits for that would wait as well.
-        found = ask_known_frame(parts.admin, state, observe(parts, clock_ms(), state))
+        observed = ask_known_frame(parts.admin, state, observe(parts, clock_ms(), state))
         # Asked last: setting it is another connection than what was looked at.
         answers_ms = parts.admin.runtime_info().boot_timestamp_ms
-        if other := another_broker(state, found, answers_ms):
-            return other
-        if why:
-            return _set(parts, value, why)
+        if drift := another_broker(state, observed, answers_ms):
+            return drift
+        if reason:
+            return _set(parts, value, reason)
         with marker.changing(parts.root):
             now = load_state(memory)
             if now is None or _judged_by(now) != _judged_by(state):
@@ -441,16 +441,16 @@ class LiveDependents(QueuesAndIndex):
         :raises BrokerError: the broker can't be asked for its start time.
         """
         paths = {Path(file.facts.path) for file in files}
-        left = {path for path in paths if path.exists()}
-        if left:
+        remaining = {path for path in paths if path.exists()}
+        if remaining:
             first = until_first_pass_seconds(self.admin.runtime_info().boot_timestamp_ms)
             patience = Patience(dependents_patience_seconds(self.config), first, meanwhile)
-            while left and not patience.is_over:
+            while remaining and not patience.is_over:
                 patience.pause(POLL_SECONDS)
-                still = {path for path in left if path.exists()}
-                if still != left:
+                still = {path for path in remaining if path.exists()}
+                if still != remaining:
                     patience.progressed()
-                left = still
+                remaining = still
         for directory in {path.parent for path in paths}:
             if directory.is_dir():
                 durable.fsync_path(directory)
@@ -481,8 +481,8 @@ class LiveConsumers(StoreConsumers):
             consumers, source = consumers_written_down(self.layout, error)
         positions = group_positions(self.layout, consumers)
         end_offset = new_min_offsets[LOG]
-        found = unread_messages(self.layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
-        return replace(found, notices=source.notices).with_errors(consumers.unknown)
+        result = unread_messages(self.layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
+        return replace(result, notices=source.notices).with_errors(consumers.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,13 +540,13 @@ def _open(
     if memory is not None:
         memory = HoldMemories(memory, Path(settings.root))
     admin = session.admin
-    found = admin.config()
-    refuse_other_broker(found, live.broker_name, admin.address)
-    planned_by = with_original_settings(found, memory, Path(settings.root))
+    config = admin.config()
+    refuse_other_broker(config, live.broker_name, admin.address)
+    planned_by = with_original_settings(config, memory, Path(settings.root))
     here = local_settings(planned_by, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
-    return LiveStore(LiveParts(session, admin, files, found, live, memory, settings))
+    return LiveStore(LiveParts(session, admin, files, config, live, memory, settings))
 
 
 def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
@@ -557,8 +557,8 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
 
     :param answers_ms: boot timestamp of the process that answers after the look.
     """
-    seen = all_drift(state, found)
-    ended = next((one for one in seen if one.kind in ENDS_TRUST), None)
+    changes = all_drift(state, found)
+    ended = next((drift for drift in changes if drift.kind in ENDS_TRUST), None)
     if ended is not None:
         return replace(ended, detail=Text(ended.detail, " Its settings were left as they are."))
     is_proven = found.boot_timestamp_ms == state.boot_timestamp_ms or not found.unproven
@@ -584,7 +584,7 @@ def _judged_by(state: HoldState) -> HoldState:
     return replace(state, touched=(), fence=(), fence_offset=-1)
 
 
-def _why_not_set(parts: LiveParts) -> str:
+def _explain_not_set(parts: LiveParts) -> str:
     """Return the reason why a broker's deletion by force may not be ended, as the end of a sentence; "": it
     may.
     """
@@ -619,7 +619,7 @@ _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 
 
 @contextmanager
-def _who_knows(
+def _reach_positions(
     admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker
 ) -> Iterator[tuple[BrokerAdmin, tuple[str, ...]]]:
     """Give the broker that knows the groups' positions, with a notice. For a slave that is its master: a
@@ -658,7 +658,7 @@ def live_consumers(
     :param live: how the broker is reached.
     :raises BrokerError: the broker, or a slave's master, can't be asked.
     """
-    with _who_knows(admin, settings, live) as (knows, notices):
+    with _reach_positions(admin, settings, live) as (knows, notices):
         committed = knows.consumer_offsets()
         groups = knows.groups()
         silent = sorted(groups - frozenset(names_of(one_array(committed["group"]).dictionary)))

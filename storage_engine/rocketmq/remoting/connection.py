@@ -213,7 +213,7 @@ class Connection:
             if answer.code == command.SYSTEM_BUSY and answer.code not in accept:
                 time.sleep(BUSY_PAUSE_SECONDS)
                 answer = self._ask(code, fields or {}, max_bytes)
-        return self._accepted(code, answer, accept, may_have_acted=False)
+        return self._check_code(code, answer, accept, may_have_acted=False)
 
     def act(
         self, code: int, fields: Mapping[str, object] | None = None, *, body: bytes = b""
@@ -231,11 +231,11 @@ class Connection:
             except BrokerError as error:
                 error.may_have_acted = True
                 raise
-        return self._accepted(
+        return self._check_code(
             code, answer, (command.SUCCESS,), may_have_acted=answer.code not in command.NOT_BEGUN
         )
 
-    def _accepted(
+    def _check_code(
         self, code: int, answer: RemotingCommand, accept: Collection[int], *, may_have_acted: bool
     ) -> RemotingCommand:
         if answer.code in accept:

@@ -73,13 +73,13 @@ class NameServers:
         :raises NotOnBrokerError: no broker of this name is registered.
         :raises BrokerUnavailableError: no name server can be asked.
         """
-        known = self.cluster_info().brokers
-        if name not in known:
+        brokers = self.cluster_info().brokers
+        if name not in brokers:
             raise NotOnBrokerError(
                 f"Name servers {SEPARATOR.join(self.addresses)}: expected broker {name!r}, found "
-                f"{', '.join(sorted(known)) or 'none'}. Check the name, that it runs, and its namesrvAddr."
+                f"{', '.join(sorted(brokers)) or 'none'}. Check the name, that it runs, and its namesrvAddr."
             )
-        return known[name]
+        return brokers[name]
 
     def _first(self, ask: Callable[[Connection], _T]) -> _T:
         errors: list[BrokerError] = []
@@ -181,7 +181,7 @@ class BrokerGroup:
         if not self.settings.get(NAME, "").strip():
             return Replicas()
         has_controller = self.settings.get(CONTROLLER_MODE, "").strip().lower() == "true"
-        claims, slaves, unknown = self._registered()
+        claims, slaves, unknown = self._ask_registered()
         if has_controller:
             try:
                 chosen = self._ask_controller().fields.get("masterAddress", "")
@@ -189,22 +189,22 @@ class BrokerGroup:
                     claims[chosen] = f"the controller has {chosen or 'none'} as the master"
             except (BrokerError, BadInputError) as error:
                 unknown.append(str(error))
-        own = {self.address, _registered_as(self.settings)} - {""}
-        others = sorted({*claims, *slaves, *known} - (own if self.address else set()))
+        own_addresses = {self.address, _registered_as(self.settings)} - {""}
+        others = sorted({*claims, *slaves, *known} - (own_addresses if self.address else set()))
         roles = dict(zip(others, _ask_each(self._role, others), strict=True))
         masters, addresses = [], []
-        for other, role in roles.items():
-            if role == _ITSELF or (other in own and role != _MASTER):
+        for address, role in roles.items():
+            if role == _ITSELF or (address in own_addresses and role != _MASTER):
                 continue
             if role == _MASTER:
-                masters.append(f"{other} says that it is the master")
-            elif other in claims:
-                masters.append(claims[other])
-            elif role == _SILENT and other not in slaves:
-                unknown.append(f"{other}, which takes connections and doesn't say what it is")
+                masters.append(f"{address} says that it is the master")
+            elif address in claims:
+                masters.append(claims[address])
+            elif role == _SILENT and address not in slaves:
+                unknown.append(f"{address}, which takes connections and doesn't say what it is")
             # Where somebody can't be asked, an earlier look is all that tells.
-            if other and (role or other in claims or other in slaves or unknown):
-                addresses.append(other)
+            if address and (role or address in claims or address in slaves or unknown):
+                addresses.append(address)
         in_group = has_controller or bool(addresses) or (bool(unknown) and has_slaves())
         return Replicas(tuple(masters), tuple(unknown), tuple(addresses), in_group)
 
@@ -214,9 +214,9 @@ class BrokerGroup:
             self.access, connect_timeout_seconds=_CONNECT_SECONDS, request_timeout_seconds=_ANSWER_SECONDS
         )
 
-    def _registered(self) -> tuple[dict[str, str], set[str], list[str]]:
+    def _ask_registered(self) -> tuple[dict[str, str], set[str], list[str]]:
         """Return the registered masters and slaves by address, and the name servers that can't be asked."""
-        servers = _listed(self.name_servers or self.settings.get(NAME_SERVERS, ""))
+        servers = _split_addresses(self.name_servers or self.settings.get(NAME_SERVERS, ""))
         claims, slaves, unknown = dict[str, str](), set[str](), list[str]()
         if not servers:
             unknown.append(f"a name server, as nothing says where one is ({NAME_SERVERS})")
@@ -271,7 +271,7 @@ class BrokerGroup:
 
         :raises BrokerError: no controller answers.
         """
-        for address in (controllers := _listed(self.settings.get(CONTROLLERS, ""))):
+        for address in (controllers := _split_addresses(self.settings.get(CONTROLLERS, ""))):
             try:
                 with Connection(address, self._access) as connection:
                     name = self.settings[NAME].strip()
@@ -315,7 +315,7 @@ def _registered_as(settings: Mapping[str, str]) -> str:
     return f"{host}:{port}" if host and port else ""
 
 
-def _listed(addresses: str) -> list[str]:
+def _split_addresses(addresses: str) -> list[str]:
     return list(filter(None, map(str.strip, addresses.split(SEPARATOR))))
 
 

@@ -103,7 +103,7 @@ _ENDS_CHANCES = (0.05, 0.15, 0.6, 0.2)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Draft:
     """A message as its producer wants it delivered."""
 
     topic: str
@@ -168,12 +168,12 @@ class SpecialMessages:
     def send_delayed(self, topic: str, born_host: bytes, store_ms: int) -> None:
         """Send a delayed message, which waits for its level's time."""
         level = 1 + int(self._producers.chance() * len(self._delays_ms))
-        wanted = self._wanted(topic, born_host, store_ms)
-        self._put(wanted.parked(SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)}), store_ms)
+        draft = self._make_draft(topic, born_host, store_ms)
+        self._put(draft.parked(SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)}), store_ms)
         self.waiting += 1
 
         def deliver(due_ms: int) -> None:
-            self._put(wanted.message(), due_ms)
+            self._put(draft.message(), due_ms)
             self.delivered[level - 1] += 1
             self.waiting -= 1
 
@@ -181,15 +181,15 @@ class SpecialMessages:
 
     def send_transaction(self, topic: str, born_host: bytes, store_ms: int) -> None:
         """Send a half message, and plan the decision of its producer for later. A few are never decided."""
-        wanted = self._wanted(topic, born_host, store_ms)
-        wanted.properties["PGROUP"] = _PRODUCERS
-        half = self._put(wanted.parked(HALF_TOPIC, 0, {"TRAN_MSG": "true"}), store_ms)
+        draft = self._make_draft(topic, born_host, store_ms)
+        draft.properties["PGROUP"] = _PRODUCERS
+        half = self._put(draft.parked(HALF_TOPIC, 0, {"TRAN_MSG": "true"}), store_ms)
         self._halves += 1
         fate = self._producers.chance()
 
         def decide(due_ms: int) -> None:
             if fate > _ROLLBACK_SHARE:
-                commit = wanted.message(sys_flag=TRANSACTION_COMMIT, prepared=half.physical_offset)
+                commit = draft.message(sys_flag=TRANSACTION_COMMIT, prepared=half.physical_offset)
                 self._put(commit, due_ms)
             properties = properties_block({"TAGS": "d"})
             operation = NewMessage(
@@ -225,7 +225,7 @@ class SpecialMessages:
             f"{OPERATION_TOPIC}@{GROUP}": {0: min(later, default=self._operations)},
         }
 
-    def _wanted(self, topic: str, born_host: bytes, store_ms: int) -> _Wanted:
+    def _make_draft(self, topic: str, born_host: bytes, store_ms: int) -> _Draft:
         size_bytes = 100 + int(self._producers.chance() * 2000)
         queue_id = int(self._producers.chance() * QUEUES_PER_TOPIC)
         self._number += 1
@@ -236,7 +236,7 @@ class SpecialMessages:
             "KEYS": f"SPC-{self._number:010d}",
         }
         body = self._producers.body(size_bytes)
-        return _Wanted(topic, queue_id, body, properties, store_ms, born_host)
+        return _Draft(topic, queue_id, body, properties, store_ms, born_host)
 
     def _at(self, due_ms: int, act: Callable[[int], None]) -> None:
         heapq.heappush(self._due, (due_ms, self._number, act))
@@ -290,8 +290,8 @@ def write_sample(request: SampleRequest) -> SampleStore:
             store.stop()
     offsets, lagging = _group_offsets(ends)
     groups = len(offsets)
-    own = writer.special.positions()
-    for name, content in _config_files(ends, writer.special.delivered, {**offsets, **own}).items():
+    positions = writer.special.positions()
+    for name, content in _config_files(ends, writer.special.delivered, {**offsets, **positions}).items():
         durable.make_dirs((made / name).parent)
         (made / name).write_bytes(content)
     _set_times(layout, writer.times, request.end_ms)
@@ -320,17 +320,17 @@ def _clear(directory: Path) -> None:
     """
     if not directory.exists():
         return
-    found = {path.name for path in directory.iterdir()} if directory.is_dir() else {""}
-    left = directory / _UNFINISHED
-    if not found <= ({_UNFINISHED, _CONF} if _UNFINISHED in found else set()):
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else {""}
+    unfinished = directory / _UNFINISHED
+    if not names <= ({_UNFINISHED, _CONF} if _UNFINISHED in names else set()):
         raise BadInputError(
             f"{directory}: expected a directory that is new or empty, found something in it. Nothing was "
             "written. Name another."
         )
-    if found:
-        durable.make_dirs(left / "commitlog")
-        with store_lock.lock(resolve_layout(load_broker_config(None, {}, root=left))):
-            shutil.rmtree(left)
+    if names:
+        durable.make_dirs(unfinished / "commitlog")
+        with store_lock.lock(resolve_layout(load_broker_config(None, {}, root=unfinished))):
+            shutil.rmtree(unfinished)
 
 
 class _Clock:

@@ -125,17 +125,17 @@ def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | Non
     :param segments: oldest first.
     :raises OSError: a file can't be read.
     """
-    inside = [one for one in segments if one.base_offset < end and one.end_offset > first]
+    inside = [segment for segment in segments if segment.base_offset < end and segment.end_offset > first]
     digest, reached = hashlib.sha256(), first
     for segment in inside:
         if segment.base_offset > reached:
             return None
         with open_stored(segment.facts.path) as file:
             file.seek(reached - segment.base_offset)
-            left = min(end, segment.end_offset) - reached
-            while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+            left_bytes = min(end, segment.end_offset) - reached
+            while left_bytes and (chunk := file.read(min(left_bytes, _CHUNK_BYTES))):
                 digest.update(chunk)
-                left -= len(chunk)
+                left_bytes -= len(chunk)
                 reached += len(chunk)
     return digest.hexdigest() if reached == end else None
 
@@ -250,8 +250,8 @@ class FileConsumers(StoreConsumers):
         layout, end_offset = self.layout, new_min_offsets[LOG]
         consumers = consumers_in_files(layout)
         positions = group_positions(layout, consumers)
-        found = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
-        return found.with_errors(consumers.unknown)
+        result = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
+        return result.with_errors(consumers.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,8 +431,8 @@ class RocketMQBrokerStore(BrokerStore):
 
     @property
     def limit(self) -> StoreLimit | None:
-        why = self.files.layout.archive_only
-        return StoreLimit(why) if why else None
+        reason = self.files.layout.archive_only
+        return StoreLimit(reason) if reason else None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -480,13 +480,13 @@ class RocketMQBrokerStore(BrokerStore):
     def glance(self, now_ms: int) -> StoreSnapshot:
         return self._as_without_hold(self.files.snapshot(now_ms, find_end=near_logical_end))
 
-    def _as_without_hold(self, seen: StoreSnapshot) -> StoreSnapshot:
+    def _as_without_hold(self, snapshot: StoreSnapshot) -> StoreSnapshot:
         root = self.files.layout.root
-        if self.limit and seen.crashed and self.process.user():
+        if self.limit and snapshot.crashed and self.process.user():
             # The sign of a crash is that of a running broker too, beside which such a store is archived.
-            seen = replace(seen, crashed=False)
-        logs = (with_original_times(log, None, root) for log in seen.logs)
-        return replace(seen, logs=tuple(map(self._as_confirmed, logs)))
+            snapshot = replace(snapshot, crashed=False)
+        logs = (with_original_times(log, None, root) for log in snapshot.logs)
+        return replace(snapshot, logs=tuple(map(self._as_confirmed, logs)))
 
     def _as_confirmed(self, log: LogSnapshot) -> LogSnapshot:
         """Return the log of a stopped broker as final up to its end, if the controller can elect no other

@@ -102,12 +102,12 @@ class RocketMQStore:
         :raises StoreLayoutError: a file is a symbolic link.
         :raises OSError: a file can't be read, or vanished meanwhile.
         """
-        found = readable_files(list_raw_files(self.layout.log_paths))
-        sizes = Counter(file.size_bytes for file in found)
+        readable = readable_files(list_raw_files(self.layout.log_paths))
+        sizes = Counter(file.size_bytes for file in readable)
         size_bytes = self.layout.segment_size_bytes or max(sizes, key=lambda size: sizes[size], default=0)
-        names = Counter(file.base_offset for file in found)
+        names = Counter(file.base_offset for file in readable)
         files = tuple(
-            file for file in found if file.size_bytes == size_bytes and names[file.base_offset] == 1
+            file for file in readable if file.size_bytes == size_bytes and names[file.base_offset] == 1
         )
         active, max_offset = find_active(files) if files else (0, 0)
         return LogSnapshot(
@@ -200,15 +200,15 @@ def read_whole(path: Path, size_bytes: int) -> bytearray:
             position = 0
             while position < size_bytes and (count := file.readinto(view[position:])):
                 position += count
-            found = position if position < size_bytes else size_bytes + len(file.read(1))
+            actual_bytes = position if position < size_bytes else size_bytes + len(file.read(1))
     except FileNotFoundError as error:
         raise StoreBusyError(
             f"{path}: expected the file, found that it vanished: somebody else changes the "
             "store. Find out who, and run again."
         ) from error
-    if found != size_bytes:
+    if actual_bytes != size_bytes:
         raise StoreBusyError(
-            f"{path}: expected {size_bytes} bytes, found {found}: another program changes it. "
+            f"{path}: expected {size_bytes} bytes, found {actual_bytes}: another program changes it. "
             "Find out who, and run again."
         )
     return data

@@ -67,7 +67,7 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
             raise StoreBusyError(f"{path}: this process holds the store already; wait until it is done.")
         _held.add(path)
     try:
-        fd = take_turn(lambda: _locked(layout))
+        fd = take_turn(lambda: _open_locked(layout))
         try:
             notices = _check_nobody_else(layout)
             yield LockedStore(notices, max_delete_batch=1)
@@ -91,7 +91,7 @@ def lock_holder(layout: StoreLayout) -> FileUser | None:
 def locking_pid(lock: Path) -> int | None:
     """Return the process that has a broker's lock; see :func:`lock_holder`."""
     try:
-        return _of_another(lock, _locking_pid)
+        return _look_at_lock(lock, _locking_pid)
     except OSError:
         return None
 
@@ -120,11 +120,11 @@ def is_locked(layout: StoreLayout) -> bool | None:
     """
     if not sys.platform.startswith("linux"):
         return None
-    found = _of_another(layout.lock, _lock_on)
-    return found is not None and found[0] != fcntl.F_UNLCK
+    holder = _look_at_lock(layout.lock, _lock_on)
+    return holder is not None and holder[0] != fcntl.F_UNLCK
 
 
-def _of_another(path: Path, look: Callable[[int], T]) -> T | None:
+def _look_at_lock(path: Path, look: Callable[[int], T]) -> T | None:
     """Call a function with the lock file's descriptor; None: there is no file, or this process has the
     lock.
     """
@@ -152,7 +152,7 @@ def _is_run(layout: StoreLayout, pid: int) -> bool:
     return not _engine_text(layout) and has_shared_lock(pid, {str(path) for path in layout.log_paths})
 
 
-def _locked(layout: StoreLayout) -> int:
+def _open_locked(layout: StoreLayout) -> int:
     """Open the lock file and lock it. If that fails, nothing stays open."""
     fd = _open(layout.lock)
     try:
@@ -199,8 +199,8 @@ def _take(fd: int, layout: StoreLayout) -> None:
             + _engine_text(layout)
             + ("" if pid is None else _deleted_segments_text(layout, pid))
         ) from error
-    here, there = os.fstat(fd), path.lstat()
-    if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+    opened, on_disk = os.fstat(fd), path.lstat()
+    if (opened.st_dev, opened.st_ino) != (on_disk.st_dev, on_disk.st_ino):
         raise StoreBusyError(
             f"{path}: was replaced while it was being locked. Nothing was changed. Try again."
         )
@@ -227,8 +227,8 @@ def _lock_on(fd: int) -> tuple[int, int]:
     namespace.
     """
     layout = "hhqqi"  # struct flock: type, whence, start, length, pid
-    asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, asked)[: len(asked)])
+    request = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, request)[: len(request)])
     return int(kind), int(pid)
 
 

@@ -107,12 +107,12 @@ def parse_properties(block: bytes) -> dict[str, str]:
     """Return the properties of a block. Of equal names the last one counts
     (MessageDecoder#string2messageProperties).
     """
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for part in java_text(block).split(_PROPERTY_END):
         name, separator, value = part.partition(_NAME_END)
         if separator and name and value:
-            found[name] = value
-    return found
+            properties[name] = value
+    return properties
 
 
 def in_java_order(properties: Mapping[str, str]) -> dict[str, str]:
@@ -245,7 +245,7 @@ class Appender:
                     messages, properties, light = inner
                     may_be_inner = True
                 else:
-                    return _refused(physical)
+                    return _refuse(physical)
             if counted:
                 offsets[queue] = queue_offset + messages
             for each in light:
@@ -300,7 +300,7 @@ class Appender:
             except OSError:
                 return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
             if not size:
-                return _refused(physical)
+                return _refuse(physical)
             self._queues.next_offsets[queue] = queue_offset + messages
         return _new_tuple(PutResult, (_PUT_OK, physical, size, queue_offset, store_ms, messages))
 
@@ -366,6 +366,6 @@ class Appender:
         return count, properties_block(in_java_order(properties)), queues
 
 
-def _refused(reason: int) -> PutResult:
+def _refuse(reason: int) -> PutResult:
     """Return the result for a message that a kernel refused to write."""
     return PutResult(_REFUSALS.get(reason, PutStatus.MESSAGE_ILLEGAL))

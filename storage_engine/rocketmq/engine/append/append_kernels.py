@@ -96,8 +96,8 @@ def write_message(
     """
     if len(topic) == 0 or len(body) > word(log, BODY_BYTES):
         return FRAME_TOO_LONG, 0
-    block, own = address_of_bytes(properties), len(properties)
-    if not may_be_inner and (sys_flag & frame.INNER_BATCH or names_inner(block, own)):
+    block, own_bytes = address_of_bytes(properties), len(properties)
+    if not may_be_inner and (sys_flag & frame.INNER_BATCH or names_inner(block, own_bytes)):
         return INNER, 0
     numbers = (
         queue_id >= 0
@@ -108,10 +108,10 @@ def write_message(
     )
     if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
         return OUT_OF_RANGE, 0
-    length = own
+    length = own_bytes
     if word(log, ENDS_WITH_CRC):
         length += frame.PROPERTY_CRC_BYTES
-        if own > 0 and load_u8(block + own - 1) != frame.PROPERTY_SEPARATOR:
+        if own_bytes > 0 and load_u8(block + own_bytes - 1) != frame.PROPERTY_SEPARATOR:
             length += 1
     if length > _MAX_SHORT:
         return PROPERTIES_TOO_LONG, 0
@@ -153,10 +153,10 @@ def write_message(
         log,
     )
     store_be_i16(place - 2, length)
-    copy_bytes(place, block, own)
+    copy_bytes(place, block, own_bytes)
     if word(log, ENDS_WITH_CRC):
-        if length > own + frame.PROPERTY_CRC_BYTES:
-            store_u8(place + own, frame.PROPERTY_SEPARATOR)
+        if length > own_bytes + frame.PROPERTY_CRC_BYTES:
+            store_u8(place + own_bytes, frame.PROPERTY_SEPARATOR)
         put_property_crc(target, size, log)
     set_word(file, STORE_MS, store_ms)
     set_word(file, WROTE, wrote + size)
@@ -176,15 +176,15 @@ def measure_batch(source: int, end: int, fixed: int, shared: int, reserved: int)
         if body < 0 or body > end - at - _BATCH_HEADER - 2:
             return MALFORMED, 0
         properties_at = at + _BATCH_HEADER + body + 2
-        own = load_be_i16(properties_at - 2)
-        if own < 0 or properties_at + own > end:
+        own_bytes = load_be_i16(properties_at - 2)
+        if own_bytes < 0 or properties_at + own_bytes > end:
             return MALFORMED, 0
-        length = property_bytes(properties_at, own, shared, reserved)
+        length = property_bytes(properties_at, own_bytes, shared, reserved)
         if length > _MAX_SHORT:
             return PROPERTIES_TOO_LONG, 0
         total += fixed + body + length
         messages += 1
-        at = properties_at + own
+        at = properties_at + own_bytes
     return (total, messages) if messages else (MALFORMED, 0)
 
 
@@ -239,8 +239,8 @@ def write_batch(
     while at < end:
         body = load_be_i32(at + 16)
         own_at = at + _BATCH_HEADER + body + 2
-        own = load_be_i16(own_at - 2)
-        length = property_bytes(own_at, own, shared, reserved)
+        own_bytes = load_be_i16(own_at - 2)
+        length = property_bytes(own_at, own_bytes, shared, reserved)
         size = fixed + body + length
         length_at = put_header(
             target,
@@ -268,9 +268,9 @@ def write_batch(
             log,
         )
         store_be_i16(place - 2, length)
-        copy_bytes(place, own_at, own)
-        place += own
-        if length - reserved - own > shared:
+        copy_bytes(place, own_at, own_bytes)
+        place += own_bytes
+        if length - reserved - own_bytes > shared:
             store_u8(place, frame.PROPERTY_SEPARATOR)
             place += 1
         copy_bytes(place, block, shared)
@@ -279,7 +279,7 @@ def write_batch(
         target += size
         physical_offset += size
         queue_offset += 1
-        at = own_at + own
+        at = own_at + own_bytes
     set_word(file, STORE_MS, store_ms)
     set_word(file, WROTE, wrote + total)
     return begin, total, count

@@ -35,8 +35,8 @@ class StoreCheckpoint:
         """Open the file. A missing file is created by the first write."""
         self._path = path
         self._guard = threading.Lock()
-        found = read_checkpoint(path)
-        self.values = found or _NEW
+        values = read_checkpoint(path)
+        self.values = values or _NEW
 
     def flushed_log(self, timestamp_ms: int) -> None:
         """Note the store time up to which the commitlog is on disk."""

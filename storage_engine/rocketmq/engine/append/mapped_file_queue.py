@@ -221,11 +221,11 @@ class WritableFile:
         finally:
             self.unpin()
 
-    def _populate(self, known: int, end: int, advice: int) -> int:
-        begin = max(known, self.wrote) // PAGE_BYTES * PAGE_BYTES
+    def _populate(self, populated: int, end: int, advice: int) -> int:
+        begin = max(populated, self.wrote) // PAGE_BYTES * PAGE_BYTES
         end = min(end, self.size_bytes)
         if end - begin < _LEAST_AHEAD_BYTES:
-            return known
+            return populated
         _libc.madvise(ctypes.c_void_p(self.address + begin), ctypes.c_size_t(end - begin), advice)
         return end
 
@@ -470,11 +470,11 @@ class FileQueue:
         :raises BadInputError: this process may not have so many files open.
         """
         directories = (*self._paths, *(path for path in self._read_only if path not in self._paths))
-        found = list_raw_files(directories)
-        allow_open_files(directories[0], len(found))
-        self._delete_empty_last(directories, found)
+        raw_files = list_raw_files(directories)
+        allow_open_files(directories[0], len(raw_files))
+        self._delete_empty_last(directories, raw_files)
         files = []
-        for path, size in found:
+        for path, size in raw_files:
             if size != self.file_bytes or not is_offset(path.name):
                 raise StoreLayoutError(
                     f"{path}: expected a file of {self.file_bytes} bytes whose name is its first offset, "
@@ -551,7 +551,7 @@ class FileQueue:
 
     def truncate(self, offset: int) -> None:
         """Cut the queue off at an offset, and delete files behind it (MappedFileQueue#truncateDirtyFiles)."""
-        gone = []
+        deleted = []
         for file in self.files:
             if file.end_offset <= offset:
                 continue
@@ -559,8 +559,8 @@ class FileQueue:
                 file.set_positions(offset % self.file_bytes)
             else:
                 file.destroy(_FORCED_AFTER_MS, clock_ms())
-                gone.append(file)
-        self.forget(gone)
+                deleted.append(file)
+        self.forget(deleted)
 
     def erase_rest(self) -> None:
         """Overwrite all bytes behind the log's end with zeros, durably. Otherwise a recovery could read them
@@ -608,12 +608,12 @@ class FileQueue:
         return file
 
     @staticmethod
-    def _delete_empty_last(directories: Sequence[Path], found: Sequence[tuple[Path, int]]) -> None:
+    def _delete_empty_last(directories: Sequence[Path], raw_files: Sequence[tuple[Path, int]]) -> None:
         """Delete a last file without a byte (MappedFileQueue#doLoad); :func:`list_raw_files` left it out."""
-        known = {path for path, _ in found}
+        listed_paths = {path for path, _ in raw_files}
         for directory in directories:
             for path in directory.iterdir() if directory.is_dir() else ():
-                if path not in known and path.is_file() and path.stat().st_size == 0:
+                if path not in listed_paths and path.is_file() and path.stat().st_size == 0:
                     path.unlink()
 
 

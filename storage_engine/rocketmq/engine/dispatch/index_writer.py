@@ -57,7 +57,7 @@ def find_unsure(
     :param began_at: offset at which the recovery began to read the log.
     :return: None: no part has to be made again, since each message has its entry.
     """
-    kept = next((n for n, one in enumerate(sound) if one.end_phy_offset >= log_end), len(sound))
+    kept = next((n for n, header in enumerate(sound) if header.end_phy_offset >= log_end), len(sound))
     begin = max(log_begin, sound[kept - 1].end_phy_offset if kept else 0)
     return None if kept == loaded and began_at <= begin else UnsureIndex(kept, begin)
 
@@ -119,12 +119,12 @@ class IndexWriter:
         """
         if not self._directory.is_dir():
             return []
-        found = []
+        paths = []
         for path in sorted(self._directory.iterdir()):
             if path.name.isdecimal() and len(path.name) == NAME_DIGITS and path.is_file():
                 refuse_link(path)
-                found.append(path)
-        return found
+                paths.append(path)
+        return paths
 
     def is_unflushed(self, path: Path) -> bool:
         """Return whether a file may have entries that aren't on disk. A file without a whole header counts as
@@ -168,7 +168,7 @@ class IndexWriter:
         state = np.array([0, -1], np.int64)
         while True:
             file = self._writable(now_ms)
-            done = kernels.put_rows(
+            code = kernels.put_rows(
                 address_of(file),
                 self._slots,
                 self._capacity,
@@ -178,7 +178,7 @@ class IndexWriter:
                 hashes,
                 state,
             )
-            if done == kernels.DONE:
+            if code == kernels.DONE:
                 return
 
     def flush(self) -> None:

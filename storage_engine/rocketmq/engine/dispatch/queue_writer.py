@@ -74,7 +74,7 @@ class ExtWriter:
 
         A page that a power loss took is full of zeros, and a unit may lie on two pages.
         """
-        found = np.zeros(len(addresses), bool)
+        intact = np.zeros(len(addresses), bool)
         offsets = addresses - _MIN_LONG
         for base in self.files.bases:
             here = (offsets >= base) & (offsets + HEADER_BYTES <= base + self.files.file_bytes)
@@ -85,8 +85,8 @@ class ExtWriter:
             data = np.frombuffer(self.files.read(base, first, count).ljust(count, b"\0"), np.uint8)
             places = (offsets[here] - base - first)[:, None] + np.arange(HEADER_BYTES)
             units = data[places].view(_EXT_UNIT)[:, 0]
-            found[here] = (units["store_time"] > 0) & (units["bitmap_size"] == units["size"] - HEADER_BYTES)
-        return found
+            intact[here] = (units["store_time"] > 0) & (units["bitmap_size"] == units["size"] - HEADER_BYTES)
+        return intact
 
     def recover(self) -> None:
         """Find the end, which is behind the units of the last file (ConsumeQueueExt#recover)."""
@@ -278,7 +278,7 @@ class QueueWriter:
         for base in bases[-files_to_look_at(self.files, consume_queue.FORMAT, unflushed_from) :]:
             count = 0
             for block in self._blocks(base):
-                entries = block[: self._with_units(block, unflushed_from)]
+                entries = block[: self._count_with_units(block, unflushed_from)]
                 count += len(entries)
                 if len(entries):
                     self.max_physical_offset = int(entries[-1]["offset"]) + int(entries[-1]["size"])
@@ -298,7 +298,7 @@ class QueueWriter:
             # Nor may a power loss leave a unit of before where an entry of then points to.
             self.ext.files.erase_rest()
 
-    def _with_units(self, entries: Entries, unflushed_from: int | None) -> int:
+    def _count_with_units(self, entries: Entries, unflushed_from: int | None) -> int:
         """Return the number of entries before the first one whose unit was lost in a power loss.
 
         This entry and all behind it are written again, as their messages are dispatched again. (The broker
@@ -306,8 +306,8 @@ class QueueWriter:
         """
         if self.ext is None or unflushed_from is None:
             return len(entries)
-        asked = np.flatnonzero((entries["offset"] >= unflushed_from) & (entries["tags_code"] <= MAX_ADDRESS))
-        lost = asked[~self.ext.whole(entries["tags_code"][asked].astype(np.int64))]
+        unsure = np.flatnonzero((entries["offset"] >= unflushed_from) & (entries["tags_code"] <= MAX_ADDRESS))
+        lost = unsure[~self.ext.whole(entries["tags_code"][unsure].astype(np.int64))]
         return int(lost[0]) if lost.size else len(entries)
 
     def truncate(self, physical_offset: int) -> None:
@@ -368,18 +368,18 @@ class QueueWriter:
             self._min_position = end
             return None
         first = bases[0]
-        known = self._min_position >= first
-        start = (self._min_position - first) // UNIT if known else 0
+        is_known = self._min_position >= first
+        start = (self._min_position - first) // UNIT if is_known else 0
         count = (self.files.file_bytes if len(bases) > 1 else end - first) // UNIT
-        if start >= count or (known and self._physical(first, start) >= min_offset):
+        if start >= count or (is_known and self._physical(first, start) >= min_offset):
             return None
-        found = bisect_left(
+        index = bisect_left(
             range(count), min_offset, lo=start, key=lambda number: self._physical(first, number)
         )
-        if found == count:
+        if index == count:
             return None
-        self._min_position = first + found * UNIT
-        return int(self._entry(first, found)["tags_code"])
+        self._min_position = first + index * UNIT
+        return int(self._entry(first, index)["tags_code"])
 
     def _physical(self, base: int, number: int) -> int:
         return int(self._entry(base, number)["offset"])
@@ -522,10 +522,10 @@ class BatchQueueWriter:
         entries = self._entries(bases[0])[:count]
         if count:
             self.min_queue_offset = int(entries[0]["base_offset"])
-        left = np.flatnonzero(entries["offset"] >= min_offset)
-        gone = int(left[0]) if left.size else count
-        if gone:
-            last = entries[gone - 1]
+        remaining = np.flatnonzero(entries["offset"] >= min_offset)
+        dropped = int(remaining[0]) if remaining.size else count
+        if dropped:
+            last = entries[dropped - 1]
             self.min_queue_offset = int(last["base_offset"]) + int(last["batch_size"])
 
     def _entries(self, base: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
@@ -594,16 +594,16 @@ class QueueTable:
         :raises StoreLayoutError: no directory can have the names of this topic or queue, which come from
             messages on disk.
         """
-        found = self._writers.get((topic, queue_id))
-        if found is None:
+        writer = self._writers.get((topic, queue_id))
+        if writer is None:
             if not is_directory_name(topic) or queue_id < 0:
                 raise StoreLayoutError(
                     f"{self._layout.root}: expected a topic and a queue that directories can be named after, "
                     f"found topic {topic!r:.300}, queue {queue_id} in a message. No queue was made of it. "
                     "Find out who wrote it, and put the file of the log back from a replica."
                 )
-            found = self._writers[topic, queue_id] = self._new(topic, queue_id)
-        return found
+            writer = self._writers[topic, queue_id] = self._new(topic, queue_id)
+        return writer
 
     @property
     def max_physical_offset(self) -> int:
