@@ -69,8 +69,7 @@ def time_zone(name: str | None) -> ZoneInfo:
 def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
     """Return the next moment at which the window is open: now, or the next start of one of its hours.
 
-    If a change of the clock skips an hour, that day has no window. If the hour comes twice, the day has two
-    windows.
+    If a change of the clock skips an hour, that day has no window. If the hour comes twice, the day has two.
 
     :return: milliseconds since the epoch; None: no clock ever shows one of these hours.
     """
@@ -365,8 +364,7 @@ def plan(
     zone: ZoneInfo,
     request: PlanRequest,
 ) -> Plan:
-    """Decide which segments one pass over the commitlog would delete, with the reason why each other one
-    stays.
+    """Decide which segments a pass over the commitlog would delete, with the reason why each other stays.
 
     First each segment is judged by itself. Then the longest run of deletable segments, from the oldest on, is
     cut to the batch and to the request's target level.
@@ -588,9 +586,7 @@ MEANWHILE_SECONDS: Final = 20.0
 
 
 def interval_ms(config: BrokerConfig) -> int:
-    """Return the time from one pass to the next (cleanResourceInterval, which a broker reads at its
-    start).
-    """
+    """Return the time between two passes (cleanResourceInterval, which a broker reads at its start)."""
     return int(config.raw.get("cleanResourceInterval", DEFAULT_INTERVAL_MS))
 
 
@@ -613,9 +609,7 @@ def segment_patience_seconds(config: BrokerConfig) -> float:
 
 
 def dependents_patience_seconds(config: BrokerConfig) -> float:
-    """Return the longest time that a working broker takes from one deleted queue or index file to the
-    next.
-    """
+    """Return the longest time that a working broker takes between two deleted queue or index files."""
     return (2 * interval_ms(config) + config.delete_consume_queue_files_interval_ms) / 1000 + SLACK_SECONDS
 
 

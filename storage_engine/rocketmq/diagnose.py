@@ -137,9 +137,7 @@ def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig,
 
 
 def _split_advice(error: StorageEngineError) -> tuple[str, str]:
-    """Split an error's text into the finding and the advice, which is its last sentence if there are
-    several.
-    """
+    """Split an error's text into the finding and the advice, which is the last of several sentences."""
     text = Text(error).without(" Nothing was changed.").removesuffix(".")
     at = text.rfind(". ")
     if at < 0:

@@ -171,8 +171,7 @@ def list_log(layout: StoreLayout) -> LogListing:
 def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
     """Find the log's end.
 
-    :param end: end that a running broker reported before the files were listed. A message behind it may be
-        half written.
+    :param end: a running broker's end before the listing. A message behind it may be half written.
     """
     active, max_offset = find_active(listing.named)
     if end is None:
@@ -243,9 +242,7 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return notices on a store whose broker didn't stop cleanly, and on the position at which its log is
-    torn.
-    """
+    """Return notices on a store whose broker didn't stop cleanly, and on where its log is torn."""
     if not layout.abort.exists():
         return ()
     crashed = (
@@ -348,8 +345,7 @@ class _Queue:
 def collect_queues(
     layout: StoreLayout, look: Callable[[], LogReader], scope: FactsScope, patience: Patience
 ) -> Queues:
-    """Collect facts of the queues in ``scope``, from the files' names and the entries around the log's min
-    offset.
+    """Collect facts of queues in ``scope``, from file names and the entries around the log's min offset.
 
     With ``full`` all entries of all queues are read. Otherwise only two parts are read of each queue: the
     file into which the log's min offset falls, and the last entry.
@@ -400,9 +396,7 @@ def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
 
 
 def _is_sound(row: _Row) -> bool:
-    """Return whether a queue's facts fit together. If not, the queue has a fault, or was read between two
-    changes.
-    """
+    """Return whether a queue's facts fit together. If not, it has a fault, or was read between changes."""
     queue = row.queue
     return all(a.end_offset == b.start_offset >= 0 for a, b in pairwise(row.files)) and (
         queue is None
@@ -558,8 +552,7 @@ def _end(entry: Mapping[str, int]) -> int:
 def _messages(
     queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
 ) -> tuple[str, str]:
-    """Return the message that the first live entry stands for, and the message in the frame at which it
-    points.
+    """Return the message that the first live entry stands for, and that in the frame at which it points.
 
     An LMQ's entry points at a message of another topic, whose offset in the LMQ is a property: nothing is
     compared. For a batch entry, the batch's first message counts.
@@ -682,8 +675,7 @@ def _log_end(admin: BrokerAdmin) -> BrokerLogEnd:
 
 
 def _cleaning_ms(settings: Mapping[str, str]) -> int:
-    """Return the time of two rounds of the broker's own cleaning. The present round may already have passed a
-    file.
+    """Return the time of two rounds of the broker's cleaning: the present one may already have passed a file.
 
     It is at least two default pauses, since a round itself takes time, too.
     """

@@ -93,9 +93,7 @@ _MAX_DELAY_MS = (1 << 31) - 1
 """Largest value of the delay field: no record is due later than this time after it was written."""
 _DUE_PROPERTY = b"TIMER_OUT_MS"
 _DUE_READ_MAX = 100_000
-"""Most messages outside the timer log whose due times are read. If there are more, all these due times are
-unknown.
-"""
+"""Most messages outside the timer log whose due times are read. If there are more, all are unknown."""
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OPERATION_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
@@ -210,9 +208,7 @@ def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
 
 
 _Reader: TypeAlias = Callable[[Sequence[MappedFile]], tuple[Longs, Longs]]
-"""Reader of one kind of pending messages. Returns their physical offsets, and their due times or no times at
-all.
-"""
+"""Reader of one kind of pending messages: their physical offsets, and their due times or none at all."""
 
 _WHEEL_STOPS = (
     "if the broker asks for offset 0 after its deletion, it reads the first frame that is left, and the "
@@ -227,8 +223,7 @@ def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
     still count as pending. Messages that come in meanwhile may be missing; they are behind any segment that
     was sealed before.
 
-    :param attempts: number of attempts to read files that don't fit together; more than 1 beside a running
-        broker.
+    :param attempts: attempts to read files that don't fit together; more than 1 beside a running broker.
     """
     if is_new(layout):
         return tuple(Pending(kind, 0, log=LOG) for kind in PendingKind)
@@ -445,9 +440,7 @@ def _timer_due_ms(records: np.ndarray) -> Longs:
 
 
 def _all_due_before(data: memoryview, read_time_ms: int) -> bool:
-    """Return whether a full file has no waiting timer. Its last record shows this, as it was written after
-    all others.
-    """
+    """Return whether a full file has no waiting timer, by its last record, which was written last."""
     last = (len(data) - _BLANK.size) // RECORD.itemsize * RECORD.itemsize - RECORD.itemsize
     if last < 0 or not _is_blank(data, last + RECORD.itemsize):
         return False

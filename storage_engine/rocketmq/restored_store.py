@@ -1,5 +1,4 @@
-"""Files that turn restored segments into a store that a broker serves completely: configuration, queues and
-index.
+"""Files that make restored segments a store that a broker serves completely: configuration, queues and index.
 
 A broker rebuilds queues only from its last segments; their number depends on its release. So the queues are
 made here from all segments, with the file sizes in the broker's settings.
@@ -89,8 +88,7 @@ _NEWER_VERSION = {**_VERSION, "counter": 1}
 
 
 def queues_of(rows: pa.Table) -> pa.Table:
-    """Return the queues of these rows: topic, queue_id, last queue_offset, and whether the queue has inner
-    batches.
+    """Return these rows' queues: topic, queue_id, last queue_offset, and whether they have inner batches.
 
     Results of several calls can be joined and given to :func:`merge_queues`.
 
@@ -334,9 +332,7 @@ class RestoredStore(RestoredConfig):
         return merge_queues(queues)
 
     def unfinished(self, queues: pa.Table) -> str:
-        """Return "": a restored log may end anywhere, since a half message then just waits for its
-        decision.
-        """
+        """Return "": a restored log may end anywhere; a half message then just waits for its decision."""
         return ""
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
@@ -379,8 +375,7 @@ class RestoredStore(RestoredConfig):
 
 
 def _made_by_the_broker(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
-    """Return the settings with which a broker at its start makes queues in RocksDB from all restored
-    segments.
+    """Return settings with which a starting broker makes queues in RocksDB from all restored segments.
 
     A broker makes queues only from its last segments (CommitLog#recoverAbnormally, commitLogRecoverMaxNum).
     It skips the message at physical offset 0, as if it already had an entry.

@@ -244,8 +244,7 @@ class _Walk:
                 record.point(now_ms, self._used_bytes(), now_ms - self.oldest_ms)
 
     def _delete(self, forced: bool) -> tuple[int, int, int]:
-        """Delete the oldest segments, up to the first that must stay. The last segment with content is never
-        deleted.
+        """Delete the oldest segments, up to the first that must stay; never the last segment with content.
 
         Each segment's age is checked before its deletion, since a pass pauses between deletions.
 
@@ -430,8 +429,7 @@ def course_start(
 ) -> CourseStart | None:
     """Return the start of a simulation; None: the disk's level is unknown, or the log has no segment.
 
-    The ingest is computed from segments' last writes within the last seven days. It is 0 bytes if they don't
-    show it.
+    The ingest is computed from segments' last writes in the last seven days; 0 bytes if they don't show it.
     """
     disk, (log,) = least_used(snapshot.log_disks), snapshot.logs
     if disk is None or not disk.total_bytes or disk.usable_bytes is None or not log.segments:
@@ -470,9 +468,7 @@ def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple
 
 
 def _iter_allocated(layout: StoreLayout) -> Iterator[int]:
-    """Yield the disk space of each file of queues and indexes, in bytes. A file that is gone meanwhile is
-    skipped.
-    """
+    """Yield the disk space of each file of queues and indexes, in bytes, without files gone meanwhile."""
     for directory in (layout.consumequeue, layout.batchconsumequeue, layout.index):
         for root, _, names in os.walk(directory):
             for name in names:
@@ -521,8 +517,7 @@ def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -
 
 
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most bytes of a disk that are used at this ingest, if each segment is deleted as soon as it
-    has expired.
+    """Return the most used bytes of a disk at this ingest, if each segment is deleted once it has expired.
 
     :param hours: value to assume in place of fileReservedTime.
     """

@@ -73,8 +73,7 @@ def decompressed_parts(
     sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
     part_bytes: int = PART_BYTES,
 ) -> Iterator[pa.Array[Any]]:
-    """Decompress any number of bodies in bounded memory, as :func:`decompress_bodies` does with null for
-    errors.
+    """Decompress any number of bodies in bounded memory, as :func:`decompress_bodies` with null for errors.
 
     :param part_bytes: most bytes of decompressed bodies in one part; one larger body alone may exceed it.
     :return: arrays of one type whose lengths together are those of ``bodies``, in its order.
@@ -94,8 +93,7 @@ def decompressed_parts(
 
 # DuckDB looks at these hints, and can't have them more exact.
 def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-    """Decompress bodies as an SQL function, see :func:`decompress_bodies`. A body that can't be decompressed
-    becomes null.
+    """Decompress bodies as an SQL function, see :func:`decompress_bodies`. A faulty body becomes null.
 
     If a batch's bodies together exceed 1 GiB, its largest bodies become null, too, until the rest fits.
     """

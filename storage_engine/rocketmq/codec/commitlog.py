@@ -396,8 +396,7 @@ def _damages(
 ) -> tuple[Damage, ...]:
     """Return one damage for each run of undecodable rows. After a thousand, the last entry sums up the rest.
 
-    :param run: start of a run that an earlier chunk began, and the bytes there, which may no longer be in
-        memory.
+    :param run: start of a run that an earlier chunk began, and its bytes, which may no longer be in memory.
     """
     bad = np.flatnonzero(rows.kinds == FrameKind.UNDECODABLE)
     if len(bad) == 0:
@@ -459,8 +458,7 @@ def _explain(header: bytes, length: int, base_offset: int, position: int, fault:
 
 
 def near_logical_end(data: memoryview, base_offset: int) -> int:
-    """Return the position at which a segment's frames end, searched from its tail; 0: the segment begins with
-    no frame.
+    """Return where a segment's frames end, searched from its tail; 0: the segment begins with no frame.
 
     :param data: the whole segment file.
     :param base_offset: physical offset of its first byte.
@@ -491,9 +489,7 @@ def last_message(data: memoryview, base_offset: int) -> bytes:
 
 
 def _last_message(data: memoryview, base_offset: int, end: int) -> int:
-    """Return the position of the last message that begins before ``end``; 0: no message is found near
-    ``end``.
-    """
+    """Return the position of the last message that begins before ``end``; 0: none is found near it."""
     starts = message_starts(lambda start, stop: bytes(data[start:stop]), end)
     return next((at for at in starts if _frame_bytes(data, at, base_offset)), 0)
 

@@ -90,9 +90,7 @@ def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking
 
 
 class _Columns:
-    """Memory of the columns that the kernels fill. Each text column has room for the largest possible
-    content.
-    """
+    """Memory of the columns that the kernels fill. Each text column has room for the largest content."""
 
     def __init__(self, arena: Arena, chunk: FrameChunk, rows: int, frame_bytes: int) -> None:
         extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES

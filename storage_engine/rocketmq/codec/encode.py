@@ -58,9 +58,7 @@ _NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS, "body")
 """Columns that a row without raw bytes must have."""
 
 ENCODED_COLUMNS = (*_NEEDED, *PAIR_COLUMNS, "raw", TEXT_COLUMN)
-"""Columns from which a row's bytes are made. Rows of older lakes lack the last one, and may have the pairs
-instead.
-"""
+"""Columns from which a row's bytes are made. Rows of older lakes lack the last one, but may have pairs."""
 
 _FAULTS = {
     kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",
@@ -160,8 +158,7 @@ def filler_rows(
     """Return frames, as rows, that fill runs of bytes. No broker puts them into a queue or its index.
 
     Each frame has the flag of a rolled-back transaction (CommitLogDispatcherBuildConsumeQueue, …BuildIndex)
-    and a body of zeros. In a run that is too short for the whole topic name, the frame has only the beginning
-    of the name.
+    and a body of zeros. In a run too short for the whole topic name, the frame has only its beginning.
 
     :param starts: first offset of each run, ascending.
     :param store_ms: store time of the frames in each run. A broker relies on the store time of a segment's

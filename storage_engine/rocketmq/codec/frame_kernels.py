@@ -180,9 +180,7 @@ def write_host(target: int, source: int, ipv6: bool) -> int:
 
 @inlined
 def read_ipv4(target: int, source: int, size: int) -> bool:
-    """Read a text that write_ipv4 wrote: its inverse. :return: whether the text is exactly what write_ipv4
-    writes.
-    """
+    """Read a text of write_ipv4: its inverse. :return: whether it is exactly what write_ipv4 writes."""
     at = source
     end = source + size
     for i in range(4):
@@ -203,9 +201,7 @@ def read_ipv4(target: int, source: int, size: int) -> bool:
 
 @inlined
 def read_host(target: int, source: int, size: int, ipv6: bool) -> bool:
-    """Read a text that write_host wrote: its inverse. :return: whether the text is exactly what write_host
-    writes.
-    """
+    """Read a text of write_host: its inverse. :return: whether it is exactly what write_host writes."""
     if not ipv6:
         return read_ipv4(target, source, size)
     at = source
@@ -387,9 +383,7 @@ def crc_fault(at: int, size: int, crc_function: int, crc_table: int) -> int:
 
 @inlined
 def next_magic(address: int, position: int, stop: int, length: int) -> int:
-    """Return the first position in [position, stop) at which a frame's magic is; ``stop`` if there is
-    none.
-    """
+    """Return the first position in [position, stop) with a frame's magic; ``stop`` if there is none."""
     last = min(stop, length - BLANK_HEADER_BYTES + 1)
     while position < last:
         magic = load_be_u32(address + position + MAGIC_AT)
@@ -518,8 +512,7 @@ def scan(
     the next good one. A well-formed frame with a wrong CRC is passed over as a whole: most likely it is one
     frame, and so the walk stays linear.
 
-    :param loaded: number of bytes in memory. If the walk needs more, ``state`` says so, and the other results
-        are void.
+    :param loaded: number of bytes in memory. If the walk needs more, ``state`` says so, and all else is void.
     """
     capacity = len(positions)
     chunk_start = state[RUN_START]

@@ -95,8 +95,7 @@ def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def queue_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return the number of queue offsets that each message takes; null: the number of messages in an inner
-    batch.
+    """Return how many queue offsets each message takes; null: the number of messages in an inner batch.
 
     A message that prepares or rolls back a transaction is in no queue (``CommitLog#doAppend`` of releases
     before 4.3 gives it queue offset 0).

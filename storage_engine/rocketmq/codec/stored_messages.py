@@ -167,8 +167,7 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
 
 
 def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
-    """Return the store time of the first message; None: the log has no message, or its file vanished
-    meanwhile.
+    """Return the first message's store time; None: the log has none, or its file vanished meanwhile.
 
     :raises OSError: a file can't be read.
     """

@@ -89,8 +89,7 @@ class EngineSettings:
 def check_writable(config: BrokerConfig) -> None:
     """Make sure that only the process that opens a store writes messages to it.
 
-    :raises BrokerConfigError: the store is a slave's, or messages count as stored only after its slaves have
-        them.
+    :raises BrokerConfigError: the store is a slave's, or messages count as stored once its slaves have them.
     """
     read = _Values(config.raw, config.source or "settings")
     role = read.text("brokerRole", "ASYNC_MASTER")

@@ -236,8 +236,7 @@ class MessageStore:
         return self.files.flushed_where if self._sync else self.files.max_offset
 
     def dispatch(self) -> None:
-        """Dispatch messages written since the last call (ReputMessageService#doReput); called by one thread
-        at a time.
+        """Dispatch new messages (ReputMessageService#doReput); called by one thread at a time.
 
         :raises OSError: the disk refuses.
         """

@@ -55,8 +55,7 @@ class ServedStore(RocketMQBrokerStore):
             self.session.close()
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. Only bytes that the writing process reports as flushed to disk count
-        as sealed.
+        """Return the store's snapshot. Only bytes that the writing process has flushed count as sealed.
 
         :raises BrokerError: the writing process doesn't answer.
         """
@@ -154,8 +153,7 @@ class ServedProcess(FileProcess):
         )
 
     def flush_now(self) -> FlushedStore:
-        """Flush log, queues and checkpoint through the process that serves the store, or open the store for
-        that.
+        """Flush log, queues and checkpoint through the process that serves the store, or open it for that.
 
         :raises StoreBusyError: a broker or another program uses the store.
         """

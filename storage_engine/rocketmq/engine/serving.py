@@ -207,9 +207,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         super().server_bind()
 
     def may_ask(self, connection: socket.socket) -> bool:
-        """Return whether the caller may change the store as this process may: it is the same user, or
-        root.
-        """
+        """Return whether the caller may change the store as this process may: the same user, or root."""
         _, uid, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         return uid in (0, os.geteuid())
 

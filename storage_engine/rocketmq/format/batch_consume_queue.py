@@ -42,9 +42,7 @@ def _is_in_use(entries: Any) -> Any:
 
 
 FORMAT = EntryFormat(DTYPE, _is_in_use)
-"""Format of entries. An entry points at the frame with the queue's messages [base_offset, base_offset +
-batch_size).
-"""
+"""Format of entries. Each points at the frame of queue offsets [base_offset, base_offset + batch_size)."""
 
 
 def all_queues(layout: StoreLayout) -> Iterator[tuple[QueueDirectory, EntryFormat]]:

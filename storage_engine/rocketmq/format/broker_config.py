@@ -31,9 +31,7 @@ TRIED_FROM: Final = "4.9.4"
 """
 
 DELETE_FILES_BATCH_MAX: Final = 10
-"""Most files that a pass deletes if no setting gives another number (MappedFileQueue.DELETE_FILES_BATCH_MAX
-until 4.9).
-"""
+"""Most files that a pass deletes, unless set otherwise (MappedFileQueue.DELETE_FILES_BATCH_MAX until 4.9)."""
 
 _FROM_5_0: Final = frozenset(
     {
@@ -47,9 +45,7 @@ _FROM_5_0: Final = frozenset(
 """Settings of cleanup rules that 4.x doesn't follow, although it shows them if broker.conf has them."""
 
 _TRACES: Final = (("rocksdbstore", "5.4"), ("timerlog", "5.0"), ("timerwheel", "5.0"))
-"""File names, each with the first release that makes the file in every store (StorePathConfigHelper and its
-callers).
-"""
+"""Files, each with the first release that makes it in every store (StorePathConfigHelper and its callers)."""
 
 WITHOUT_DIRECTORIES: Final = "5.1"
 """First release that starts although a directory is among its segments (MappedFileQueue#load)."""
@@ -102,9 +98,7 @@ def has_timers(release: str) -> bool:
 
 
 def known_by_traces(root: Path) -> str:
-    """Return a text on the release that a store's own files suggest, since no file names it; "": they suggest
-    none.
-    """
+    """Return a text on the release that a store's files suggest, as no file names it; "": none."""
     for name, release in _TRACES:
         if (root / name).exists():
             return f"{release} or later, as {name} is there"
@@ -234,8 +228,7 @@ def load_broker_config(
 def usable_broker_config(
     path: str | Path | None, *, root: str | Path | None
 ) -> tuple[BrokerConfig, tuple[BrokerConfigError, ...]]:
-    """Compute the settings in effect, without values that the broker would not accept. For callers that only
-    look.
+    """Compute the settings in effect, without values that the broker refuses. For callers that only look.
 
     :return: the settings, and an error for each value that was left out.
     :raises BrokerConfigError: the file can't be read or parsed, or the root is missing or named differently
@@ -258,8 +251,7 @@ def usable_broker_config(
 
 
 def parse_delete_when(delete_when: str) -> tuple[int, ...]:
-    """Return the hours of deleteWhen, joined by ";" (UtilAll#isItTimeToDo). An hour that no clock shows never
-    comes.
+    """Return deleteWhen's hours, joined by ";" (UtilAll#isItTimeToDo). Hours that no clock shows never come.
 
     :raises ValueError: an hour that the broker can't parse; it would abort the whole cleaning pass.
     """
@@ -272,9 +264,7 @@ def parse_delete_when(delete_when: str) -> tuple[int, ...]:
 
 
 def _read(path: Path) -> dict[str, _Property]:
-    """Parse a properties file as Properties#load reads a stream: in ISO 8859-1, and the last of equal keys
-    counts.
-    """
+    """Parse a properties file as Properties#load does: in ISO 8859-1, and the last of equal keys counts."""
     try:
         content = read_file(path, MAX_CONF_BYTES)
     except CorruptFileError as error:
@@ -347,9 +337,7 @@ def _effective(
 
 
 def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
-    """Return the store's root, from the caller or from the broker's configuration. If both name it, they must
-    agree.
-    """
+    """Return the store's root, from the caller or the configuration. If both name it, they must agree."""
     configured = properties.get("storePathRootDir")
     value = configured.value.strip() if configured is not None else ""
     if root is None:
@@ -389,9 +377,7 @@ def _clamp(value: int, low: int, high: int) -> int:
 
 
 class _Reader:
-    """Typed access to properties, converted as MixAll#properties2Object does. Only texts are trimmed, not
-    numbers.
-    """
+    """Typed access to properties, converted as MixAll#properties2Object does: only texts are trimmed."""
 
     def __init__(self, properties: Mapping[str, _Property]) -> None:
         self._properties = properties
@@ -461,9 +447,7 @@ class _Reader:
         return value
 
     def paths(self, key: str) -> tuple[str, ...]:
-        """Return directories that are joined by ",". They are neither trimmed nor expanded, since the broker
-        does neither.
-        """
+        """Return directories joined by ",", neither trimmed nor expanded, since the broker does neither."""
         item = self._properties.get(key)
         value = "" if item is None else item.value.strip()
         if item is None or not value:

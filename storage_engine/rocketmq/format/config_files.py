@@ -102,8 +102,7 @@ def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
 
 
 def delay_offsets(layout: StoreLayout) -> dict[int, int]:
-    """Return the queue offset of the next message to deliver in SCHEDULE_TOPIC_XXXX, by delay level (1, 2,
-    …).
+    """Return the queue offset of the next delivery in SCHEDULE_TOPIC_XXXX, by delay level (1, 2, …).
 
     :raises CorruptFileError: neither ``delayOffset.json`` nor its backup is readable and well-formed.
     """

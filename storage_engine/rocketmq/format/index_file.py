@@ -117,11 +117,9 @@ def read_index_files(layout: StoreLayout, config: BrokerConfig) -> tuple[IndexFi
     """Return a store's index files, oldest first.
 
     The broker's settings may not have the numbers of slots and entries of a file. Then they follow from a
-    full file. Without a full file, the proportion of the broker's defaults is assumed, if the file confirms
-    it.
+    full file. Without one, the proportion of the broker's defaults is assumed, if the file confirms it.
 
-    :raises CorruptFileError: sizes differ, a header is impossible, or the numbers of slots and entries stay
-        unknown.
+    :raises CorruptFileError: sizes differ, a header is impossible, or slots and entries have unknown numbers.
     """
     files = [(path, path.stat().st_size, read_header(path)) for path in list_index_paths(layout)]
     if not files:
@@ -197,8 +195,7 @@ class Index:
     def newest_first(self, topic: str, key: str) -> Iterator[int]:
         """Yield the physical offsets that are listed under the hash of topic and key, the newest first.
 
-        Another message's topic and key may have the same hash. Messages may have been deleted from the log
-        since.
+        Another topic and key may have the same hash. Messages may have been deleted from the log since.
 
         :param key: one of the message's keys, or its unique key.
         """

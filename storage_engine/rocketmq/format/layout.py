@@ -1,8 +1,6 @@
-"""Places of a store's files, the check that its layout is supported, and the check to which store a directory
-belongs.
+"""Places of a store's files; the checks of its layout, and of the store to which a directory belongs.
 
-Only looks, and never creates a missing directory: a disk that isn't mounted must not look like an empty
-store.
+Only looks, never creates a missing directory: an unmounted disk must not look like an empty store.
 
 A directory must belong to this store, since a broker that finds foreign files among its own does not start.
 """
@@ -103,9 +101,7 @@ class StoreLayout:
 
     @property
     def rocksdb(self) -> Path:
-        """Return the path of RocksDB's directory. Every store of 5.4 and later has it, whatever its
-        content.
-        """
+        """Return RocksDB's directory. Every store of 5.4 and later has it, whatever its content."""
         return self.root / "rocksdbstore"
 
 
@@ -307,8 +303,7 @@ def has_rocksdb_queues(config: BrokerConfig) -> bool:
 
 
 def _find_unhandled(root: Path, config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a kind of data that a store keeps in an unsupported form, and the sign of it; None: all forms
-    are supported.
+    """Return a kind of data that a store keeps in an unsupported form, and its sign; None: all are supported.
 
     An unusual form of the log itself comes first.
     """
@@ -336,9 +331,7 @@ def _iter_unhandled(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str
 
 
 def _file_of_rocksdb(directory: Path) -> str:
-    """Return the path of a RocksDB file in a directory, even in a partial copy of a database; "": there is
-    none.
-    """
+    """Return the path of a RocksDB file in a directory, even of a partial copy; "": there is none."""
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -375,8 +368,7 @@ def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
     master's end (CommitLog#getConfirmOffset). The checkpoint of a broker without a controller has its own
     end.
 
-    :return: True also if the settings don't say, and the store has a file that only brokers with a controller
-        keep.
+    :return: True also if settings don't say, and a file is there that only brokers with a controller keep.
     """
     says = config.raw.get(CONTROLLER_MODE, "").strip().lower()
     return says == "true" or (says != "false" and (layout.root / _EPOCHS).exists())

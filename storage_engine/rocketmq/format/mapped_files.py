@@ -1,5 +1,4 @@
-"""Files of one offset space, each named by its first offset: those of the commitlog and of every kind of
-queue.
+"""Files of one offset space, each named by its first offset: of the commitlog and of all kinds of queues.
 
 The rules come from MappedFileQueue#doLoad and #checkSelf. The broker only logs a fault in a run of files and
 continues. In :func:`list_mapped_files` such a fault is an error, since deletions are decided from its result.
@@ -94,8 +93,7 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
 
 
 def check_not_emptied(queue: Path) -> None:
-    """Make sure that a queue without a readable file has no empty file either. An empty file may have had
-    entries.
+    """Make sure that a queue without a readable file has no empty one either: it may have had entries.
 
     :raises CorruptFileError: a file of the queue is empty.
     """

@@ -100,9 +100,7 @@ def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
 
 
 def stands_until_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """Return the time before which no broker treats a file as expired, for any later fileReservedTime from 0
-    on.
-    """
+    """Return when a broker may first treat a file as expired, for any later fileReservedTime from 0 on."""
     return mtime_ns // _MS_NS + min(reserved_hours, 0) * HOUR_MS
 
 
@@ -114,8 +112,7 @@ def expires_at_ms(mtime_ns: int, reserved_hours: int) -> int:
 
 
 def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_hours: int) -> Fence:
-    """Return the fence that is needed now, with its mtimes. They are never older than the segments' original
-    mtimes.
+    """Return the fence that is needed now, with its mtimes, never older than the segments' original ones.
 
     If at least half of a segment's lease is left, the segment keeps its mtime.
     """
@@ -186,9 +183,7 @@ def reserved_hours(found: Observed, root: str) -> int:
 
 
 def deletes_by_force(found: Observed) -> bool:
-    """Return whether the broker deletes above the force level, whatever the mtimes. An unknown setting counts
-    as yes.
-    """
+    """Return whether the broker deletes above the force level, whatever the mtimes. Unknown counts as yes."""
     return found.settings.get(FORCIBLY) != "false"
 
 
@@ -246,9 +241,7 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
 
 
 def announce_rewrite(found: Observed) -> str:
-    """Return a notice before a hold changes a setting: what the broker then does, and how a person can avoid
-    it.
-    """
+    """Return a notice before a hold changes a setting: what the broker then does, and how to avoid it."""
     conf = found.saved.path or "its broker.conf"
     return (
         f"a hold sets {FORCIBLY}=false at broker {found.address} by updateBrokerConfig, which makes the "
@@ -261,8 +254,7 @@ def announce_rewrite(found: Observed) -> str:
 def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path) -> LogSnapshot:
     """Return the log with the mtimes that its segments had before a hold set them.
 
-    If a segment's mtime isn't the one that the hold gave it, another program has set it, and it stays as
-    found.
+    If a segment's mtime isn't the hold's, another program has set it, and it stays as found.
 
     :param memory: the journal's memory of the hold. If it is None or has no hold, the record in the store's
         directory counts.

@@ -1,5 +1,4 @@
-"""A watch's heartbeat, the file ``.storage-engine/watch``. It tells other processes whether a watch checks
-the fence.
+"""A watch's heartbeat, ``.storage-engine/watch``, tells other processes whether a watch checks the fence.
 
 A live process may still not check the fence. So other processes rely on the time of its last look.
 """
@@ -120,9 +119,7 @@ class Watching:
         self._beat_at = now
 
     def end(self) -> None:
-        """Write that the watch has ended. The file stays, as on a full disk the next watch couldn't create
-        it.
-        """
+        """Write that the watch has ended. The file stays, as a watch couldn't create it on a full disk."""
         with suppress(OSError):
             self._write_over(_sign(replace(self._mine(), has_ended=True)))
 

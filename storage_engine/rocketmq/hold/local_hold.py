@@ -1,5 +1,4 @@
-"""The record of a hold in the store's directory, ``.storage-engine/hold``: a copy of the journal's, which a
-watch reads.
+"""The record of a hold in a store, ``.storage-engine/hold``: a copy of the journal's, which a watch reads.
 
 So the segments' original mtimes aren't lost with the journal, and a watch needs neither journal nor broker.
 The file has two slots of equal size, which are written in turn and in place. This works on a full disk, too,
@@ -246,8 +245,7 @@ def read_local(root: Path) -> HoldState | None:
 def write_local(root: Path, state: HoldState | None) -> None:
     """Replace the record of a hold in a store's directory, durably; None: remove the hold from it.
 
-    If the disk is full, the record is removed: the journal has the hold, and an old record would mislead a
-    watch.
+    On a full disk the record is removed: the journal has the hold, and an old record would mislead a watch.
 
     :raises OSError: the record can't be written; the previous one is still there.
     """
@@ -297,8 +295,7 @@ def _make(directory: int, line: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HoldMemories:
-    """Implements :class:`storage_engine.model.hold.HoldMemory` by the journal's memory, with a copy in the
-    store.
+    """Implements :class:`storage_engine.model.hold.HoldMemory` by the journal's, with a copy in the store.
 
     :param journal: the journal's memory, which counts where the two differ.
     """
@@ -328,8 +325,7 @@ class HoldMemories:
         self.journal.record_drift(found)
 
     def save(self, state: Mapping[str, Any] | None) -> None:
-        """Save the state durably in both places, first in the journal: after a kill the next run relies on
-        the journal.
+        """Save the state durably in both places, first in the journal, on which a run after a kill relies.
 
         :raises GateRefusedError: the store's directory can't be written.
         """
@@ -359,8 +355,7 @@ def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
 
 
 def left_behind(root: Path) -> HoldState | None:
-    """Return the local record of a hold that is in no journal any more, with the segments that still have its
-    mtimes.
+    """Return the local record of a hold that is in no journal, with the segments that still have its mtimes.
 
     :raises GateRefusedError: the record can't be read.
     """

@@ -1,5 +1,4 @@
-"""Only one manager for each store: short locks between processes of this machine, and a marker file for
-longer.
+"""One manager for each store: short locks between processes of this machine, and a marker for longer.
 
 A run locks the store's hold for its whole time (:func:`alone`). A watch mends the fence meanwhile. So the
 hold's state and the broker's settings are changed under a second lock, which lasts only from reading to
@@ -55,12 +54,10 @@ class Marker:
 
 @contextmanager
 def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
-    """Keep other processes of this machine from working on the store's hold. The lock also ends with the
-    process.
+    """Keep other processes of this machine off the store's hold. The lock also ends with the process.
 
     The lock is a file that only the store's owner and root can open. Earlier releases lock the directory
-    instead, and any user who may read it can lock it. So such a lock counts only if the store's owner or root
-    has it.
+    instead, and any user who may read it can lock it. Such a lock counts only if owner or root has it.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.

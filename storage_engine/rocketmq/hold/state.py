@@ -222,8 +222,7 @@ def first_state(left: HoldState | None, found: Observed) -> HoldState:
 
 
 def with_acceptance(state: HoldState, release: str, accepted: str, person: str) -> HoldState:
-    """Return the state with a person's acceptance of an untested release. Another release ends the
-    acceptance.
+    """Return the state with a person's acceptance of an untested release. Another release ends it.
 
     :param accepted: release that the store's settings accept; "": they accept none.
     """

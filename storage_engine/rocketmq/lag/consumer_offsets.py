@@ -96,8 +96,7 @@ def _topic_and_group(name: str) -> tuple[str, str]:
 def parse_large(data: bytes) -> pa.Table | None:
     """Parse offsets with compiled code, in a fraction of the general parser's time and memory.
 
-    If one topic@group names a queue twice, both rows are returned; the general parser returns only the later
-    one.
+    If one topic@group names a queue twice, both rows are returned; the general parser returns only the later.
 
     :return: None: the text has something that only the general parser can read.
     :raises FastjsonError: the text ends too early, or with zeros: it was not completely written.
@@ -175,8 +174,7 @@ def from_rows(rows: Sequence[tuple[str, int, str, int | None]]) -> pa.Table:
 
 
 def in_queue_order(table: pa.Table) -> pa.Table:
-    """Sort the rows by topic, queue and group, so that each queue's rows are together, and put them in one
-    chunk.
+    """Sort rows by topic, queue and group, so that each queue's rows are together, in one chunk.
 
     :param table: table of :data:`POSITIONS_SCHEMA`.
     """
@@ -241,8 +239,7 @@ def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
 
 
 def read_filtered(layout: StoreLayout, attempts: int) -> tuple[frozenset[tuple[str, str]], tuple[str, ...]]:
-    """Return (group, topic) of each subscription with a filter, and the reason why they are unknown; (): they
-    are known.
+    """Return (group, topic) of each subscription with a filter, and why they are unknown; (): they are known.
 
     :param attempts: number of attempts to read a file that is unreadable or malformed.
     """

@@ -95,9 +95,7 @@ def _probe_first(layout: StoreLayout, segment: MappedFile, length: int) -> Itera
 
 
 def _consume_queue(layout: StoreLayout, fd: int, position: int, header: bytes, magic: int) -> Path | None:
-    """Return the directory of the consume queue to which a message is dispatched; None: it gets no plain
-    entry.
-    """
+    """Return the directory of the consume queue that gets a message's entry; None: it gets no plain entry."""
     (sys_flag,) = struct.unpack_from(">i", header, frame.SYS_FLAG_AT)
     if sys_flag & frame.TRANSACTION_MASK in (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK):
         return None

@@ -78,9 +78,7 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return all segments, each with the information whether it is to be deleted, and the time until age
-        may delete it.
-        """
+        """Return all segments, each with whether it is to be deleted, and the time until age allows it."""
         bases = [segment.base_offset for segment in self.segments]
         return segments_table(
             (LOG, base_offset, base_offset in self.doomed, loss_ms)
@@ -222,8 +220,7 @@ def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int,
 def read_queue(
     layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int, wanted: Longs
 ) -> tuple[consume_queue.QueueBounds, Longs]:
-    """Return a queue's bounds, and the physical offsets at the wanted queue offsets and of the newest
-    message.
+    """Return a queue's bounds, and physical offsets at the wanted offsets and of the newest message.
 
     A wanted offset below the bounds counts as the lowest one. -1: there is no message.
     """
@@ -384,8 +381,7 @@ def _untold_text(groups_and_topics: list[tuple[str, str]]) -> str:
 
 
 def _gone_below(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
-    """Return the queue offset below which a queue may have lost entries of messages at or behind the log's
-    min offset.
+    """Return the offset below which a queue may have lost entries of messages from the log's min offset on.
 
     0: it has all these entries, or is gone.
     """
@@ -457,8 +453,7 @@ def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) 
 
 
 def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, tuple[Any, ...], Any] | None:
-    """Return a queue's format, its files, and its first entry or None. None in place of all three: it has no
-    file.
+    """Return a queue's format, its files, and its first entry or None; None for all three: it has no file.
 
     :raises CorruptFileError: its files aren't a queue, or its only file is empty.
     """

@@ -1,5 +1,4 @@
-"""Compiled reading of a large table of consumer offsets. Numbers and the positions of names are put into
-arrays.
+"""Compiled reading of a large table of consumer offsets into arrays of numbers and of names' positions.
 
 It knows only that part of fastjson's dialect that brokers write into these files. For anything else it only
 reports the position.
@@ -152,9 +151,7 @@ def _queues(data: Bytes, at: int, queues: npt.NDArray[np.int32], offsets: Longs,
 
 @inlined
 def _skip_members(data: Bytes, at: int) -> int:
-    """Skip another value in these files: a string, a number, a list of them, or an object with such values or
-    lists.
-    """
+    """Skip another value: a string, a number, a list of them, or an object with such values or lists."""
     at = _blank(data, at)
     if at >= len(data) or data[at] != _OPEN:
         return _skip_list(data, at)

@@ -40,8 +40,7 @@ def access_of(live: LiveBroker) -> Access:
 
 
 def reach(live: LiveBroker) -> BrokerAdmin:
-    """Return the broker's admin interface. If name servers are given, it is that of the master registered
-    now.
+    """Return the broker's admin interface; if name servers are given, that of the master registered now.
 
     :raises BadInputError: there is neither an address, nor name servers with a broker's name; or there are
         settings for a client library, which isn't used.
@@ -120,8 +119,7 @@ def _started_with(root: Path) -> dict[str, str]:
     """Return the disk levels with which a broker's process was started. They override the config, and no
     config shows them.
 
-    A process in another container or on another host isn't visible; then the store's own settings may have
-    the levels.
+    A process in another container or host isn't visible; then the store's settings may have the levels.
     """
     pid = locking_pid(root / "lock")
     if pid is None:

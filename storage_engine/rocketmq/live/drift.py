@@ -44,8 +44,7 @@ _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
     """Return all changes since the saved state. Lasting drift that was reported already is left out.
 
-    If the broker has another store now, only this is returned: everything else would be about the wrong
-    store.
+    If the broker has another store now, only this is returned: all else would be about the wrong store.
     """
     changes = tuple(chain(_find_role_change(state, found), _find_replaced(state, found)))
     if not changes:
@@ -319,8 +318,7 @@ def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...
 
 
 def topics_in(layout: StoreLayout, ranges: Sequence[tuple[int, int]]) -> tuple[Counter[str], ...]:
-    """Count, for each range of physical offsets [start, end), the entries that each topic's queues have
-    there.
+    """Count, for each range of physical offsets [start, end), the entries of each topic's queues there.
 
     A queue with a file that can't be read, or that vanishes meanwhile, isn't counted.
     """

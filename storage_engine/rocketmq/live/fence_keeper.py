@@ -48,9 +48,7 @@ them and creates the next two in advance (AllocateMappedFileService#putRequestAn
 """
 
 EXTEND_SECONDS: Final = 5.0
-"""Interval at which a fence with too few segments is extended. A fence that lost segments is extended at
-once.
-"""
+"""Interval at which a fence with too few segments is extended. One that lost segments is extended at once."""
 
 RETRY_SECONDS: Final = 0.5
 """Interval between attempts to set an mtime that couldn't be set: another program may only have set it at the
@@ -132,8 +130,7 @@ class FenceKeeper:
         return silent_watch(self._root)
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`; a file whose disk isn't mounted isn't
-        gone.
+        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`; files of unmounted disks aren't gone.
 
         :raises StoreNotFoundError: a directory of the log isn't mounted; the others were checked.
         :raises GateRefusedError: the store is held, but has no record of the hold in its directory.
@@ -233,9 +230,7 @@ class FenceKeeper:
         return done
 
     def _mend(self) -> None:
-        """Set mtimes again that another program has made older. The hold is read again before, as it may have
-        changed.
-        """
+        """Set mtimes again that another program made older. First reread the hold, which may have changed."""
         with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS), own_acts(self._root) as acts:
             state = read_local(self._root)
             mended: list[tuple[Touched, int]] = []
@@ -418,9 +413,7 @@ def _mtime_ns(touched: Touched) -> int | None:
 
 
 def _is_touched(touched: Touched) -> bool:
-    """Return whether another program has made a file older than the hold did. A later mtime protects the
-    file, too.
-    """
+    """Return whether another program made a file older than the hold did. A later mtime protects it too."""
     found_ns = _mtime_ns(touched)
     if found_ns is None or found_ns >= touched.mtime_ns:
         return False

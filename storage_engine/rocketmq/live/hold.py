@@ -3,8 +3,7 @@
 The broker serves and deletes by its own rules. With a hold these rules find nothing to delete: the first
 segments that must stay are a fence, and the broker doesn't delete by force (:mod:`fence`). A hold that isn't
 renewed ends by itself, so that a dead pipeline fills no disk. An unknown state, such as an unreachable broker
-or an unreadable file, never leads to a change. When a hold ends, every mtime and every setting is as it was
-before.
+or an unreadable file, never leads to a change. When a hold ends, every mtime and every setting is as before.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ def renew(parts: LiveParts, now_ms: int) -> HoldStatus:
 
 @contextmanager
 def locked(parts: LiveParts) -> Iterator[LockedLive]:
-    """Hold the store, and keep other runs from working on its hold until the block ends. A watch may still
-    mend it.
+    """Hold the store, and keep other runs off its hold until the block ends. A watch may still mend it.
 
     :raises GateRefusedError: the store can't be held.
     """

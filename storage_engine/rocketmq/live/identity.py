@@ -132,8 +132,7 @@ def check_same_store(
 
 
 def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -> bool:
-    """Ask the process that has the store's lock directly. Its start time must be that of the broker that
-    answers.
+    """Ask the process that has the store's lock directly. It must have the answering broker's start time.
 
     If the process is in another container, or this user may not see its sockets, it can't be asked.
 
@@ -243,9 +242,7 @@ def ask_known_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> Ob
 
 
 def know_newest_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> HoldState:
-    """Save the digest of the newest sealed segment's first message in the hold's state, if it isn't saved
-    already.
-    """
+    """Save the digest of the newest sealed segment's first message in the hold's state, if it isn't there."""
     sealed = [file.base_offset for file in found.files if file.end_offset <= found.max_offset]
     newest = max((base for base in sealed if base >= found.min_offset), default=-1)
     if newest in (-1, state.frame_offset):

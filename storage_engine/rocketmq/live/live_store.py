@@ -1,5 +1,4 @@
-"""A store beside its running broker, as retention sees it: some facts come from files, the others from the
-broker.
+"""A store beside its running broker, as retention sees it: facts come from files and from the broker.
 
 Queue and index files: a running broker deletes them itself after its log's min offset has moved. It does so
 in a pass of its own, each cleanResourceInterval (CleanConsumeQueueService#deleteExpiredFiles). Request 306
@@ -186,9 +185,7 @@ class LiveStore(BrokerStore):
     parts: LiveParts
 
     def renewed(self, memory: HoldMemory) -> LiveStore:
-        """Ask for the settings again. The connection stays the same, except if another broker is the master
-        by now.
-        """
+        """Ask for the settings again. The connection stays, except if another broker is the master by now."""
         self.parts.session.renew()
         return _open(self.parts.session, self.parts.opened_by, self.parts.live, memory)
 
@@ -223,9 +220,7 @@ class LiveStore(BrokerStore):
         return self.parts.files.replicas
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Plan as for a stopped broker's store. For a slave keep everything: it deletes by its own rules, and
-        is never held.
-        """
+        """Plan as for a stopped broker. Keep all of a slave: it deletes by its rules, and is never held."""
         if self.parts.settings.get(ROLE) == SLAVE:
             causes, notices = self.parts.files.causes.triggers(snapshot, now_ms, request)
             return keep_all(
@@ -354,9 +349,7 @@ class LiveProcess(FileProcess):
 
 @dataclass(frozen=True, slots=True)
 class LiveShield(StoreShield):
-    """Needs of a shield beside a running broker: the segments that it deletes in a pass, and its deletion by
-    force.
-    """
+    """Needs of a shield beside a running broker: the segments of one of its passes, and deletion by force."""
 
     parts: LiveParts
 
@@ -423,9 +416,7 @@ class LiveShield(StoreShield):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDependents(QueuesAndIndex):
-    """Consume queues and index, whose files a running broker deletes itself after its log's min offset has
-    moved.
-    """
+    """Consume queues and index, whose files a running broker deletes itself once its min offset has moved."""
 
     admin: BrokerAdmin
 
@@ -511,8 +502,7 @@ class LiveHold(MarkedHold):
 def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
     """Return a log as its files show it, cut at the end that the broker reported before.
 
-    :param info: the broker's answer from before the files were listed: only segments below its max offset are
-        sealed.
+    :param info: the broker's answer from before the listing: only segments below its max offset are sealed.
     """
     end = info.commitlog_max_offset
     # The broker counts what is behind against a max offset that it takes a moment later.
@@ -552,8 +542,7 @@ def _open(
 def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
     """Return drift if the broker isn't provably the held one; None: it is.
 
-    The process of the last look is the held one. For another process, at any address, the files' lock must
-    prove it.
+    The last look's process is the held one. For another, at any address, the files' lock must prove it.
 
     :param answers_ms: boot timestamp of the process that answers after the look.
     """
@@ -578,16 +567,12 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
 
 
 def _judged_by(state: HoldState) -> HoldState:
-    """Return the part of a state by which a broker was judged. It has changes by runs, but not what a watch
-    has mended.
-    """
+    """Return the part of a state by which a broker was judged: changes by runs, not those by a watch."""
     return replace(state, touched=(), fence=(), fence_offset=-1)
 
 
 def _explain_not_set(parts: LiveParts) -> str:
-    """Return the reason why a broker's deletion by force may not be ended, as the end of a sentence; "": it
-    may.
-    """
+    """Return why a broker's deletion by force may not be ended, as the end of a sentence; "": it may."""
     _, used_percent = log_disks(parts.layout)
     limit = parts.files.config.disk_space_warning_level_percent
     level = "unknown" if used_percent is None else f"{used_percent} %"
@@ -610,9 +595,7 @@ def _set(parts: LiveParts, value: str | None, what_was_done: str) -> Drift:
 
 
 ASKED_FOR_SUBSCRIPTIONS = 2000
-"""Most groups without any offset whose subscriptions are requested. Each needs one request of about a
-millisecond.
-"""
+"""Most groups without any offset whose subscriptions are requested. Each request takes about 1 ms."""
 REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 
 _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")

@@ -6,8 +6,7 @@ and the broker is told to delete. Both its min offset and the files show which s
 at any moment, a new call with the rest of the prefix continues: the fence behind the prefix stands before any
 segment can be deleted.
 
-A release takes minutes. A watch mends the hold meanwhile, so each change begins with the state that is saved
-then.
+A release takes minutes. A watch mends the hold meanwhile, so each change begins with the state saved then.
 """
 
 from __future__ import annotations
@@ -157,13 +156,11 @@ def _standing_hold(parts: LiveParts) -> tuple[HoldMemory, HoldState]:
 
 
 def _check_release(parts: LiveParts, state: HoldState) -> None:
-    """Check the broker's release. It is asked for again: the broker may have been upgraded since the store
-    was opened.
+    """Check the broker's release, asked for again, as it may have been upgraded since the store was opened.
 
     It must be asked before the boot time, which then shows that no other process came in between.
 
-    :raises GateRefusedError: deletion by this release of the broker was not tested, and no person accepts the
-        release.
+    :raises GateRefusedError: deletion by this release of the broker was not tested, and no person accepts it.
     """
     settings = parts.admin.config()
     if not state.may_delete(settings.get(RELEASE, "")):
@@ -289,8 +286,7 @@ def _kept_busy(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> Store
 
 
 def _trigger(parts: LiveParts) -> HoldState:
-    """Trigger the broker's deletion. If its answer is lost, it may be deleting all the same, which the files
-    will show.
+    """Trigger the broker's deletion. If its answer is lost, it may still be deleting, which the files show.
 
     :raises BrokerError: the broker didn't get the request.
     :raises StoreBusyError: see :func:`_changing`.

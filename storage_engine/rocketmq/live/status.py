@@ -188,9 +188,7 @@ def fills_before(found: Observed, state: HoldState, disks: Sequence[DiskUsage], 
 
 
 def _growth(observed: Observed, state: HoldState) -> tuple[int, int] | None:
-    """Return the growth of the log in bytes, and the time for it in milliseconds; None: no segment shows
-    it.
-    """
+    """Return the log's growth in bytes, and the time for it in milliseconds; None: no segment shows it."""
     since_ms = observed.at_ms - LATELY_HOURS * HOUR_MS
     sealed = [
         (original_mtime_ns(state, file) // 1_000_000, file.end_offset)

@@ -132,8 +132,7 @@ def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
 def confirmed_offset(body: bytes) -> int | None:
     """Read the offset up to which all connected replicas have the log (AutoSwitchHAService#getRuntimeInfo).
 
-    Not only the replicas in sync count: a controller may just have added one that the master doesn't know
-    yet.
+    Not only replicas in sync count: a controller may just have added one that the master doesn't know yet.
 
     :return: None: the broker is no master, a replica in sync isn't connected, or no controller has chosen the
         broker as master yet.

@@ -57,8 +57,7 @@ class NameServers:
     def cluster_info(self) -> ClusterInfo:
         """Return all clusters and their brokers (GET_BROKER_CLUSTER_INFO).
 
-        :raises BrokerUnavailableError: no name server can be asked; the message has the reason for each of
-            them.
+        :raises BrokerUnavailableError: no name server can be asked; the message has the reason for each.
         """
 
         def ask(connection: Connection) -> ClusterInfo:
@@ -124,9 +123,7 @@ class Replicas:
 
     @property
     def why_kept(self) -> str:
-        """Return the reason why nothing may be deleted; "": the broker is the only master, or has no
-        replicas.
-        """
+        """Return why nothing may be deleted; "": the broker is the only master, or has no replicas."""
         if self.masters:
             return (
                 f"expected one master of this broker's name, found that {'; '.join(self.masters)}. While two "
@@ -243,14 +240,11 @@ class BrokerGroup:
         return {} if members is None or self._is_elsewhere(members.cluster) else members.addresses
 
     def _is_elsewhere(self, cluster: str) -> bool:
-        """Return whether a cluster is certainly another than the broker's. An unknown cluster may be the
-        same.
-        """
+        """Return whether a cluster is certainly another than the broker's. An unknown one may be the same."""
         return "" not in (own := self.settings.get(CLUSTER, "").strip(), cluster) and own != cluster
 
     def is_alone_in_sync(self, identity: str) -> bool:
-        """Return whether the broker is the only one in sync for a controller, so that no other can be
-        elected.
+        """Return whether only the broker is in sync for a controller, so that no other can be elected.
 
         A broker that joins must first have this broker's whole log
         (AutoSwitchHAService#maybeExpandInSyncStateSet).

@@ -55,9 +55,7 @@ from storage_engine.rocketmq.store import store_lock
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
-"""Share of batches before which a delayed message, or a transaction, is sent. A batch has 32 messages on
-average.
-"""
+"""Share of batches with a delayed message, or a transaction, before them. A batch has about 32 messages."""
 
 _ROLLBACK_SHARE = 0.2
 _UNDECIDED_SHARE = 0.002
@@ -136,9 +134,7 @@ class _Draft:
 
 
 class SpecialMessages:
-    """Sends delayed messages and transactions. Delivers or decides them at their time, as the broker
-    would.
-    """
+    """Sends delayed messages and transactions; delivers or decides them in time, as the broker would."""
 
     def __init__(self, producers: Producers, put: Put, delays_ms: tuple[int, ...]) -> None:
         self._producers, self._put, self._delays_ms = producers, put, delays_ms
@@ -312,8 +308,7 @@ def write_sample(request: SampleRequest) -> SampleStore:
 
 
 def _clear(directory: Path) -> None:
-    """Make sure that a directory is empty, except for the rest of an interrupted attempt, and remove this
-    rest.
+    """Make sure that a directory is empty, except for the rest of an interrupted attempt, and remove it.
 
     :raises BadInputError: the directory has something else.
     :raises StoreBusyError: the earlier attempt is still writing.
@@ -388,9 +383,7 @@ class _Writer:
         self._note(self._store.put_batch(sent))
 
     def finish(self, end_ms: int) -> None:
-        """Do all work that is due by the end. Then send one delayed message and one transaction, which stay
-        pending.
-        """
+        """Do all work due by the end. Then send a delayed message and a transaction, which stay pending."""
         self.special.work_until(end_ms)
         topic = self._producers.topics[0]
         self.special.send_delayed(topic, STORE_HOST, end_ms)
@@ -419,9 +412,7 @@ class _Writer:
 
 
 def _set_times(layout: StoreLayout, times: _Times, end_ms: int) -> None:
-    """Set each file's mtime to its real value: the time of the last message that it contains, or to which it
-    points.
-    """
+    """Set each file's mtime as it would be: the time of the last message that it contains or points to."""
     for path in sorted(layout.root.rglob("*")):
         if path.is_file():
             _set_time(path, end_ms)
@@ -626,9 +617,7 @@ class Producers:
             )
 
     def _body_bytes(self, topics: Longs) -> Longs:
-        """Draw lengths of bodies. Most are near the topic's typical length, some are far longer, and some are
-        0.
-        """
+        """Draw lengths of bodies: most near the topic's typical length, some far longer, and some 0."""
         random = self._random
         spread = random.lognormal(-0.18, 0.6, len(topics))
         lengths = np.minimum(self._mean_bytes[topics] * spread, _LONGEST_BODY_BYTES).astype(np.int64)

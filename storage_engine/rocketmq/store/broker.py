@@ -202,9 +202,7 @@ def watch_levels(
 
 @dataclass(frozen=True, slots=True)
 class MarkedHold(StoreHold):
-    """A hold that is known only by the marker in a store. The broker is stopped, so nothing has to be
-    held.
-    """
+    """A hold known only by the marker in a store. The broker is stopped, so nothing has to be held."""
 
     root: Path
 
@@ -326,9 +324,7 @@ class FileProcess(StoreProcess):
 
 @dataclass(frozen=True, slots=True)
 class FileShield(StoreShield):
-    """Needs of a shield beside a stopped broker. It deletes nothing, so its rules set no limit for the
-    shield.
-    """
+    """Needs of a shield beside a stopped broker. It deletes nothing, so its rules set the shield no limit."""
 
     files: RocketMQStore
 
@@ -411,8 +407,7 @@ class QueuesAndIndex(StoreDependents):
 
 @dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
-    """A stopped broker's store. If only its log can be read, it can be inspected and archived, but nothing is
-    deleted.
+    """A stopped broker's store. With only its log readable, it can be inspected and archived, not cleaned.
 
     :param opened_by: settings with which it was opened.
     :param left_out: reasons why the last search for dependents left files out.
@@ -489,9 +484,7 @@ class RocketMQBrokerStore(BrokerStore):
         return replace(snapshot, logs=tuple(map(self._as_confirmed, logs)))
 
     def _as_confirmed(self, log: LogSnapshot) -> LogSnapshot:
-        """Return the log of a stopped broker as final up to its end, if the controller can elect no other
-        broker.
-        """
+        """Return a stopped broker's log as final up to its end, if the controller can elect no other."""
         if log.confirmed_offset is None or self.opened_by.live is not None:
             return log
         # Loading Arrow takes longer than most plans do.

@@ -1,5 +1,4 @@
-"""Consume queue and index files that point only below the log's new min offset. They are deleted after
-segments.
+"""Consume queue and index files that point only below the log's new min offset, deleted after segments.
 
 Each file is judged by the broker's rules (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles).
 The last file of a queue and the last index file are never deleted. As little as possible is read: of a queue

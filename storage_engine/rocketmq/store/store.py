@@ -33,9 +33,7 @@ BROKER = "rocketmq"
 _LOOKS = 4
 
 FindEnd = Callable[[memoryview, int], int]
-"""Function that returns the position at which a segment's frames end, from its bytes and their first physical
-offset.
-"""
+"""Function that returns where a segment's frames end, from its bytes and their first physical offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +114,7 @@ class RocketMQStore:
 
     @contextmanager
     def read_segment(self, segment: Segment) -> Iterator[memoryview]:
-        """Give a segment's bytes, read into memory. A mapping could outlive the file, or fail while it is
-        read.
+        """Give a segment's bytes in memory. A mapping could outlive the file, or fail while it is read.
 
         :raises StoreBusyError: the segment is gone, or has another size than in the snapshot.
         """
@@ -139,9 +136,7 @@ class RocketMQStore:
         )
 
     def _confirmed_offset(self) -> int | None:
-        """Return 0 if a controller may cut off the log, since files alone confirm nothing then; otherwise
-        None.
-        """
+        """Return 0 if a controller may cut off the log, as files confirm nothing then; otherwise None."""
         return 0 if has_controller(self.config, self.layout) else None
 
     def _used_bytes(self, log: LogSnapshot) -> int:

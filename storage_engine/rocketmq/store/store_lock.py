@@ -97,8 +97,7 @@ def locking_pid(lock: Path) -> int | None:
 
 
 def holder_text(layout: StoreLayout) -> str:
-    """Return the broker's lock and the other process that has it, as a clause; "": none has it, or this is
-    unknown.
+    """Return the broker's lock and the other process with it, as a clause; "": none has it, or it is unknown.
 
     The lock file is never opened while this process has the lock.
     """
@@ -125,9 +124,7 @@ def is_locked(layout: StoreLayout) -> bool | None:
 
 
 def _look_at_lock(path: Path, look: Callable[[int], T]) -> T | None:
-    """Call a function with the lock file's descriptor; None: there is no file, or this process has the
-    lock.
-    """
+    """Call a function with the lock file's descriptor; None: there is none, or this process has the lock."""
     with _held_guard:
         if path in _held:
             return None
@@ -213,9 +210,7 @@ def _engine_text(layout: StoreLayout) -> str:
 
 
 def _locking_pid(fd: int) -> int | None:
-    """Return the process with a lock on byte 0 that prevents ours; None: there is none, or the system can't
-    tell.
-    """
+    """Return the process with a lock on byte 0 that prevents ours; None: none, or the system can't tell."""
     if not sys.platform.startswith("linux"):
         return None
     kind, pid = _lock_on(fd)
@@ -223,9 +218,7 @@ def _locking_pid(fd: int) -> int | None:
 
 
 def _lock_on(fd: int) -> tuple[int, int]:
-    """Return the kind of the lock on byte 0 that prevents ours, and its process; 0: a process of another PID
-    namespace.
-    """
+    """Return the kind of lock on byte 0 that prevents ours, and its process; 0: of another PID namespace."""
     layout = "hhqqi"  # struct flock: type, whence, start, length, pid
     request = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, request)[: len(request)])

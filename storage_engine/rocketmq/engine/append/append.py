@@ -126,9 +126,7 @@ def in_java_order(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bucket(name: str, size: int) -> int:
-    """Return the bucket of a name in Java's HashMap. Names in one bucket stay in the order of their
-    insertion.
-    """
+    """Return a name's bucket in Java's HashMap. Names in one bucket stay in the order of insertion."""
     from storage_engine.rocketmq.format.index_file import java_hash
 
     hashed = java_hash(name) & 0xFFFFFFFF
@@ -329,8 +327,7 @@ class Appender:
     def _inner_batch(
         self, message: NewMessage, queue_offset: int
     ) -> tuple[int, bytes, Sequence[tuple[str, int]]] | None:
-        """Read how many messages a message holds, and the light queues that share it. None: the message is
-        illegal.
+        """Read how many messages a message holds, and the light queues that share it. None: it is illegal.
 
         :return: number of messages, properties with the queue offsets added, and the light queues whose next
             offset rises by one.

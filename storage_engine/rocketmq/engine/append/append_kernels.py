@@ -86,8 +86,7 @@ def write_message(
     prepared_offset: int,
     may_be_inner: bool,
 ) -> tuple[int, int]:
-    """Write one message behind the last one. Return its physical offset, or the fault that prevented it, and
-    its size.
+    """Write a message behind the last one. Return its physical offset, or the fault, and its size.
 
     :param file: address of the file's table, whose positions are moved on.
     :param log: address of the log's table.
@@ -204,8 +203,7 @@ def write_batch(
     store_host: bytes,
     reconsume_times: int,
 ) -> tuple[int, int, int]:
-    """Write a batch. Return its physical offset, or the fault that prevented it, its size and its number of
-    messages.
+    """Write a batch. Return its physical offset, or the fault, its size and its number of messages.
 
     :param file: address of the file's table, whose positions are moved on.
     :param log: address of the log's table.
@@ -321,9 +319,7 @@ def put_header(
     reconsume_times: int,
     prepared_offset: int,
 ) -> int:
-    """Write the fields that are the same for all messages of a batch. Return the position of the body's
-    length.
-    """
+    """Write the fields that all messages of a batch share. Return the position of the body's length."""
     copy_bytes(target + frame.MAGIC_AT, topic, MAGIC_BYTES)
     store_be_i32(target + frame.QUEUE_ID_AT, queue_id)
     store_be_i32(target + frame.SYS_FLAG_AT, sys_flag)
@@ -375,9 +371,7 @@ def put_rest(
 
 @inlined
 def names_inner(properties: int, length: int) -> bool:
-    """Return whether a block of properties contains the prefix ``INNER_``, which marks a message as several
-    messages.
-    """
+    """Return whether a block of properties has the prefix ``INNER_``: the message holds several messages."""
     for at in range(properties, properties + length - len(_INNER) + 1):
         if load_u8(at) == _INNER[0]:
             i = 1

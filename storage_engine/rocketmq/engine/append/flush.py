@@ -22,9 +22,7 @@ from storage_engine.rocketmq.format.checkpoint import FILE_BYTES, Checkpoint, re
 
 _FORMAT = struct.Struct(">5q")
 _MARGIN_MS = 3000
-"""Margin before the flushed time, in ms: messages with equal store times may lie on both sides of the flushed
-end.
-"""
+"""Margin before the flushed time, in ms: messages of equal time may lie on both sides of the flushed end."""
 _NEW = Checkpoint(0, 0, 0, 0, 0)
 
 
@@ -137,9 +135,7 @@ class GroupCommit:
         """Number of waiters when the last flush ended."""
 
     def wait_for(self, offset: int, timeout_seconds: float) -> bool:
-        """Wait until all bytes up to an offset are on disk. False: the flush failed, or it took longer than
-        this time.
-        """
+        """Wait until all bytes up to an offset are on disk. False: the flush failed, or took too long."""
         deadline = time.monotonic() + timeout_seconds
         with self._guard:
             if self._flushed() >= offset:

@@ -60,9 +60,7 @@ PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
 _CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
-"""Limits for making pages writable ahead of a fast producer: the growth within this many calls, and this many
-bytes.
-"""
+"""Limits for making pages writable ahead of a fast producer: growth within this many calls, and bytes."""
 _DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
 """MADV_POPULATE_READ and MADV_POPULATE_WRITE, as in Linux 5.14 and later."""
 _BLANK = struct.Struct(">iI")
@@ -80,8 +78,7 @@ class WritableFile:
     ) -> None:
         """Open or create the file.
 
-        The file's disk space is allocated at once: a write to a mapped file on a full disk would kill the
-        process.
+        Disk space is allocated at once: a write to a mapped file on a full disk would kill the process.
 
         :param pool: pool from which the file's buffer is taken.
         :raises OSError: the file can't be made, or the disk has no room for it.
@@ -123,9 +120,7 @@ class WritableFile:
 
     @property
     def store_timestamp_ms(self) -> int:
-        """Return the store time of the newest message; 0: no message was written since the file was
-        opened.
-        """
+        """Return the newest message's store time; 0: none was written since the file was opened."""
         return self._table[append_kernels.STORE_MS]
 
     @property
@@ -267,8 +262,7 @@ class WritableFile:
     def _unmap_written(self, position: int) -> None:
         """Unmap completely written pages before a flush. Reading such a page maps it again.
 
-        This is faster: a flush makes each mapped page read-only, and notifies all processors of each page
-        separately.
+        This is faster: a flush makes each mapped page read-only, and notifies all processors of each.
         """
         begin = -(-self.flushed // PAGE_BYTES) * PAGE_BYTES
         end = position // PAGE_BYTES * PAGE_BYTES
@@ -415,9 +409,7 @@ class FileQueue:
         read_only_paths: Sequence[Path] = (),
         pool: TransientPool | None = None,
     ) -> None:
-        """:param paths: directories of the files. New files are created in turn in those directories that
-        aren't full.
-        """
+        """:param paths: directories of the files. New files are created in turn in those that aren't full."""
         self.file_bytes = file_bytes
         self.full_paths: frozenset[Path] = frozenset()
         """Directories on disks that are too full for a new file."""
@@ -563,8 +555,7 @@ class FileQueue:
         self.forget(deleted)
 
     def erase_rest(self) -> None:
-        """Overwrite all bytes behind the log's end with zeros, durably. Otherwise a recovery could read them
-        as messages.
+        """Zero all bytes behind the log's end, durably. Otherwise a recovery could read them as messages.
 
         :raises OSError: the disk refuses.
         """

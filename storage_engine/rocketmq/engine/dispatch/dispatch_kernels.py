@@ -1,5 +1,4 @@
-"""Compiled reading of frames for dispatch and recovery. Reads the fields of each message that queues and
-index need.
+"""Compiled reading of frames for dispatch and recovery. Reads the fields that queues and index need.
 
 A frame is valid if the broker's CommitLog#checkMessageAndReturnSize accepts it. The archive's own reading is
 stricter: it also compares the offset in the header with the frame's place.
@@ -118,8 +117,7 @@ _CRC_MASK = 0x7FFFFFFF
 def read_properties(
     base: int, begin: int, length: int, delayed: bool, delays: int, levels: int, row: int
 ) -> bool:
-    """Fill in the fields of a row that come from the message's properties. False: the broker fails to read
-    them.
+    """Fill in the fields of a row from the message's properties. False: the broker fails to read them.
 
     :param begin: start of the block, as a position in the buffer at ``base``.
     :param delayed: the message is in the topic of delayed messages.
@@ -422,9 +420,7 @@ def signed_32(value: int) -> int:
 
 @inlined
 def parse_number(at: int, length: int) -> int:
-    """Return a decimal number (Long#parseLong); NO_NUMBER: the text is no number, or has more than 18
-    digits.
-    """
+    """Return a decimal number (Long#parseLong); NO_NUMBER: it is none, or has more than 18 digits."""
     i = 0
     negative = False
     if length > 0 and (load_u8(at) == 45 or load_u8(at) == 43):

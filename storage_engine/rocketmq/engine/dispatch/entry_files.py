@@ -18,9 +18,7 @@ from storage_engine.rocketmq.format.stored_files import refuse_link
 
 PAGE_BYTES = 4096
 QUEUE_DEPTH = 3
-"""Number of directory levels of a queue, as in ``consumequeue/TOPIC/QUEUE``, and one for the store's
-directory.
-"""
+"""Directory levels of a queue, as in ``consumequeue/TOPIC/QUEUE``, and one for the store's directory."""
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -212,8 +210,7 @@ class EntryFiles:
         self.flush(0)
 
     def erase_rest(self) -> None:
-        """Overwrite all bytes behind the last entry with zeros, durably. Otherwise a recovery could read them
-        as entries.
+        """Zero all bytes behind the last entry, durably. Otherwise a recovery could read them as entries.
 
         Nor can files that were cut off come back.
 

@@ -127,16 +127,13 @@ class IndexWriter:
         return paths
 
     def is_unflushed(self, path: Path) -> bool:
-        """Return whether a file may have entries that aren't on disk. A file without a whole header counts as
-        unflushed.
-        """
+        """Return whether a file may have entries that aren't on disk. One without a whole header may."""
         if path.stat().st_size < kernels.HEADER_BYTES:
             return True
         return read_header(path).end_timestamp_ms > self._checkpoint.values.index_msg_timestamp_ms
 
     def drop_unsure(self, log_begin: int, log_end: int, began_at: int) -> int | None:
-        """Delete index files that may not be as they were written, although the broker keeps them after a
-        crash.
+        """Delete index files that may not be as written, although the broker keeps them after a crash.
 
         The caller makes entries again from the returned offset on, in the log's order.
 
@@ -268,8 +265,7 @@ class IndexWriter:
         return self._file
 
     def _new_path(self, now_ms: int) -> Path:
-        """Return a path named by the local time (UtilAll#timeMillisToHumanString), which sorts behind all
-        existing ones.
+        """Return a path of the local time (UtilAll#timeMillisToHumanString) that sorts behind all others.
 
         Files are read in the order of their names, and local time sometimes goes back.
         """

@@ -187,9 +187,7 @@ class QueueWriter:
 
     @property
     def min_queue_offset(self) -> int:
-        """Return the first queue offset whose message is in the log, as the last :meth:`correct_min` found
-        it.
-        """
+        """Return the first queue offset with its message in the log, as :meth:`correct_min` last found it."""
         return self._min_position // UNIT
 
     def load(self) -> None:
@@ -199,8 +197,7 @@ class QueueWriter:
             self.ext.files.load()
 
     def append_next(self, rows: int, chosen: int, count: int) -> bool:
-        """Write the entries of messages that directly follow the last entry and each other. Nearly all
-        messages do.
+        """Write the entries of messages that directly follow the last one and each other. Nearly all do.
 
         :param rows: address of a dispatch's rows.
         :param chosen: address of the numbers of the rows to write.
@@ -335,9 +332,7 @@ class QueueWriter:
             self.ext.truncate_behind(1)
 
     def drop_behind(self, log_end: int) -> None:
-        """Cut off all entries of messages behind the log's end, also where the broker's rule would miss
-        some.
-        """
+        """Cut off all entries of messages behind the log's end, also those that the broker's rule misses."""
         end = self.files.end
         cut_behind(self.files, consume_queue.FORMAT, log_end)
         if self.files.end != end:
@@ -494,9 +489,7 @@ class BatchQueueWriter:
         self._find_next_queue_offset()
 
     def drop_behind(self, log_end: int) -> None:
-        """Cut off all entries of messages behind the log's end, also where the broker's rule would miss
-        some.
-        """
+        """Cut off all entries of messages behind the log's end, also those that the broker's rule misses."""
         end = self.files.end
         cut_behind(self.files, batch_consume_queue.FORMAT, log_end)
         if self.files.end != end:
@@ -607,9 +600,7 @@ class QueueTable:
 
     @property
     def max_physical_offset(self) -> int:
-        """Return the physical offset up to which the log is dispatched, which is the largest of all
-        queues.
-        """
+        """Return the physical offset up to which the log is dispatched: the largest of all queues."""
         return max((writer.max_physical_offset for writer in self), default=-1)
 
     def recover(self, unflushed_from: int | None) -> None:
@@ -670,9 +661,7 @@ class QueueTable:
         self._writers.clear()
 
     def files_in(self, directory: Path) -> EntryFiles | None:
-        """Return the files in a directory of a queue or of an extension; None: no queue or extension has this
-        directory.
-        """
+        """Return the files in a queue's or an extension's directory; None: it belongs to neither."""
         return next((files for files in self.entry_files() if files.directory == directory), None)
 
     def entry_files(self) -> Iterator[EntryFiles]:
