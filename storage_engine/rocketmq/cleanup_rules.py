@@ -165,10 +165,10 @@ def space_findings(
             if len(snapshot.log_disks) == 1
             else f"the least used of the {len(snapshot.log_disks)} commitlog disks"
         )
-        findings += _above(log_disk.used_percent, f"{log_text} ({log_disk.path})", config, ordinary)
+        findings += _find_level(log_disk.used_percent, f"{log_text} ({log_disk.path})", config, ordinary)
     if dependents.used_percent is not None:
         disk_text = f"the consume queue's disk ({dependents.path})"
-        findings += _above(dependents.used_percent, disk_text, config, ordinary)
+        findings += _find_level(dependents.used_percent, disk_text, config, ordinary)
     if not ordinary:
         share, notice = _share_finding(snapshot, config, log_disk)
         findings += share
@@ -283,7 +283,7 @@ def mtime_ms(segment: Segment) -> int:
     return segment.mtime_ns // 1_000_000
 
 
-def _above(percent: int, disk_text: str, config: BrokerConfig, ordinary: bool) -> list[_Finding]:
+def _find_level(percent: int, disk_text: str, config: BrokerConfig, ordinary: bool) -> list[_Finding]:
     """Return the highest threshold that a disk's level exceeds; nothing if it exceeds none."""
     if percent > config.disk_space_warning_level_percent:
         level = (
@@ -445,7 +445,7 @@ def _judge_each(
     """Judge each segment without regard to the others."""
     forced = any(cause.urgency is Urgency.FORCED for cause in causes)
     last = _last_with_content(log)
-    no_cause = "" if causes else _no_cause(config, now_ms, zone)
+    no_cause = "" if causes else _no_cause_text(config, now_ms, zone)
 
     def judge(segment: Segment) -> Decision:
         if segment.state is SegmentState.ACTIVE or segment.end_offset > log.max_offset:
@@ -508,7 +508,7 @@ def _age_text(segment: Segment, config: BrokerConfig, now_ms: int, *, expired: b
     return f"{written}, {reserved}: {when}"
 
 
-def _no_cause(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
+def _no_cause_text(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
     opens_ms = next_window_ms(now_ms, delete_hours(config), zone)
     when = "never comes" if opens_ms is None else f"comes at {time_text(opens_ms, zone)}"
     return (
@@ -537,7 +537,7 @@ def _cut(
                 target_reached(disks, going, request.target_used_percent, _DISK) if stopped is None else ""
             )
             if stopped is not None:
-                decision = _after(stopped, decision)
+                decision = _keep_behind(stopped, decision)
             elif reached:
                 decision = Decision(decision.segment, Reason.TARGET_REACHED, reached)
             elif len(going) >= batch:
@@ -551,7 +551,7 @@ def _cut(
     return tuple(decisions)
 
 
-def _after(stopped: Decision, decision: Decision) -> Decision:
+def _keep_behind(stopped: Decision, decision: Decision) -> Decision:
     """Return the decision to keep a deletable segment, because one before it stays."""
     if stopped.reason in _LIMITS:
         return Decision(decision.segment, stopped.reason, stopped.detail)

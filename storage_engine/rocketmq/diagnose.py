@@ -100,7 +100,7 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
             version = version or known_by_traces(root)
             return BrokerDiagnosis(version, settings=effective, findings=tuple(findings), refused=True)
     is_asked = settings.live is not None or (settings.engine and is_served(layout.root))
-    running = _Running(True, "") if is_asked else _running(layout, config)
+    running = _Running(True, "") if is_asked else _check_running(layout, config)
     damage = list(_damage(layout))
     findings += [*damage, *contradictions(config), *([] if is_asked else _state(layout, running))]
     if settings.live is None:
@@ -158,7 +158,7 @@ class _Running:
     option: str = ""
 
 
-def _running(layout: StoreLayout, config: BrokerConfig) -> _Running:
+def _check_running(layout: StoreLayout, config: BrokerConfig) -> _Running:
     """Find out whether a broker has the store's lock."""
     option = f"--broker HOST:{config.raw.get('listenPort', _LISTEN_PORT).strip()}"
     try:
@@ -267,7 +267,7 @@ def log_damage(files: Sequence[tuple[Path, int]], size_bytes: int | None) -> Ite
     if foreign:
         yield _urgent(
             "foreign-file",
-            f"{_first_of(foreign, 'file')} is no segment: a broker doesn't start with it",
+            f"{_first_text(foreign, 'file')} is no segment: a broker doesn't start with it",
             f"move it out of the directory: mv {foreign[0]} ELSEWHERE",
         )
     segments = [(path, size) for path, size in files if is_offset(path.name) and size >= 0]
@@ -302,14 +302,14 @@ def _places(files: Sequence[MappedFile], size_bytes: int) -> Iterator[Finding]:
     if between:
         yield _urgent(
             "segment-name",
-            f"{_first_of(between, 'segment')} begins at no multiple of {bytes_text(size_bytes)}",
+            f"{_first_text(between, 'segment')} begins at no multiple of {bytes_text(size_bytes)}",
             _REPLICA,
         )
     twice = [right.path for left, right in pairwise(files) if left.base_offset == right.base_offset]
     if twice:
         yield _urgent(
             "segment-twice",
-            f"{_first_of(twice, 'segment')} is in two of the log's directories",
+            f"{_first_text(twice, 'segment')} is in two of the log's directories",
             "find out which one the broker wrote last, and move the other one away",
         )
     holes = [
@@ -330,7 +330,7 @@ def _places(files: Sequence[MappedFile], size_bytes: int) -> Iterator[Finding]:
         )
 
 
-def _first_of(paths: Sequence[Path], kind: str) -> str:
+def _first_text(paths: Sequence[Path], kind: str) -> str:
     return f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} (and {count_text(len(paths) - 1, kind)} more)"
 
 

@@ -367,7 +367,7 @@ def collect_queues(
         if row.queue is not None:
             queues.append(row.queue)
             minimum = row.queue.log_min_offset
-            left_over.append(partial(_left_over_now, queue, minimum))
+            left_over.append(partial(_recount_left_over, queue, minimum))
     still = patience.until_none(left_over, [row.left_over_files for row in queues])
     queues = [replace(row, left_over_files=count) for row, count in zip(queues, still, strict=True)]
     notes = (
@@ -407,10 +407,10 @@ def _is_sound(row: _Row) -> bool:
     )
 
 
-def _left_over_now(queue: _Queue, minimum: int) -> int:
+def _recount_left_over(queue: _Queue, minimum: int) -> int:
     raw_files = list_raw_files((queue.path,), refuse_links=False)
     files = readable_files(raw_files, unit_bytes=queue.format.dtype.itemsize)
-    return _left_over(queue, files, minimum)
+    return _count_left_over(queue, files, minimum)
 
 
 def missing_entries(
@@ -496,7 +496,7 @@ def _file_facts(queue: _Queue, files: tuple[tuple[Path, int], ...]) -> Iterator[
 
 
 def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, full: bool) -> QueueFact:
-    left_over = _left_over(queue, files, log.min_offset)
+    left_over = _count_left_over(queue, files, log.min_offset)
     live = files[left_over]
     newest = queue.format.last_position(files)
     entries = (
@@ -505,7 +505,7 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
         else (queue.format.read_file(live))
     )
     # one that is being written now has an end yet to be seen
-    entries = entries[: _entries_up_to(newest, live, queue.format)]
+    entries = entries[: _count_entries(newest, live, queue.format)]
     offsets = np.where(entries["size"] == FILLER_SIZE, -1, entries["offset"]).astype(np.int64)
     at_or_above = np.flatnonzero(offsets >= log.min_offset)
     first = int(at_or_above[0]) if len(at_or_above) else -1
@@ -528,7 +528,7 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
     )
 
 
-def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> int:
+def _count_left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> int:
     """Return the number of files that point only below the log's min offset. The last file never counts."""
     for index, file in enumerate(files[:-1]):
         last = queue.format.entry(file, queue.format.capacity(file) - 1)
@@ -537,7 +537,7 @@ def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> in
     return max(0, len(files) - 1)
 
 
-def _entries_up_to(newest: tuple[MappedFile, int] | None, first: MappedFile, form: EntryFormat) -> int:
+def _count_entries(newest: tuple[MappedFile, int] | None, first: MappedFile, form: EntryFormat) -> int:
     """Return the number of entries from the beginning of a file up to the queue's newest entry."""
     if newest is None:
         return 0

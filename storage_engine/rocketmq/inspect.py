@@ -443,7 +443,7 @@ def unindexed_ranges(layout: StoreLayout, config: BrokerConfig) -> tuple[tuple[i
         if (first := _first_with_key(log, position, begin)) is not None:
             ranges.append((first, begin))
         if end >= position:
-            position = _message_behind(log, end) if _is_message(log, end) else end
+            position = _next_message(log, end) if _is_message(log, end) else end
     if position is not None and (first := _first_with_key(log, position, log_end)) is not None:
         ranges.append((first, None))
     return tuple(ranges)
@@ -465,11 +465,11 @@ def _first_with_key(log: LogListing, position: int, end: int) -> int | None:
         is_rolled_back = flags & frame.TRANSACTION_MASK == frame.TRANSACTION_ROLLBACK
         if not is_rolled_back and any(name in content for name in _KEY_PROPERTIES):
             return message
-        message = _message_behind(log, message)
+        message = _next_message(log, message)
     return message
 
 
-def _message_behind(log: LogListing, offset: int) -> int | None:
+def _next_message(log: LogListing, offset: int) -> int | None:
     """Return the offset of the message that follows the one at an offset; None: there is none."""
     return _first_message_at(log, offset + _start(log, offset)[0])
 

@@ -82,7 +82,7 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
         store = RocketMQStore.open(_config(settings, settings.broker_conf, settings.overrides))
         consumers, source, attempts = consumers_in_files(store.layout), LagSource(), 1
     else:
-        store, consumers, source = _live(settings, settings.live)
+        store, consumers, source = _open_live(settings, settings.live)
         attempts = ATTEMPTS
 
     def look() -> tuple[StoreSnapshot, LagContext]:
@@ -98,7 +98,7 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
     return RocketMQLagJob(context, positions, snapshot, consumers.unknown)
 
 
-def _live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
+def _open_live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
     """Return a running broker's store, opened with the effective settings, its consumers, and the source of
     their positions.
     """

@@ -241,10 +241,10 @@ def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
         PendingKind.TIMER: timers,
         PendingKind.HALF: halves,
     }
-    return tuple(_pending(kind, layout, reader, attempts) for kind, reader in readers.items())
+    return tuple(_count_pending(kind, layout, reader, attempts) for kind, reader in readers.items())
 
 
-def _pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: int) -> Pending:
+def _count_pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: int) -> Pending:
     def read() -> tuple[int, Longs, Longs]:
         log = list_segments(layout)
         return log[0].base_offset, *reader(log)
@@ -413,7 +413,7 @@ def _records(
     end = 0
     for file in files:
         with mapped(file.path) as data:
-            if not _all_due_before(data, read_time_ms):
+            if not _has_no_timer(data, read_time_ms):
                 records = np.frombuffer(data, RECORD, len(data) // RECORD.itemsize)
                 odd = (records["size"] != RECORD.itemsize) | ((records["magic"] & ~_MAGIC_BITS) != 0)
                 count = int(odd.argmax()) if odd.any() else len(records)
@@ -439,7 +439,7 @@ def _timer_due_ms(records: np.ndarray) -> Longs:
     return due
 
 
-def _all_due_before(data: memoryview, read_time_ms: int) -> bool:
+def _has_no_timer(data: memoryview, read_time_ms: int) -> bool:
     """Return whether a full file has no waiting timer, by its last record, which was written last."""
     last = (len(data) - _BLANK.size) // RECORD.itemsize * RECORD.itemsize - RECORD.itemsize
     if last < 0 or not _is_blank(data, last + RECORD.itemsize):

@@ -133,7 +133,7 @@ def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, b
         by_topic.setdefault(row["topic"], {})[row["queue_id"]] = row["last"] + 1
         if row["inner_batch"]:
             batch_topics.add(row["topic"])
-    offsets = _json(version, {"offsetTable": _worked_off(by_topic)})
+    offsets = _json(version, {"offsetTable": _finished_offsets(by_topic)})
     return {
         _TOPICS: _json(
             version,
@@ -179,7 +179,7 @@ def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
     }
 
 
-def _worked_off(by_topic: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+def _finished_offsets(by_topic: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
     """Return the offsets of the groups with which the broker reads its own topics.
 
     The groups are those of TransactionalMessageBridge#fetchConsumeOffset and PopReviveService. The positions
@@ -344,7 +344,7 @@ class RestoredStore(RestoredConfig):
         as_named = load_broker_config(self.conf, {"storePathRootDir": str(_NOWHERE)}, root=_NOWHERE)
         topics = (_TOPICS_IN_FILES,) if as_named.config_manager_version.lower() == "v2" else ()
         if has_rocksdb_queues(config):
-            return _made_by_the_broker(receipts) + topics
+            return _queue_settings(receipts) + topics
         return topics + tuple(
             RestoredSetting(name, value, self._source(name, name in as_named.raw))
             for name, value in _values(settings_for(config, layout)).items()
@@ -374,7 +374,7 @@ class RestoredStore(RestoredConfig):
         return config, store_layout(root, config)
 
 
-def _made_by_the_broker(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
+def _queue_settings(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
     """Return settings with which a starting broker makes queues in RocksDB from all restored segments.
 
     A broker makes queues only from its last segments (CommitLog#recoverAbnormally, commitLogRecoverMaxNum).

@@ -84,11 +84,11 @@ def decompressed_parts(
         body = _body_or_null(body_array, row, flag, MAX_BODY_BYTES)
         size_bytes = len(body or b"")
         if plain and total_bytes + size_bytes > part_bytes:
-            yield _with_plain(body_array[start:row], _within(rows, start, row), plain)
+            yield _with_plain(body_array[start:row], _slice_rows(rows, start, row), plain)
             start, total_bytes, plain = row, 0, []
         plain.append(body)
         total_bytes += size_bytes
-    yield _with_plain(body_array[start:], _within(rows, start, len(body_array)), plain)
+    yield _with_plain(body_array[start:], _slice_rows(rows, start, len(body_array)), plain)
 
 
 # DuckDB looks at these hints, and can't have them more exact.
@@ -145,7 +145,7 @@ def _compressed_rows(
     bodies: pa.Array[Any] | pa.ChunkedArray[Any], sys_flags: pa.Array[Any] | pa.ChunkedArray[Any]
 ) -> tuple[pa.Array[Any], Longs, Longs]:
     """Return the bodies and flags as flat arrays, and the row numbers of compressed bodies."""
-    body_array, flag_array = _flat(bodies), _flat(sys_flags)
+    body_array, flag_array = _flatten(bodies), _flatten(sys_flags)
     if len(body_array) != len(flag_array):
         raise ValueError(f"expected a sys_flag for each of {len(body_array)} bodies, found {len(flag_array)}")
     flags = flag_array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -188,7 +188,7 @@ def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -
     return result
 
 
-def _within(rows: Longs, start: int, end: int) -> Longs:
+def _slice_rows(rows: Longs, start: int, end: int) -> Longs:
     """Return the row numbers within a slice, counted from the start of the slice."""
     return rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
 
@@ -199,7 +199,7 @@ def _sizes(bodies: pa.Array[Any]) -> Longs:
     return np.asarray(pc.fill_null(pc.binary_length(binaries), 0), np.int64)
 
 
-def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+def _flatten(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 

@@ -188,11 +188,11 @@ def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
     """
     for file in readable_files(list_raw_files(layout.log_paths)):
         if file.base_offset < max_offset <= file.end_offset:
-            return _newest_in(file, max_offset - file.base_offset)
+            return _read_newest(file, max_offset - file.base_offset)
     return None
 
 
-def _newest_in(file: MappedFile, end: int) -> int | None:
+def _read_newest(file: MappedFile, end: int) -> int | None:
     with open_stored(file.path) as opened:
         for at in message_starts(lambda start, stop: os.pread(opened.fileno(), stop - start, start), end):
             with suppress(CorruptFrameError, OSError, ValueError):

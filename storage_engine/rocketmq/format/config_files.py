@@ -109,7 +109,7 @@ def delay_offsets(layout: StoreLayout) -> dict[int, int]:
 
     def parse(data: bytes) -> dict[int, int]:
         table = _table(data, "offsetTable")
-        return {_int(level): _within(offset, 0, 1 << 63) for level, offset in table.items()}
+        return {_int(level): _check_range(offset, 0, 1 << 63) for level, offset in table.items()}
 
     return read_config(layout.config / "delayOffset.json", parse, "an offset for each delay level") or {}
 
@@ -169,10 +169,10 @@ def _table(data: bytes, name: str) -> dict[Any, Any]:
 
 def _int(value: Any) -> int:
     """Return a value as a number in the range of Java's int."""
-    return _within(value, -(1 << 31), 1 << 31)
+    return _check_range(value, -(1 << 31), 1 << 31)
 
 
-def _within(value: Any, low: int, end: int) -> int:
+def _check_range(value: Any, low: int, end: int) -> int:
     number = int(value)
     if not low <= number < end:
         raise ValueError(f"{number} is not in [{low}, {end})")

@@ -239,7 +239,7 @@ def _shape(files: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig)
     if capacity is None:
         capacity = (room - slots * SLOT_BYTES) // ENTRY_BYTES
     fits = slots > 0 and slots * SLOT_BYTES + capacity * ENTRY_BYTES == room
-    if not fits or (guessed and not _bears_out(IndexFile(path, size, slots, capacity, header))):
+    if not fits or (guessed and not _is_confirmed(IndexFile(path, size, slots, capacity, header))):
         raise CorruptFileError(
             f"{path}: expected {HEADER_BYTES} + {SLOT_BYTES} × maxHashSlotNum + {ENTRY_BYTES} × maxIndexNum "
             f"bytes, found {size} (tried {slots} and {capacity}). Name the broker.conf of the broker."
@@ -247,7 +247,7 @@ def _shape(files: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig)
     return slots, capacity
 
 
-def _bears_out(file: IndexFile) -> bool:
+def _is_confirmed(file: IndexFile) -> bool:
     """Return whether the newest entry matches the file's header, and is the newest entry of its slot."""
     newest = file.header.next_entry - 1
     if newest == 0:

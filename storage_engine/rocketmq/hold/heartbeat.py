@@ -94,7 +94,7 @@ class Watching:
             return
         sign = _sign(
             replace(
-                self._mine(),
+                self._make_beat(),
                 tends_shield=tends_shield,
                 looked_at_ms=look.looked_at_ms,
                 fenced=look.fenced,
@@ -121,9 +121,9 @@ class Watching:
     def end(self) -> None:
         """Write that the watch has ended. The file stays, as a watch couldn't create it on a full disk."""
         with suppress(OSError):
-            self._write_over(_sign(replace(self._mine(), has_ended=True)))
+            self._write_over(_sign(replace(self._make_beat(), has_ended=True)))
 
-    def _mine(self) -> Heartbeat:
+    def _make_beat(self) -> Heartbeat:
         return Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, clock_ms())
 
     def _write_over(self, sign: bytes) -> None:

@@ -69,7 +69,7 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
             opened.callback(os.close, root_fd)
             # On a full disk the directory's own lock has to do.
             opened.enter_context(_lock_if_room(root, _LOCK, wait_seconds))
-            while not try_lock(root_fd) and _locked_by_a_manager(root_fd):
+            while not try_lock(root_fd) and _is_locked_by_manager(root_fd):
                 if time.monotonic() >= deadline:
                     raise _busy(root)
                 time.sleep(_PAUSE_SECONDS)
@@ -126,7 +126,7 @@ def _busy(root: Path) -> StoreBusyError:
     )
 
 
-def _locked_by_a_manager(fd: int) -> bool:
+def _is_locked_by_manager(fd: int) -> bool:
     """Return whether a process of the directory's owner or of root has the directory locked (flock).
     Processes that we can't see don't count.
     """

@@ -55,7 +55,7 @@ def consumer_offsets(layout: StoreLayout) -> pa.Table:
         table = read_config(layout.config / name, parse_offsets, "offsets by topic@group and queue")
         if table is not None:
             tables.append(table)
-    return _lowest(in_queue_order(pa.concat_tables(tables or [POSITIONS_SCHEMA.empty_table()])))
+    return _keep_lowest(in_queue_order(pa.concat_tables(tables or [POSITIONS_SCHEMA.empty_table()])))
 
 
 def parse_offsets(data: bytes) -> pa.Table:
@@ -147,7 +147,7 @@ def _repeat(names: Names, counts: npt.NDArray[np.int64]) -> Names:
     return pa.DictionaryArray.from_arrays(codes, names.dictionary)
 
 
-def _lowest(table: pa.Table) -> pa.Table:
+def _keep_lowest(table: pa.Table) -> pa.Table:
     """Return for each topic, queue and group the row with the lowest offset.
 
     :param table: table in queue order, with known offsets.
@@ -349,7 +349,7 @@ def _uncommitted_topics(layout: StoreLayout, reads: _Reads, consumers: Consumers
         if (topics is None or retry in topics) and (group not in groups or _has_queues(layout, retry)):
             pairs.add((group, retry))
     rows: list[tuple[str, int, str, None]] = []
-    for group, topic in pairs - _committed_among(pairs, reads, groups):
+    for group, topic in pairs - _filter_committed(pairs, reads, groups):
         queues = set(_queue_ids(layout, topic))
         if group not in groups and not queues:
             queues = {0}
@@ -364,7 +364,7 @@ def _topics(layout: StoreLayout) -> frozenset[str] | None:
     return None if unknown else frozenset(topic.topic for topic in topics)
 
 
-def _committed_among(
+def _filter_committed(
     pairs: Collection[tuple[str, str]], reads: _Reads, groups: dict[str, int]
 ) -> set[tuple[str, str]]:
     pair_topics = {topic for _, topic in pairs}

@@ -349,10 +349,10 @@ def unread_messages(
     committed = np.asarray(pc.fill_null(column, 0), dtype=np.int64)
     unread: dict[tuple[int, str], list[_InQueue]] = {}
     untold: set[tuple[int, str]] = set()
-    for topic, queue_id, span in _told_runs(positions):
+    for topic, queue_id, span in _iter_runs(positions):
         look = partial(_count_lost, layout, min_offsets, topic, queue_id, committed[span], is_set[span])
         lost, physical = reread(look, attempts)
-        lost_below = _gone_below(layout, log_min_offset, topic, queue_id) if deleted else 0
+        lost_below = _find_lost_end(layout, log_min_offset, topic, queue_id) if deleted else 0
         for code, messages, at in zip(group[span].tolist(), lost.tolist(), physical.tolist(), strict=True):
             if messages:
                 unread.setdefault((code, topic), []).append(_InQueue(topic, messages, at))
@@ -363,10 +363,10 @@ def unread_messages(
     times = _times(log, list(map(_first_offset, unread.values())), may_go=deleted or attempts > 1)
     rows = [_row(names[key[0]], items, times) for key, items in unread.items()]
     named = [(names[code], topic) for code, topic in untold]
-    return Unread(tuple(sorted(rows, key=_most_first)), error=_untold_text(named) if named else "")
+    return Unread(tuple(sorted(rows, key=_sort_key)), error=_unknown_text(named) if named else "")
 
 
-def _told_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
+def _iter_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
     """Yield the same as :func:`queue_runs`, and report progress."""
     with told("Reading queues", positions.num_rows, "positions") as advance:
         for run in queue_runs(positions):
@@ -374,13 +374,13 @@ def _told_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
             advance(run[2].stop - run[2].start)
 
 
-def _untold_text(groups_and_topics: list[tuple[str, str]]) -> str:
+def _unknown_text(groups_and_topics: list[tuple[str, str]]) -> str:
     (group, topic), *more = sorted(groups_and_topics)
     others = f"; likewise for {count_text(len(more), 'more group and topic')}" if more else ""
     return f"queues of {topic} have lost their entries of messages that {group} had not read{others}"
 
 
-def _gone_below(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
+def _find_lost_end(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
     """Return the offset below which a queue may have lost entries of messages from the log's min offset on.
 
     0: it has all these entries, or is gone.
@@ -496,5 +496,5 @@ def _times(log: tuple[MappedFile, ...], offsets: Collection[int], *, may_go: boo
     return {at: ms for at, ms in zip(distinct.tolist(), times.tolist(), strict=True) if ms != UNKNOWN}
 
 
-def _most_first(row: UnreadMessages) -> tuple[int, str, str]:
+def _sort_key(row: UnreadMessages) -> tuple[int, str, str]:
     return -(row.messages or 0), row.group, row.topic

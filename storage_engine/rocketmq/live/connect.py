@@ -112,10 +112,10 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
     if config.get(RESERVED, "").startswith("-"):
         # What a running broker takes for a file that is younger than now; broker.conf is refused with it.
         settings[RESERVED] = "0"
-    return settings | _started_with(Path(root)) | dict(overrides)
+    return settings | _read_start_levels(Path(root)) | dict(overrides)
 
 
-def _started_with(root: Path) -> dict[str, str]:
+def _read_start_levels(root: Path) -> dict[str, str]:
     """Return the disk levels with which a broker's process was started. They override the config, and no
     config shows them.
 

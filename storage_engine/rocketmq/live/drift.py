@@ -191,13 +191,13 @@ def _find_gone(state: HoldState, observed: Observed) -> Iterator[Drift]:
         if is_gone:
             end = min(behind, state.max_offset)
         elif start >= 0:
-            yield _range_gone(start, end)
+            yield _range_drift(start, end)
             start = -1
     if start >= 0:
-        yield _range_gone(start, end)
+        yield _range_drift(start, end)
 
 
-def _range_gone(start: int, end: int) -> Drift:
+def _range_drift(start: int, end: int) -> Drift:
     return Drift(
         DriftKind.SEGMENT_GONE,
         f"expected the log's bytes [{start}, {end}), found no file, and no run deleted them. Find out who "
@@ -249,11 +249,11 @@ def _find_changed(state: HoldState, observed: Observed) -> Iterator[Drift]:
             yield Drift(
                 DriftKind.SETTING_CHANGED,
                 f"{observed.address}: expected {key}={expected}, found {value}: somebody changed it while "
-                f"the store was held.{_meaning(key, value)} Find out who, and set it back.",
+                f"the store was held.{_explain_value(key, value)} Find out who, and set it back.",
             )
 
 
-def _meaning(key: str, value: str | None) -> str:
+def _explain_value(key: str, value: str | None) -> str:
     """Explain a value that a broker accepts without a check."""
     if key != RESERVED or not (value or "").startswith("-"):
         return ""
@@ -313,7 +313,7 @@ def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...
     drift = tuple(drift)
     ranges = [d for d in drift if d.kind is DriftKind.SEGMENT_GONE and not d.topics]
     counted = topics_in(layout, [(d.start_offset, d.end_offset) for d in ranges])
-    detailed = {id(d): _with(d, counts) for d, counts in zip(ranges, counted, strict=True)}
+    detailed = {id(d): _with_counts(d, counts) for d, counts in zip(ranges, counted, strict=True)}
     return tuple(detailed.get(id(d), d) for d in drift)
 
 
@@ -353,7 +353,7 @@ def _index(form: EntryFormat, at: tuple[MappedFile, int]) -> int:
     return file.base_offset // form.dtype.itemsize + position
 
 
-def _with(drift: Drift, counts: Counter[str]) -> Drift:
+def _with_counts(drift: Drift, counts: Counter[str]) -> Drift:
     if not counts:
         text = "The consume queues don't tell any more whose messages were in it."
     else:

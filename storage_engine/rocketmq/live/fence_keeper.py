@@ -54,7 +54,7 @@ RETRY_SECONDS: Final = 0.5
 """Interval between attempts to set an mtime that couldn't be set: another program may only have set it at the
 same moment. It isn't shorter, since each attempt may itself be a change that wakes the watch.
 """
-_SAID_AT: Final = 2
+_REPORTED_AT: Final = 2
 _MS_NS: Final = 1_000_000
 
 Identity = tuple[int, int]
@@ -103,7 +103,7 @@ class FenceKeeper:
         self._root = root
         self._directories: dict[Path, Identity] = {}
         """Directories of the log at the last look that saw all of them."""
-        self._said_gone: set[tuple[int, int]] = set()
+        self._reported: set[tuple[int, int]] = set()
         self._was_away = False
         """Whether a directory of the log wasn't mounted at the last look."""
         self._last_look = WatchLook()
@@ -146,7 +146,7 @@ class FenceKeeper:
             if not sees_all:
                 return self.left_over()
             state = read_local(self._root)
-        standing = sum(map(_stands, _list_fenced(state))) if state is not None and is_held else 0
+        standing = sum(map(_has_own_mtime, _list_fenced(state))) if state is not None and is_held else 0
         # When it was done: what goes while it looks isn't kept by it.
         runs_out = state is not None and is_held and 2 * (state.ends_at_ms - now_ms) < state.lasts_ms
         runs_out_at_ms = state.ends_at_ms if state is not None and runs_out else 0
@@ -171,7 +171,7 @@ class FenceKeeper:
             state = read_local(self._root) or state
             fenced = _list_fenced(state)
         missing = [touched for touched in fenced if not _is_there(touched)]
-        self._said_gone &= set(map(_key, missing))
+        self._reported &= set(map(_key, missing))
         identities = {path: _identity(path) for path in _log_paths(state)}
         present = {path: identity for path, identity in identities.items() if identity is not None}
         # At the first look too: who put the fence there may not have seen all that is there by now.
@@ -222,7 +222,7 @@ class FenceKeeper:
         except (GateRefusedError, ChangedUnderUsError) as error:
             failures = self._unset.get(_key(touched), (0, 0.0))[0] + 1
             self._unset[_key(touched)] = (failures, time.monotonic() + RETRY_SECONDS)
-            if failures == _SAID_AT:
+            if failures == _REPORTED_AT:
                 detail = Text(error, " The watch goes on with the others, and tries again.")
                 self._drift.append(Drift(DriftKind.FENCE_NOT_MENDED, detail, log=LOG))
             return None
@@ -247,22 +247,22 @@ class FenceKeeper:
             actual = times_text([found_ns // _MS_NS for _, found_ns in mended])
             self._say_mended(
                 f"{paths_text(paths)}: expected the modification time {expected} that the hold set, found "
-                f"{actual}: another program touched {_them(paths)}. The watch has set it again."
+                f"{actual}: another program touched {_pronoun(paths)}. The watch has set it again."
             )
 
     def _say_gone(self, missing: Sequence[Touched], files: Sequence[SeenFile]) -> None:
         """Report once which segments of the fence are gone, and at which offset the log begins now."""
-        paths = [touched.path for touched in missing if _key(touched) not in self._said_gone]
-        self._said_gone |= set(map(_key, missing))
+        paths = [touched.path for touched in missing if _key(touched) not in self._reported]
+        self._reported |= set(map(_key, missing))
         if not paths:
             return
         self._mended += len(paths)
         text = "a segment" if len(paths) == 1 else f"{len(paths)} segments"
         begins = f"at offset {files[0].base_offset}" if files else "nowhere: no segment is there"
         self._say_mended(
-            f"{paths_text(paths)}: expected {text} of the hold's fence, found {_them(paths)} removed or "
+            f"{paths_text(paths)}: expected {text} of the hold's fence, found {_pronoun(paths)} removed or "
             f"replaced; the log's files begin {begins}. The watch fences what is there. What was in "
-            f"{_them(paths)}, and what else is gone, is told by the next run."
+            f"{_pronoun(paths)}, and what else is gone, is told by the next run."
         )
 
     def _try_to_extend(self, files: Sequence[SeenFile]) -> bool:
@@ -286,7 +286,7 @@ class FenceKeeper:
             # Without any the hold ends when what was sealed then may go.
             lease_ns = max((item.mtime_ns for item in _list_fenced(state)), default=state.ends_at_ms * _MS_NS)
             by_offset = {touched.base_offset: touched for touched in state.touched}
-            new = [_lease(file, lease_ns, by_offset) for file in targets if not _is_known(by_offset, file)]
+            new = [_prolong(file, lease_ns, by_offset) for file in targets if not _is_known(by_offset, file)]
             # Nobody is changing the hold: who meant to set these was killed.
             new += [touched for touched in _list_fenced(state) if _is_only_meant(touched)]
             new = sorted(filter(self._is_to_be_set, new), key=_key)
@@ -375,7 +375,7 @@ def _unseen_text(paths: Sequence[Path]) -> str:
     )
 
 
-def _lease(file: SeenFile, lease_ns: int, by_offset: Mapping[int, Touched]) -> Touched:
+def _prolong(file: SeenFile, lease_ns: int, by_offset: Mapping[int, Touched]) -> Touched:
     """Return a file with its new mtime. If the file is a copy that already has the hold's mtime, the original
     mtime recorded before counts.
     """
@@ -397,7 +397,7 @@ def _is_there(touched: Touched) -> bool:
     return _mtime_ns(touched) is not None
 
 
-def _stands(touched: Touched) -> bool:
+def _has_own_mtime(touched: Touched) -> bool:
     """Return whether a file exists with the mtime that the hold gave it, or a later one."""
     found_ns = _mtime_ns(touched)
     return found_ns is not None and (found_ns >= touched.mtime_ns or same_ms(found_ns, touched.mtime_ns))
@@ -426,5 +426,5 @@ def _is_only_meant(touched: Touched) -> bool:
     return touched.ctime_ns is None and found_ns is not None and found_ns < touched.mtime_ns
 
 
-def _them(paths: Sequence[str]) -> str:
+def _pronoun(paths: Sequence[str]) -> str:
     return "it" if len(paths) == 1 else "them"

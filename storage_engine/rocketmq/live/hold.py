@@ -313,8 +313,8 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
             changes = with_topics(new_drift(state, observed), parts.layout)
             parts.memory.record_drift(changes)
             is_trusted = all(drift.kind not in ENDS_TRUST for drift in changes)
-            settings = _put_settings_back(parts, state, observed) if is_trusted else _left_settings(state)
-            notices = [*settings, *_touched_by_others(state, observed)]
+            settings = _put_settings_back(parts, state, observed) if is_trusted else _left_notices(state)
+            notices = [*settings, *_touched_notices(state, observed)]
             local_hold.put_all_back(root, parts.memory, state)
             marker.remove_marker(root, state.manager)
             save_state(parts.memory, None)
@@ -337,7 +337,7 @@ def _put_settings_back(parts: LiveParts, state: HoldState, observed: Observed) -
             )
 
 
-def _left_settings(state: HoldState) -> Iterator[str]:
+def _left_notices(state: HoldState) -> Iterator[str]:
     """Yield notices on settings that we changed at the former broker, which another one has replaced."""
     for changed in state.changed_settings:
         yield (
@@ -346,7 +346,7 @@ def _left_settings(state: HoldState) -> Iterator[str]:
         )
 
 
-def _touched_by_others(state: HoldState, observed: Observed) -> Iterator[str]:
+def _touched_notices(state: HoldState, observed: Observed) -> Iterator[str]:
     paths = [
         touched.path
         for touched in state.touched

@@ -405,7 +405,7 @@ class LiveShield(StoreShield):
             return _set(parts, value, reason)
         with marker.changing(parts.root):
             now = load_state(memory)
-            if now is None or _judged_by(now) != _judged_by(state):
+            if now is None or _judged_part(now) != _judged_part(state):
                 return None  # a run has changed the hold, and sets it itself; else the next question finds it
             ended = with_force_ended(now, value or "")
             if ended != now:
@@ -566,7 +566,7 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
     )
 
 
-def _judged_by(state: HoldState) -> HoldState:
+def _judged_part(state: HoldState) -> HoldState:
     """Return the part of a state by which a broker was judged: changes by runs, not those by a watch."""
     return replace(state, touched=(), fence=(), fence_offset=-1)
 

@@ -247,7 +247,7 @@ def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience:
         except StoreBusyError as error:
             busy_since = busy_since or time.monotonic()
             if time.monotonic() - busy_since >= UNANSWERED_SECONDS:
-                raise _kept_busy(parts, prefix, error) from error
+                raise _busy_error(parts, prefix, error) from error
         now = (info.commitlog_min_offset, len(paths))
         if before is not None and now != before:
             patience.progressed()
@@ -276,7 +276,7 @@ def _is_exposed(state: HoldState) -> bool:
     return True
 
 
-def _kept_busy(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
+def _busy_error(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
     return StoreBusyError(
         f"{parts.root}: expected to change the hold while the broker deletes, found that another process of "
         f"this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_list_remaining(prefix))} "

@@ -186,7 +186,7 @@ class BrokerGroup:
                     claims[chosen] = f"the controller has {chosen or 'none'} as the master"
             except (BrokerError, BadInputError) as error:
                 unknown.append(str(error))
-        own_addresses = {self.address, _registered_as(self.settings)} - {""}
+        own_addresses = {self.address, _broker_address(self.settings)} - {""}
         others = sorted({*claims, *slaves, *known} - (own_addresses if self.address else set()))
         roles = dict(zip(others, _ask_each(self._role, others), strict=True))
         masters, addresses = [], []
@@ -290,7 +290,7 @@ class BrokerGroup:
                 started_ms = admin.runtime_info().boot_timestamp_ms
         except (BrokerError, BadInputError):
             return _SILENT if _takes_connections(address) else ""
-        if self.boot_timestamp_ms is None or _registered_as(settings) != _registered_as(self.settings):
+        if self.boot_timestamp_ms is None or _broker_address(settings) != _broker_address(self.settings):
             return _MASTER
         return _ITSELF if started_ms == self.boot_timestamp_ms() else _MASTER
 
@@ -303,7 +303,7 @@ def _takes_connections(address: str) -> bool:
         return False
 
 
-def _registered_as(settings: Mapping[str, str]) -> str:
+def _broker_address(settings: Mapping[str, str]) -> str:
     """Return the address under which a broker registers; "": its settings don't have it."""
     host, port = (settings.get(key, "").strip() for key in ("brokerIP1", "listenPort"))
     return f"{host}:{port}" if host and port else ""

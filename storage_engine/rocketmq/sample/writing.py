@@ -173,7 +173,7 @@ class SpecialMessages:
             self.delivered[level - 1] += 1
             self.waiting -= 1
 
-        self._at(store_ms + self._delays_ms[level - 1], deliver)
+        self._schedule(store_ms + self._delays_ms[level - 1], deliver)
 
     def send_transaction(self, topic: str, born_host: bytes, store_ms: int) -> None:
         """Send a half message, and plan the decision of its producer for later. A few are never decided."""
@@ -204,7 +204,7 @@ class SpecialMessages:
             self._operations += 1
 
         if fate >= _UNDECIDED_SHARE:
-            self._at(store_ms + int(self._producers.chance() * _LONGEST_DECISION_MS), decide)
+            self._schedule(store_ms + int(self._producers.chance() * _LONGEST_DECISION_MS), decide)
 
     def positions(self) -> dict[str, dict[int, int]]:
         """Return the positions of the broker's own group in the topics of transactions.
@@ -234,7 +234,7 @@ class SpecialMessages:
         body = self._producers.body(size_bytes)
         return _Draft(topic, queue_id, body, properties, store_ms, born_host)
 
-    def _at(self, due_ms: int, act: Callable[[int], None]) -> None:
+    def _schedule(self, due_ms: int, act: Callable[[int], None]) -> None:
         heapq.heappush(self._due, (due_ms, self._number, act))
 
 
@@ -562,7 +562,7 @@ class Producers:
         number = 0
         while number < self._messages:
             count = min(_MESSAGES_AT_ONCE, self._messages - number)
-            yield from self._some(number, count)
+            yield from self._draw_batches(number, count)
             number += count
 
     def body(self, size_bytes: int) -> bytes:
@@ -581,7 +581,7 @@ class Producers:
         waves = 0.5 * math.sin(2 * math.pi * days * share) / (2 * math.pi * days)
         return self._end_ms - round(self._span_ms * max(0.0, 1 - share - waves * float(share < 1)))
 
-    def _some(self, number: int, count: int) -> Iterator[SentBatch]:
+    def _draw_batches(self, number: int, count: int) -> Iterator[SentBatch]:
         random = self._random
         sizes = random.integers(1, 2 * _BATCH_MESSAGES, count)
         ends = np.minimum(np.cumsum(sizes), count)

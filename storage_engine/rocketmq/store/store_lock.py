@@ -119,7 +119,7 @@ def is_locked(layout: StoreLayout) -> bool | None:
     """
     if not sys.platform.startswith("linux"):
         return None
-    holder = _look_at_lock(layout.lock, _lock_on)
+    holder = _look_at_lock(layout.lock, _read_lock)
     return holder is not None and holder[0] != fcntl.F_UNLCK
 
 
@@ -213,11 +213,11 @@ def _locking_pid(fd: int) -> int | None:
     """Return the process with a lock on byte 0 that prevents ours; None: none, or the system can't tell."""
     if not sys.platform.startswith("linux"):
         return None
-    kind, pid = _lock_on(fd)
+    kind, pid = _read_lock(fd)
     return None if kind == fcntl.F_UNLCK or pid <= 0 else pid
 
 
-def _lock_on(fd: int) -> tuple[int, int]:
+def _read_lock(fd: int) -> tuple[int, int]:
     """Return the kind of lock on byte 0 that prevents ours, and its process; 0: of another PID namespace."""
     layout = "hhqqi"  # struct flock: type, whence, start, length, pid
     request = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
