@@ -214,9 +214,7 @@ class RocketMQSettings(SettingNames):
 
 
 class RocketMQ(Broker):
-    """The RocketMQ kind of broker. An offline store is read from its files, a live one from its files and the
-    running broker.
-    """
+    """RocketMQ's kind of broker. An offline store is read from its files, a live one also from its broker."""
 
     name = "rocketmq"
     words = WORDS

@@ -523,9 +523,7 @@ def _cut(
     config: BrokerConfig,
     request: PlanRequest,
 ) -> tuple[Decision, ...]:
-    """Limit the deletable segments to a prefix, to the batch and to the target. Each segment that is left out
-    gets its reason.
-    """
+    """Limit deletable segments to a prefix, the batch and the target. Each other one gets its reason."""
     batch = config.delete_file_batch_max if request.max_segments is None else request.max_segments
     limit = "deleteFileBatchMax" if request.max_segments is None else "at most, as asked,"
     decisions: list[Decision] = []

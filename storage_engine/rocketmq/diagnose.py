@@ -554,9 +554,7 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def unread_settings(keys: Iterable[str]) -> Iterator[Finding]:
-    """Yield findings on keys of broker.conf that no release of the broker reads, each with the key that was
-    probably meant.
-    """
+    """Yield findings on keys of broker.conf that no release reads, each with the key probably meant."""
     names = _setting_names()
     unread = sorted(set(keys) - names - {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY})
     guesses = {key: nearest(key, names) or "" for key in unread}

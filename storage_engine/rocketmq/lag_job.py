@@ -99,9 +99,7 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
 
 
 def _open_live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
-    """Return a running broker's store, opened with the effective settings, its consumers, and the source of
-    their positions.
-    """
+    """Return a running broker's store with effective settings, its consumers, and their positions' source."""
     try:
         with reach(live) as admin:
             config = admin.config()

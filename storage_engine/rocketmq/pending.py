@@ -456,9 +456,7 @@ def _is_blank(data: memoryview, at: int) -> bool:
 
 
 def _due_of_messages(log: Sequence[MappedFile], offsets: Longs) -> Longs:
-    """Return the due times of messages from their properties. They are unknown if the message is gone, or if
-    there are too many.
-    """
+    """Return messages' due times from their properties; unknown if one is gone, or there are too many."""
     due = np.full(len(offsets), UNKNOWN_DUE, np.int64)
     rows = np.flatnonzero(offsets >= log[0].base_offset)
     if 0 < len(rows) <= _DUE_READ_MAX:

@@ -66,9 +66,7 @@ _REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
 _QUEUES_OF_ITS_OWN = {SCHEDULE_TOPIC: 18}
 _REVIVE_QUEUES = 8
-"""Number of queues that the broker itself gives these topics (TopicConfigManager#init). With fewer, some
-queues would be missing.
-"""
+"""Queues that the broker gives these topics (TopicConfigManager#init). With fewer, some would be missing."""
 
 _READ_AND_WRITE = 6
 _TIMER_CHECKPOINT_BYTES = 4096
@@ -162,9 +160,7 @@ def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, b
 
 
 def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
-    """Return a TopicConfig. Its type of queue must be right: otherwise the broker builds the other type
-    (QueueTypeUtils).
-    """
+    """Return a TopicConfig. With a wrong type of queue the broker builds the other type (QueueTypeUtils)."""
     least = _REVIVE_QUEUES if topic.startswith(_REVIVE_PREFIX) else _QUEUES_OF_ITS_OWN.get(topic, 1)
     number = min(max(queues, least), _MAX_QUEUES)
     return {
@@ -202,9 +198,7 @@ def _timer_checkpoint(end: int) -> bytes:
 
 
 def _json(version: dict[str, int], content: dict[str, Any]) -> bytes:
-    """Return a config file's content. Keys that are numbers are in quotes here; fastjson reads them like its
-    own keys without quotes.
-    """
+    """Return a config file's content, with numbers as keys in quotes, which fastjson reads like its own."""
     return json.dumps({"dataVersion": version, **content}, indent=1, ensure_ascii=False).encode()
 
 

@@ -704,9 +704,7 @@ def _is_one_level(snapshot: StoreSnapshot, config: BrokerConfig) -> bool:
 def _count_in_course(
     log: LogSnapshot, config: BrokerConfig, until_ms: int, zone: ZoneInfo, start: CourseStart
 ) -> int | None:
-    """Return the number of segments that the broker deletes in a simulation of this time; None: it takes too
-    long to compute.
-    """
+    """Return how many segments the broker deletes in this time, by a simulation; None: it takes too long."""
     full = [segment for segment in log.segments if segment.end_offset <= log.max_offset]
     # As they are: a start for a record has them in rows of many.
     runs = tuple(SegmentRun(1, s.facts.size_bytes, mtime_ms(s), mtime_ms(s)) for s in full)

@@ -77,9 +77,7 @@ def release_of(ordinal: int) -> str:
 
 
 def is_tried(release: str) -> bool:
-    """Return whether tests with brokers of this release's line showed that they delete exactly the files that
-    they are told to.
-    """
+    """Return whether tests of this release's line showed that it deletes exactly the files that it should."""
     # Of all tried lines only 4.9 has earlier releases, and no part of a release has two digits.
     return release.rpartition(".")[0] in TRIED and release >= TRIED_FROM
 

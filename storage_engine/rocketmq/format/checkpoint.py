@@ -18,9 +18,7 @@ _VALUE_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Values of a checkpoint: store times in milliseconds since the epoch, and offsets in bytes
-    (StoreCheckpoint).
-    """
+    """Values of a checkpoint (StoreCheckpoint): store times in ms since the epoch, and offsets in bytes."""
 
     physic_msg_timestamp_ms: int
     logics_msg_timestamp_ms: int

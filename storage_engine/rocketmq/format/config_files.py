@@ -1,6 +1,4 @@
-"""The broker's own records in ``config``: topics, groups, subscriptions. For consumer offsets see
-``consumer_offsets``.
-"""
+"""Records in ``config``: topics, groups, subscriptions. For consumer offsets see ``consumer_offsets``."""
 
 from __future__ import annotations
 

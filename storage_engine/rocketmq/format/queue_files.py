@@ -152,9 +152,7 @@ class EntryFormat:
         return None
 
     def last_message(self, files: tuple[MappedFile, ...]) -> tuple[int, int] | None:
-        """Return the physical offset and size of the message at which a queue's last entry points; None: it
-        has no such entry.
-        """
+        """Return physical offset and size of the message of a queue's last entry; None: there is none."""
         last = self.last_position(files)
         entry = None if last is None else self.entry(*last)
         if entry is None or entry["size"] == FILLER_SIZE:

@@ -34,9 +34,7 @@ SILENT_SECONDS: Final = 5.0
 time without a look it counts as not watching.
 """
 TENDED_SECONDS: Final = 600.0
-"""After this time without tending, a shield counts as untended. Tending archives segments that only the
-shield still has.
-"""
+"""After this time without tending a shield counts as untended. Tending archives what only it still has."""
 _BYTES: Final = 512
 _MAX_BYTES: Final = 64 << 10
 

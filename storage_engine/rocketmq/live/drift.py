@@ -285,9 +285,7 @@ def _expected_settings(state: HoldState) -> dict[str, str]:
 
 
 def _newest_offset(state: HoldState) -> int:
-    """Return the base offset of the segment that was active at the last look. All segments below it were
-    sealed, and on disk.
-    """
+    """Return the base offset of the last look's active segment. All below it were sealed, and on disk."""
     return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
 
 

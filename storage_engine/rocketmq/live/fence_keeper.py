@@ -212,9 +212,7 @@ class FenceKeeper:
         return time.monotonic() >= tries_again_at
 
     def _set_mtime(self, acts: Acting, touched: Touched) -> Touched | None:
-        """Set one file's mtime. None: the file is gone, or its mtime can't be set, which is reported after
-        the second failure.
-        """
+        """Set a file's mtime. None: it is gone, or can't be set, reported after the second failure."""
         try:
             done = set_mtime(acts, touched)
         except SegmentGoneError:

@@ -179,9 +179,7 @@ def _is_here(address: str) -> bool:
 
 
 def _pick_host(host: str) -> str:
-    """Return an address of this host to ask a process that listens at an address. Java listens by IPv6, which
-    accepts IPv4, too.
-    """
+    """Return a local address to ask a listening process. Java listens by IPv6, which accepts IPv4, too."""
     host = _LOOPBACK.get(host, host.removeprefix("::ffff:"))
     return f"[{host}]" if ":" in host else host
 

@@ -87,9 +87,7 @@ class BrokerAdmin:
         return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.confirmed_offset(answer.body))
 
     def has_slaves(self) -> bool:
-        """Return whether slaves are, or may be, connected (GET_BROKER_HA_STATUS). Always False for 4.9, which
-        doesn't know the request.
-        """
+        """Return whether slaves may be connected (GET_BROKER_HA_STATUS, which 4.9 doesn't know: False)."""
         try:
             return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.has_slaves(answer.body))
         except BrokerRefusedError as error:

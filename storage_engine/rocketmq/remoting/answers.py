@@ -177,9 +177,7 @@ def groups(body: bytes) -> frozenset[str]:
 
 
 def clustering_subscriptions(body: bytes) -> frozenset[str]:
-    """Read the topics whose messages a group's connected members share; empty: each member takes all messages
-    (broadcasting).
-    """
+    """Read the topics whose messages a group's connected members share; empty: broadcasting."""
     answer = _object(body)
     if _require(answer, "messageModel") == "BROADCASTING":
         return frozenset()

@@ -32,9 +32,7 @@ LANGUAGES: Final = (
 UNKNOWN_LANGUAGE: Final = "OTHER"
 
 _FIXED = struct.Struct(">hBhiii")
-"""Fixed part of a binary header: code, language, version, opaque, flag, length of the remark
-(RocketMQSerializable).
-"""
+"""Start of a binary header: code, language, version, opaque, flag, remark's length (RocketMQSerializable)."""
 UPDATE_BROKER_CONFIG: Final = 25
 GET_BROKER_CONFIG: Final = 26
 GET_BROKER_RUNTIME_INFO: Final = 28

@@ -229,9 +229,7 @@ class BrokerGroup:
         return claims, slaves, unknown
 
     def _members(self, server: str) -> Mapping[int, str] | str:
-        """Return the addresses, by broker id, that a name server has under the broker's name; or the reason
-        why it can't be asked.
-        """
+        """Return a name server's addresses of the broker's name, by broker id; or why it can't be asked."""
         try:
             brokers = NameServers(server, self._access).cluster_info().brokers
         except (BrokerError, BadInputError) as error:

@@ -467,9 +467,7 @@ class RocketMQBrokerStore(BrokerStore):
         return MarkedHold(self.files.layout.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. A hold may outlive its broker, so segments have the mtimes that they
-        had before the hold.
-        """
+        """Return the store's snapshot, with mtimes from before the hold, which may outlive its broker."""
         return self._as_without_hold(self.files.snapshot(now_ms))
 
     def glance(self, now_ms: int) -> StoreSnapshot:

@@ -116,9 +116,7 @@ def parse_properties(block: bytes) -> dict[str, str]:
 
 
 def in_java_order(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties in the order of the broker's map. The broker uses this order when it writes
-    properties again.
-    """
+    """Return properties in the order in which the broker's map writes them again."""
     size = _JAVA_TABLE
     while len(properties) > size * 3 // 4:
         size *= 2

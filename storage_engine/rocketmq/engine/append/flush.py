@@ -1,6 +1,4 @@
-"""Flushing of log and queues to disk: by a timer, by commits of a buffer pool, and by groups of puts
-(FlushManager).
-"""
+"""Flushing of log and queues by a timer, commits of a buffer pool, and groups of puts (FlushManager)."""
 
 from __future__ import annotations
 
@@ -191,9 +189,7 @@ OnFailure = Callable[[OSError], None]
 
 
 class Service:
-    """A thread that repeats its work at intervals until it is stopped. Waking it starts the work at once
-    (ServiceThread).
-    """
+    """A thread that repeats its work at intervals until stopped. Waking starts it at once (ServiceThread)."""
 
     def __init__(
         self, name: str, work: Callable[[], None], interval_seconds: float, on_failure: OnFailure

@@ -447,9 +447,7 @@ class FileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Return the first offset of the log. A first file that is being deleted no longer counts
-        (CommitLog#getMinOffset).
-        """
+        """Return the log's first offset, without a first file being deleted (CommitLog#getMinOffset)."""
         first = self.first
         if first is None:
             return -1

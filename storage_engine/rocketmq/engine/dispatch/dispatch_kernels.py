@@ -206,9 +206,7 @@ def read_frame(
     levels: int,
     row: int,
 ) -> int:
-    """Fill in a row from the frame at a position of the buffer. Return ROOM, or the code of what was found
-    instead of a frame.
-    """
+    """Fill in a row from the frame at a position. Return ROOM, or the code of what is there instead."""
     remaining = end - position
     if remaining < frame.BLANK_HEADER_BYTES:
         return BAD

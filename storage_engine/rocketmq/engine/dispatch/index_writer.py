@@ -114,9 +114,7 @@ class IndexWriter:
         return headers
 
     def listed(self) -> list[Path]:
-        """List the existing index files. A file whose name is no time is no index file
-        (NumberFormatException).
-        """
+        """List the existing index files. A file whose name is no time is none (NumberFormatException)."""
         if not self._directory.is_dir():
             return []
         paths = []

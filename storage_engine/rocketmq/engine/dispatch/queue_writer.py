@@ -1,6 +1,4 @@
-"""Writing of a consume queue and its extension, and the search for its end after a crash (ConsumeQueue,
-ConsumeQueueExt).
-"""
+"""Consume queue and extension: writing, and finding the end after a crash (ConsumeQueue, ConsumeQueueExt)."""
 
 from __future__ import annotations
 
