@@ -145,15 +145,15 @@ def _record_results(context: Context, run: Run) -> None:
 
     Files that were deleted before a kill are included.
     """
-    known = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
-    gone = {
+    recorded = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
+    deleted = {
         event.subject: event.payload
         for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)
-        if event.subject not in known and not Path(event.subject).exists()
+        if event.subject not in recorded and not Path(event.subject).exists()
     }
-    for directory in sorted({Path(path).parent for path in gone}):
+    for directory in sorted({Path(path).parent for path in deleted}):
         durable.fsync_path(directory)
-    context.journal.record(run, Step.DEPENDENTS, Phase.RESULT, list(gone.items()))
+    context.journal.record(run, Step.DEPENDENTS, Phase.RESULT, list(deleted.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +234,14 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
             yield f"{path} can't be flushed, so the broker's last writes to it may be lost: {why}"
 
 
-def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
+def _flushed(context: Context, run_key: str, now_ms: int, flushed: FlushedStore) -> CheckpointResult:
     """Return the result of a flush by our own engine."""
     progress = process_of(context.broker).progress(now_ms)
-    checkpoint = found.after.checkpoint
+    checkpoint = flushed.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)
     notices = _look_at(checkpoint, {}, now_ms)
     return CheckpointResult(
-        run_key, checkpoint, 0, notices, progress, alarms, found.after, positions_before=found.before
+        run_key, checkpoint, 0, notices, progress, alarms, flushed.after, positions_before=flushed.before
     )
 
 
