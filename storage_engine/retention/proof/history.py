@@ -135,14 +135,14 @@ def released_spans(
     """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
     undone = _undone(journal, store_id)
-    gone = (_release(event) for event in results if event.subject and event.run_key not in undone)
+    released = (_release(event) for event in results if event.subject and event.run_key not in undone)
     return tuple(
         replace(
             release.span,
             excused="" if release.receipt_hash else release.passage_detail,
             unasked=release.lake if release.lake is not None and release.lake in unasked else "",
         )
-        for release in gone
+        for release in released
     )
 
 
@@ -153,15 +153,15 @@ def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | Segmen
     present lineage count: another lineage may have other bytes.
     """
     record = journal.store_with_id(store_id)
-    found: set[str | SegmentIdentity] = set()
+    compared: set[str | SegmentIdentity] = set()
     for event in journal.store_events(store_id, Step.REPLICA, Phase.RESULT):
         log = event.subject.rpartition("/")[0]
         if record is not None and event.payload["lineage"] == record.lineage_of(log):
-            found.update(event.payload["receipts"])
+            compared.update(event.payload["receipts"])
     for event in journal.store_events(store_id, Step.RELEASE, Phase.RESULT):
         if event.payload.get("replicas"):
-            found.update(_release(event).replicas)
-    return frozenset(found)
+            compared.update(_release(event).replicas)
+    return frozenset(compared)
 
 
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
@@ -175,8 +175,8 @@ def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> Seg
     undone = _undone(journal, store_id)
     run_keys = dict.fromkeys(event.run_key for event in events if event.subject == subject)
     for run_key in (key for key in run_keys if key not in undone):
-        done, meant = releases(event for event in events if event.run_key == run_key)
-        release = done.get(subject) or meant.get(subject)
+        done, intended = releases(event for event in events if event.run_key == run_key)
+        release = done.get(subject) or intended.get(subject)
         if release is not None and same_content(release.segment, segment):
             return release
     return None

@@ -124,9 +124,9 @@ def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
     :param lake_id: UUID of the lake's ``segments`` table.
     :raises StorageEngineError: the journal can't be read.
     """
-    mine = _verifications.c.lake_id == lake_id
-    faulty = select(_verifications.c.receipt_hash).where(mine, _verifications.c.fault != "")
-    query = select(_verifications).where(mine, _verifications.c.receipt_hash.in_(faulty))
+    of_lake = _verifications.c.lake_id == lake_id
+    faulty = select(_verifications.c.receipt_hash).where(of_lake, _verifications.c.fault != "")
+    query = select(_verifications).where(of_lake, _verifications.c.receipt_hash.in_(faulty))
 
     def read(connection: Connection) -> tuple[Check, ...]:
         if not inspect(connection).has_table(_verifications.name):
