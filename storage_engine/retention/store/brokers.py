@@ -152,8 +152,8 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     if missing_sqlite_file(store.journal_url):
         return open_store(store)
     journal = Journal(store.journal_url)
-    known = journal.find_store(store.real_root, store.host)
-    return open_store(store, None if known is None else hold_memory(journal, known.store_id))
+    record = journal.find_store(store.real_root, store.host)
+    return open_store(store, None if record is None else hold_memory(journal, record.store_id))
 
 
 def may_clean_now(store: ManagedStore) -> bool:
@@ -200,18 +200,18 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
 def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
     process = process_of(broker)
-    if broker.is_live or not (who := process.user()):
+    if broker.is_live or not (user := process.user()):
         return
     if is_leased() or process.is_user_ours():
         raise TurnTakenError(
-            f"{store.root}: expected a store that no other run changes, found that {who}: it is another run "
+            f"{store.root}: expected a store that no other run changes, found that {user}: it is another run "
             "of storage-engine. Nothing was changed. Wait until it is done."
         )
     kind = find_broker(store.broker)
     deletes = "" if cleanups_of(store.broker, LiveBroker()) is Cleanups.WHEN_DUE else " with --deletes-us"
     engine = Text(" Of a store that ", Command("serve"), " writes, say so: --engine.") if kind.engine else ""
     raise StoreBusyError(
-        f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
+        f"{store.root}: expected a store whose broker is stopped, found that {user}: its broker runs, or "
         "another run works on it. Nothing was changed. Stop it or wait for it; or, to clean up beside the "
         f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection.",
         engine,
@@ -259,10 +259,10 @@ def check_undo_settings(store: ManagedStore) -> None:
             "empty."
         )
     if broker.aside is Aside.OUTSIDE and (hours is None) == bool(directories):
-        found = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
+        setting = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
         raise BadInputError(
             f"store {store.name}: expected undo_window_hours together with undo_directories, because a "
-            f"quarantine of {broker.words.title} is outside the store, found {found}. Nothing was changed. "
+            f"quarantine of {broker.words.title} is outside the store, found {setting}. Nothing was changed. "
             "Give both, --undo-window-hours and --undo-directory at a shell, or neither."
         )
 

@@ -181,10 +181,10 @@ class Context:
 
     def record_error(self, run: Run, step: Step, error: Exception) -> None:
         """Record why a step, or a part of it, failed."""
-        said: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
-        if commands_in(told := Text(error)):
-            said["parts"] = told.to_json()
-        self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
+        payload: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+        if commands_in(text := Text(error)):
+            payload["parts"] = text.to_json()
+        self.journal.record(run, step, Phase.ERROR, [(WHOLE, payload)])
 
     @contextmanager
     def _locked(self) -> Iterator[LockedStore]:

@@ -206,9 +206,9 @@ def store_name(store: ManagedStore) -> str:
         from storage_engine.journal.journal import Journal
 
         with suppress(StorageEngineError):
-            known = Journal(store.journal_url, read_only=True).find_store(store.real_root, store.host)
-            if known is not None and known.name:
-                return known.name
+            record = Journal(store.journal_url, read_only=True).find_store(store.real_root, store.host)
+            if record is not None and record.name:
+                return record.name
     return store.name
 
 
