@@ -161,9 +161,9 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     if plan.to_delete and not quarantine:
         digest = identified(plan, context.record).digest
         # A question at a shell may never be answered: a DAG asks all the same.
-        timed = [one.question for one in waiting if one.question.until_ms is not None]
-        early_ms = max((one.asked_at_ms for one in timed), default=0) + (len(timed) - 1) * _MORE_MS
-        is_asked = any(one.digest == digest for one in timed) or bool(timed and now_ms < early_ms)
+        timed = [entry.question for entry in waiting if entry.question.until_ms is not None]
+        early_ms = max((question.asked_at_ms for question in timed), default=0) + (len(timed) - 1) * _MORE_MS
+        is_asked = any(question.digest == digest for question in timed) or bool(timed and now_ms < early_ms)
         is_refused = was_refused(context.journal, store_id, digest, now_ms - _REFUSED_MS)
     return DueResult(
         sensed,
@@ -171,7 +171,7 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
         size_bytes,
         why,
         "" if why else _stays(plan),
-        tuple(dict.fromkeys(one.run_key for one in waiting)),
+        tuple(dict.fromkeys(entry.run_key for entry in waiting)),
         is_asked,
         is_refused,
     )

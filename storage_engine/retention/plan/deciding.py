@@ -145,8 +145,8 @@ def find_dependents(
         if not unreadable:
             raise
     readable = {log: offset for log, offset in min_offsets.items() if log not in unreadable}
-    found, more = find_dependents(broker, snapshot, readable)
-    return found, {**unreadable, **more}
+    dependents, more = find_dependents(broker, snapshot, readable)
+    return dependents, {**unreadable, **more}
 
 
 def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
@@ -167,13 +167,13 @@ def _unreadable(
     """:param error: the fault that occurred when all logs were read together."""
     if len(min_offsets) == 1:
         return dict.fromkeys(min_offsets, error)
-    found: Unreadable = {}
+    unreadable: Unreadable = {}
     for log, offset in min_offsets.items():
         try:
             list_dependents(broker, snapshot, {log: offset})
         except (BadInputError, FileGoneError, OSError) as of_log:
-            found[log] = of_log
-    return found
+            unreadable[log] = of_log
+    return unreadable
 
 
 def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) -> StoreSnapshot:
@@ -185,11 +185,11 @@ def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) 
     """
     levels = {os.path.normpath(path): percent for path, percent in used_percents.items()}
     disks = snapshot.disks
-    known = dict.fromkeys(os.path.normpath(disk.path) for disk in disks)
+    paths = dict.fromkeys(os.path.normpath(disk.path) for disk in disks)
     for path, percent in levels.items():
-        if path not in known:
+        if path not in paths:
             raise BadInputError(
-                f"disk level of {path}: expected one of the store's paths {', '.join(known)}, found another."
+                f"disk level of {path}: expected one of the store's paths {', '.join(paths)}, found another."
             )
         if not 0 <= percent <= 100:
             raise BadInputError(
@@ -362,10 +362,10 @@ def pending_by(
         return ()
     if broker.consumers is not None:
         return broker.consumers.pending(snapshot)
-    said = "the broker doesn't say what it still has to deliver"
+    reason = "the broker doesn't say what it still has to deliver"
     # A warning with each plan would say nothing: where it counts, it is unknown.
     is_asked = pending_policy is PendingPolicy.BLOCK
-    return tuple(Pending(kind, None, error=said) for kind in PendingKind if is_asked)
+    return tuple(Pending(kind, None, error=reason) for kind in PendingKind if is_asked)
 
 
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:

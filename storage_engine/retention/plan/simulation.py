@@ -105,10 +105,10 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
             "Nothing was changed. The command plan shows the deletions of this moment."
         )
     for name in change.settings:
-        known = [setting.name for setting in rules.settings]
-        if name not in known:
+        names = [setting.name for setting in rules.settings]
+        if name not in names:
             raise BadInputError(
-                f"--set: expected one of {', '.join(known)}, found {name!r}.{meant(name, known)}"
+                f"--set: expected one of {', '.join(names)}, found {name!r}.{meant(name, names)}"
             )
     values, start, source = _start(store, rules, now_ms)
     if start.ingest.bytes_per_day == 0:
@@ -122,8 +122,8 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
     today = _simulated(rules, values, start, horizon_ms)
     differs = change.settings or change.disk_bytes or change.ingest_factor is not None
     if differs or (change.bytes_per_day is not None and source is not IngestFrom.PERSON):
-        asked = rules.values({**values, **change.settings})
-        changed = _simulated(rules, asked, _asked(start, change), horizon_ms)
+        new_values = rules.values({**values, **change.settings})
+        changed = _simulated(rules, new_values, _asked(start, change), horizon_ms)
     else:
         changed = None
     return Simulation(
@@ -183,9 +183,9 @@ def _start(
                 "its broker has stored messages."
             )
         source = IngestFrom.SEGMENTS
-        told = ingest_from(samples, _zone(start.time_zone)) if samples else None
-        if told is not None:
-            start, source = start.changed(ingest=told), IngestFrom.SAMPLES
+        ingest = ingest_from(samples, _zone(start.time_zone)) if samples else None
+        if ingest is not None:
+            start, source = start.changed(ingest=ingest), IngestFrom.SAMPLES
     return rules.values(config), replace(start, topic_bytes=topic_bytes), source
 
 
@@ -223,6 +223,6 @@ def _journalled(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int]
     days = now_ms // DAY_MS
     topics = JournalReader(store.journal_url).topic_days(record.store_id, days - 6, days + 1)
     topic_bytes: Counter[str] = Counter()
-    for one in topics:
-        topic_bytes[one.topic] += one.size_bytes
+    for row in topics:
+        topic_bytes[row.topic] += row.size_bytes
     return samples, dict(topic_bytes)
