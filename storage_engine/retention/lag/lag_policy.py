@@ -72,10 +72,10 @@ def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) 
 
     The key None: a row whose log is unknown, so it counts for every log.
     """
-    found = [first[name] for name in (log.log, None) if name in first]
-    if not found:
+    lags = [first[name] for name in (log.log, None) if name in first]
+    if not lags:
         return log.decisions
-    lag = min(found, key=_needed_from)
+    lag = min(lags, key=_needed_from)
     return log.kept(Reason.LAG_BLOCKED, _why(lag, unit), from_offset=_needed_from(lag))
 
 

@@ -44,17 +44,17 @@ class ShieldedUnread:
 
 def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> ShieldedUnread:
     """Find these messages by the consume queues, as far as the queues still have entries. Reads only."""
-    found: list[Unread] = []
+    losses: list[Unread] = []
     logs = {log.name: log for log in snapshot.logs}
     try:
         for run in shielded_runs(snapshot):
             log = run[-1].log
             before = replace(snapshot, logs=(replace(logs[log], segments=run),))
             with package_errors(snapshot.broker, "say which messages consumers have not read"):
-                found.append(consumers_of(broker).unread(before, {log: run[-1].end_offset}, deleted=True))
+                losses.append(consumers_of(broker).unread(before, {log: run[-1].end_offset}, deleted=True))
     except (StorageEngineError, OSError) as error:
         return ShieldedUnread(error=reason_text(error))
-    return shielded_unread(found)
+    return shielded_unread(losses)
 
 
 def shielded_unread(found: Iterable[Unread]) -> ShieldedUnread:
@@ -62,8 +62,8 @@ def shielded_unread(found: Iterable[Unread]) -> ShieldedUnread:
     parts = tuple(found)
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (row for part in parts for row in part.rows):
-        known = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if known is None else _together(known, row)
+        earlier = rows.get((row.group, row.topic))
+        rows[row.group, row.topic] = row if earlier is None else _together(earlier, row)
     return ShieldedUnread(
         tuple(sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))),
         "; ".join(dict.fromkeys(part.error for part in parts if part.error)),
@@ -90,9 +90,9 @@ def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
     """
     begin = {log.name: log.min_offset for log in snapshot.logs}
     runs: list[list[Segment]] = []
-    for seen in look_at_shield(snapshot.root).gone:
-        link = seen.link
-        segment = Segment(link.log, link.base_offset, seen.facts, SegmentState.SEALED, link.mtime_ns)
+    for file in look_at_shield(snapshot.root).gone:
+        link = file.link
+        segment = Segment(link.log, link.base_offset, file.facts, SegmentState.SEALED, link.mtime_ns)
         last = runs[-1][-1] if runs and runs[-1][-1].log == link.log else None
         end_offset = last.end_offset if last else 0
         # A link of the same offsets is of another lineage.
@@ -146,18 +146,18 @@ def find_unread(
     if lag_policy is LagPolicy.IGNORE:
         return Unread()
     shielded = find_shielded_unread(broker, snapshot)
-    found = Unread()
+    unread = Unread()
     begin = {log.name: log.min_offset for log in snapshot.logs}
     if any(offset > begin.get(log, -1) for log, offset in new_min_offsets.items()):
         try:
-            found = consumers_of(broker).unread(snapshot, new_min_offsets)
+            unread = consumers_of(broker).unread(snapshot, new_min_offsets)
         except (StorageEngineError, OSError) as error:
-            found = Unread(error=reason_text(error))
+            unread = Unread(error=reason_text(error))
     return replace(
-        found,
-        rows=found.rows[:ROWS_KEPT],
-        more=max(len(found.rows) - ROWS_KEPT, 0),
-        notices=tuple(dict.fromkeys((*found.notices, *shielded.notices))),
+        unread,
+        rows=unread.rows[:ROWS_KEPT],
+        more=max(len(unread.rows) - ROWS_KEPT, 0),
+        notices=tuple(dict.fromkeys((*unread.notices, *shielded.notices))),
         shielded=shielded.rows[:ROWS_KEPT],
         shielded_error=shielded.error,
     )
@@ -183,8 +183,8 @@ def joined(first: Unread, second: Unread) -> Unread:
     """
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (*first.rows, *second.rows):
-        known = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if known is None else _added(known, row)
+        earlier = rows.get((row.group, row.topic))
+        rows[row.group, row.topic] = row if earlier is None else _added(earlier, row)
     most_first = sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))
     return replace(
         second,
@@ -196,13 +196,13 @@ def joined(first: Unread, second: Unread) -> Unread:
     )
 
 
-def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
-    counts = [row.messages for row in (one, other) if row.messages is not None]
-    times = [row.from_ms for row in (one, other) if row.from_ms is not None]
+def _added(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
+    counts = [row.messages for row in (left, right) if row.messages is not None]
+    times = [row.from_ms for row in (left, right) if row.from_ms is not None]
     return replace(
-        one,
+        left,
         messages=sum(counts) if counts else None,
-        queues=one.queues + other.queues,
+        queues=left.queues + right.queues,
         from_ms=min(times) if len(times) == 2 else None,
     )
 
