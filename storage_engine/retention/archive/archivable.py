@@ -397,7 +397,7 @@ def find_missing_ranges(
     missing = missing_beside(rows)
     if missing:
         more: list[Covered] = [*spans_in_unasked_lakes(journal, record, missing, unasked)]
-        more += (span for lake in lakes for span in _of_replicas(lake, journal, record, missing))
+        more += (span for lake in lakes for span in _find_replicated(lake, journal, record, missing))
         missing = missing_beside(rows, more)
     return tuple(gap for gap in missing if not (unasked and gap.is_earlier))
 
@@ -423,7 +423,7 @@ def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan
         yield from (release.span for release in releases.values())
 
 
-def _of_replicas(
+def _find_replicated(
     lake: Lake, journal: Journal, record: StoreRecord, missing: Sequence[MissingRange]
 ) -> Iterator[ReleasedSpan]:
     """Yield the missing ranges that other replicas have archived."""

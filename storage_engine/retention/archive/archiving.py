@@ -146,9 +146,9 @@ def record_proven(
                 "receipt_sequence": receipt.sequence,
                 "lake_id": lake_id_of(segments) or "",
                 "place": segments.location(),
-                **_beyond(job),
+                **_extra_fields(job),
                 **({HASHED_AGAIN: True} if receipt.row_hash in known else {}),
-                **_replaced(faults, segment_subject(job.log, job.base_offset)),
+                **_fault_fields(faults, segment_subject(job.log, job.base_offset)),
             },
         )
         for job, receipt in zip(jobs, receipts, strict=True)
@@ -179,11 +179,11 @@ def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
     return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
 
 
-def _replaced(faults: Mapping[str, str], subject: str) -> dict[str, object]:
+def _fault_fields(faults: Mapping[str, str], subject: str) -> dict[str, object]:
     return {_FAULT: faults[subject]} if subject in faults else {}
 
 
-def _beyond(job: SegmentJob) -> dict[str, object]:
+def _extra_fields(job: SegmentJob) -> dict[str, object]:
     """Return notes on a segment that concern more than its own file. Empty: there are none."""
     fields = {"end_offset": job.end_offset, "companions": to_jsonable(job.companions)}
     return {key: value for key, value in fields.items() if value}
@@ -219,7 +219,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
     elsewhere: list[Segment] = []
     # Newest first: who deletes the oldest ones meanwhile leaves no hole then.
     for segment in reversed(plan.to_delete):
-        current = _in_place(segment)
+        current = _check_in_place(segment)
         if current is None:
             elsewhere.append(segment)
         else:
@@ -286,7 +286,7 @@ def planned_kept_out(
     return tuple(entry for entry in kept_out_segments(context, listed) if entry.log in logs)
 
 
-def _in_place(segment: Segment) -> Segment | None:
+def _check_in_place(segment: Segment) -> Segment | None:
     """Return a segment with those of its files that are still in place.
 
     None: its own file was moved or touched.
@@ -443,7 +443,7 @@ def archive_planned(
                 record_intents(context, run, Step.ARCHIVE, planned.segments)
                 done, failed = archive_each_log(planned.segments, archive)
                 turns.append(done)
-                if not _went(planned.segments, listed, failed):
+                if not _has_lost_files(planned.segments, listed, failed):
                     break
             missing = refused_logs(planned.gone.refusals)
             refused = (
@@ -491,7 +491,7 @@ def _check_failed(
         raise contradicted[0]
 
 
-def _went(
+def _has_lost_files(
     segments: Sequence[Segment], listed: Listed | None, failed: Mapping[str, StorageEngineError]
 ) -> bool:
     """Return whether files of planned segments vanished while the segments were archived."""
@@ -722,7 +722,7 @@ def _jobs(
         for lineage, of_lineage in context.record.lineages.grouped(segments).items()
         for job in segment_jobs(
             lake,
-            [_settled(segment) for segment in of_lineage],
+            [_settle_segment(segment) for segment in of_lineage],
             store_id=context.record.store_id,
             lineage=lineage,
             broker=context.store.broker,
@@ -757,17 +757,17 @@ def _with_contexts(
     return present, contexts
 
 
-def _settled(segment: Segment) -> Segment:
+def _settle_segment(segment: Segment) -> Segment:
     """Flush a segment's files, and return it with facts that each later write to them changes.
 
     If a path now has another file, or a file can't be flushed here, the known facts are kept. Then the
     archiving step reports it.
     """
-    facts, *companions = map(_settled_file, segment.files)
+    facts, *companions = map(_settle_file, segment.files)
     return replace(segment, facts=facts, companions=tuple(companions))
 
 
-def _settled_file(recorded: FileFacts) -> FileFacts:
+def _settle_file(recorded: FileFacts) -> FileFacts:
     with suppress(OSError):
         facts = settle(recorded.path)
         if (facts.inode, facts.size_bytes) == (recorded.inode, recorded.size_bytes):

@@ -80,7 +80,7 @@ def find_moved(
     if not moved:
         return {}
     logs = {log.name: log.segments for log in snapshot.logs}
-    now, before = present_logs(context.broker, snapshot), _remembered_log_ids(context)
+    now, before = present_logs(context.broker, snapshot), _read_log_ids(context)
     by_id: dict[SegmentId, Segment] = {}
     for segment in moved:
         of_log, log_ids = logs.get(segment.log, ()), before.get(segment.log, ())
@@ -92,7 +92,7 @@ def find_moved(
     return by_id
 
 
-def _remembered_log_ids(context: Context) -> dict[str, set[str]]:
+def _read_log_ids(context: Context) -> dict[str, set[str]]:
     """Return, by name, the identities of a store's logs at earlier looks, in their open lineages."""
     log_ids: dict[str, set[str]] = {}
     for log in kept_logs(context.store.journal_url, context.record.store_id) or ():
@@ -125,15 +125,15 @@ def settle_gone(
     absent: list[Segment] = []
     refusals: list[Refusal] = []
     for log in logs:
-        missing, hole = _missing(log.to_delete, is_left, is_ours)
+        missing, hole = _find_missing(log.to_delete, is_left, is_ours)
         if missing and hole is None and (is_off or _may_be_away(context, missing[0].facts)):
             hole = missing[0]
         if hole is None:
             absent += missing
         else:
-            refusals.append(_refused(context, hole, nothing))
+            refusals.append(_refuse_hole(context, hole, nothing))
     unproven, unclear = prove_gone(context, absent)
-    refusals += [_refused(context, segments[0], nothing) for segments in by_log(unclear).values()]
+    refusals += [_refuse_hole(context, segments[0], nothing) for segments in by_log(unclear).values()]
     proven = [segment for segment in absent if segment.id not in unproven.ids and segment not in unclear]
     drifts = [_drift(*span, _PROVEN) for span in _ranges(proven)]
     record_drift(context.journal, context.record, run, drifts)
@@ -145,7 +145,7 @@ def settle_gone(
     )
 
 
-def _missing(
+def _find_missing(
     planned: Sequence[Segment], is_left: Callable[[Segment], bool], is_ours: Callable[[Segment], bool]
 ) -> tuple[list[Segment], Segment | None]:
     """Return a log's planned segments that were deleted by none of our runs, and the first one that left a
@@ -203,7 +203,7 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     ]
     record_drift(context.journal, context.record, run, drifts)
     root = context.store.real_root
-    refusals = [_refused(context, segments[0], nothing) for segments in by_log(away).values()]
+    refusals = [_refuse_hole(context, segments[0], nothing) for segments in by_log(away).values()]
     for log, segments in by_log(gone.segments).items():
         if log in may_go:
             continue
@@ -211,9 +211,9 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
         lost = [segment for segment in segments if segment not in unclear]
         ranges = [(segment.base_offset, segment.end_offset) for segment in lost]
         refusals.append(
-            _lost(context, log, ranges, lost[0].facts.path)
+            _refuse_lost(context, log, ranges, lost[0].facts.path)
             if lost
-            else _refused(context, unclear[0], nothing)
+            else _refuse_hole(context, unclear[0], nothing)
         )
     return GoneResult(
         tuple(Gone(*segment.id, is_proven=False) for segment in gone.segments if segment.log in may_go),
@@ -229,7 +229,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
     """
     lacking = missing_stamps(context.store.real_root) if missing else ()
     permits = read_store_permits(context.store, context.journal, context.record) if missing else NO_PERMITS
-    left_out = _left_out(context, permits) if missing else {}
+    left_out = _read_left_out(context, permits) if missing else {}
     drift: list[Drift] = []
     notices: list[Drift] = []
     refusals: list[Refusal] = []
@@ -263,12 +263,12 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
             if may_go:
                 notices += lost_drift
             else:
-                refusals.append(_lost(context, log, intervals, facts.path))
+                refusals.append(_refuse_lost(context, log, intervals, facts.path))
     record_drift(context.journal, context.record, run, drift)
     return GoneResult((), tuple(_notices(notices)), tuple(refusals))
 
 
-def _left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
+def _read_left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
     """Return, by log, the ranges whose receipts lack only topics that archive rules leave out now.
 
     :raises LakeUnavailableError: a lake can't be read.
@@ -301,7 +301,7 @@ def _notices(drifts: Iterable[Drift]) -> Iterator[str]:
     return (drift.detail.removesuffix(".") for drift in drifts)
 
 
-def _lost(context: Context, log: str, ranges: Iterable[Interval], path: str) -> Refusal:
+def _refuse_lost(context: Context, log: str, ranges: Iterable[Interval], path: str) -> Refusal:
     why = f"expected records of offsets {_text(ranges)} on disk or in a lake, found them in neither: LOST."
     refused = refusal(log, FileGoneError(why), remedy=_REMEDY).said
     error = Text(f"{context.store.root}: log {log}: {why} Nothing was changed by this call. ", _REMEDY)
@@ -312,7 +312,7 @@ def _text(ranges: Iterable[Interval]) -> str:
     return ", ".join(f"[{first}, {end})" for first, end in merge_intervals(ranges))
 
 
-def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
+def _refuse_hole(context: Context, segment: Segment, nothing: str) -> Refusal:
     error = GateRefusedError(
         f"{segment.facts.path}: expected the segment at offset {segment.base_offset}, found "
         f"no file, and none of our runs deleted it. {nothing}"

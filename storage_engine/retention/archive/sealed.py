@@ -119,7 +119,7 @@ def archive_sealed(
             archive = partial(_archive, listing, archive_with, where, accept_damage)
             result, failed = archive_each_log(listing.segments, archive)
             done.append(result)
-            if not _went(listed, done, failed):
+            if not _has_lost_files(listed, done, failed):
                 break
             if attempt == LISTINGS - 1 or _left_of(budget_bytes, done) == 0:
                 listed, log_ids = _look(context, looks)
@@ -164,7 +164,9 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
     return listed, log_ids
 
 
-def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]) -> bool:
+def _has_lost_files(
+    listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]
+) -> bool:
     """Return whether files of segments vanished that may be archived and weren't yet."""
     archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
     return (

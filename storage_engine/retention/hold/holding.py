@@ -415,15 +415,15 @@ def make_removable(context: Context) -> None:
         a lake. Or it has bytes that the log had before it was written to.
     """
     store, notices = context.store, ""
-    if _alone(store) and store.archives:
+    if _find_alone(store) and store.archives:
         notices = join_texts(" ", (Text(notice, ".") for notice in tend_shield(store, tends=True).notices))
-    files = [file for file in _alone(store) if not _is_accepted(context, file)]
+    files = [file for file in _find_alone(store) if not _is_accepted(context, file)]
     _refuse_written(store.real_root, [file for file in files if file.place is Place.IN_LOG])
     if files:
         raise GateRefusedError(
             f"{store.real_root}: expected a shield whose segments are all in the log or proven in a "
             f"lake, found {count_text(len(files), 'segment')} that only the shield has, "
-            f"{_at_offset(files)}. Nothing was deleted. ",
+            f"{_offsets_text(files)}. Nothing was deleted. ",
             notices,
             "  Mend what keeps them out of the lake, or accept their loss (",
             Command("accept-loss"),
@@ -440,13 +440,13 @@ def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
     if written:
         raise GateRefusedError(
             f"{root}: expected unchanged segments in the log since they were linked, found "
-            f"{count_text(len(written), 'segment')} written to since, {_at_offset(written)}. Nothing was "
+            f"{count_text(len(written), 'segment')} written to since, {_offsets_text(written)}. Nothing was "
             f"deleted: only the shield has their former bytes. Move their files out of {shield_path(root)}, "
             f"such as {written[0].facts.path}, and run this again."
         )
 
 
-def _at_offset(links: Sequence[SeenLink]) -> str:
+def _offsets_text(links: Sequence[SeenLink]) -> str:
     offsets = ", ".join(str(file.link.base_offset) for file in links[:5])
     return f"at offset {offsets}{', …' if len(links) > 5 else ''}"
 
@@ -457,7 +457,7 @@ def remove_all(context: Context) -> tuple[str, ...]:
     :return: notices on the remaining links for a person.
     """
     root, record = context.store.real_root, context.record
-    alone = _alone(context.store)
+    alone = _find_alone(context.store)
     drop_links(root, [file.link.name for file in alone if _is_accepted(context, file)])
     names = {file.link.name for file in alone}
     files = look_at_shield(root).links
@@ -467,7 +467,7 @@ def remove_all(context: Context) -> tuple[str, ...]:
     return asked_notices(context)
 
 
-def _alone(store: ManagedStore) -> list[SeenLink]:
+def _find_alone(store: ManagedStore) -> list[SeenLink]:
     """Return the links that may have bytes which the log no longer has.
 
     The bytes of touched segments are compared.
@@ -506,17 +506,17 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
     """
     if not context.store.archives:
         return HoldStatus(False, left_to_broker=True, described="nothing of it is archived (archive: off)")
-    proven, unknown = _proven(context, measured)
+    proven, unknown = _find_proven(context, measured)
     margin_ms = context.store.policy.archive_margin_hours * HOUR_MS
     status = hold_of(context.broker).hold_due(proven, margin_ms, now_ms)
     # With what a look found that ended before it could tell.
     drifts = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
     marked = with_rules_word(context, replace(status, disturbances=tuple(dict.fromkeys(drifts))))
-    unarchived = _unarchived(context, marked.disturbances)
+    unarchived = _keep_unarchived(context, marked.disturbances)
     return replace(status, disturbances=unarchived, notices=(*status.notices, *unknown))
 
 
-def _proven(
+def _find_proven(
     context: Context, measured: MeasuredLag | None
 ) -> tuple[Mapping[SegmentId, FileFacts], tuple[str, ...]]:
     """Return the segments that lakes prove, with their files, and notes. Empty: the proofs can't be read."""
@@ -527,7 +527,7 @@ def _proven(
         return {}, (Text("the lakes' proofs are unknown, so no segment counts as proven: ", reason),)
     every = (segment for log in measured.snapshot.logs for segment in log.segments)
     segments = [segment for segment in every if segment.id in measured.archivable]
-    unproven, broken = measured.unproven, _broken(context, measured.proofs)
+    unproven, broken = measured.unproven, _find_broken(context, measured.proofs)
     if broken:
         sound = tuple(of_lake for of_lake in measured.proofs.asked if of_lake.lake.location not in broken)
         proofs = replace(measured.proofs, asked=sound)
@@ -536,7 +536,7 @@ def _proven(
     return {segment.id: segment.facts for segment in segments if segment.id not in unproven}, notes
 
 
-def _broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
+def _find_broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
     """Return, by lake, why its chain of receipts is broken.
 
     An ordinary look follows the chain only from known rows on.
@@ -550,7 +550,7 @@ def _broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
     return broken
 
 
-def _unarchived(context: Context, drifts: Sequence[Drift]) -> tuple[Drift, ...]:
+def _keep_unarchived(context: Context, drifts: Sequence[Drift]) -> tuple[Drift, ...]:
     """Leave out deleted ranges that were archived since the last look, or that a rule permits to delete
     without a copy.
     """
@@ -601,7 +601,7 @@ def hold(
         return _result(context, *_renew(context, None, now_ms, measured))
     run = begin_background_run(context, run_key)
     with context.errors(run, Step.HOLD):
-        return _result(context, *_renewed(context, run, now_ms, measured))
+        return _result(context, *_renew_and_save(context, run, now_ms, measured))
 
 
 def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance | None = None) -> HoldResult:
@@ -649,7 +649,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     """
     if not context.broker.is_live:
         return ()
-    status, _ = _renewed(context, run, now_ms)
+    status, _ = _renew_and_save(context, run, now_ms)
     notices = (*status.notices, *status.alarms, *alarms_of(context, status))
     if not status.held:
         raise GateRefusedError(join_texts("; ", notices))
@@ -668,7 +668,7 @@ def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
     return replace(statuses[-1], disturbances=tuple(disturbances))
 
 
-def _renewed(
+def _renew_and_save(
     context: Context, run: Run, now_ms: int, measured: MeasuredLag | None = None
 ) -> tuple[HoldStatus, bool]:
     started_ns = time.monotonic_ns()

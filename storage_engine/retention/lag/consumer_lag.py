@@ -202,7 +202,7 @@ def find_losses(
     unread = find_unread(context.broker, snapshot, ends, policy)
     refusals = []
     if policy is LagPolicy.BLOCK and has_loss(unread):
-        refusals = _losing(context, run, snapshot, ends, unread)
+        refusals = _refuse_losing(context, run, snapshot, ends, unread)
         ends = {log: end for log, end in ends.items() if log not in refused_logs(refusals)}
         unread = find_unread(context.broker, snapshot, ends, policy) if ends else Unread()
         if has_loss(unread):
@@ -212,7 +212,7 @@ def find_losses(
     return unread if released is None else joined(released, unread), refusals
 
 
-def _losing(
+def _refuse_losing(
     context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], losses: Unread
 ) -> list[Refusal]:
     """Refuse logs in which consumers lose messages, or may lose some.

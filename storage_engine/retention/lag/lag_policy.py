@@ -76,14 +76,14 @@ def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) 
     if not lags:
         return log.decisions
     lag = min(lags, key=_needed_from)
-    return log.kept(Reason.LAG_BLOCKED, _why(lag, unit), from_offset=_needed_from(lag))
+    return log.kept(Reason.LAG_BLOCKED, _lag_text(lag, unit), from_offset=_needed_from(lag))
 
 
 def _needed_from(lag: QueueLag) -> int:
     return 0 if lag.next_segment_base_offset is None else lag.next_segment_base_offset
 
 
-def _why(lag: QueueLag, unit: str) -> str:
+def _lag_text(lag: QueueLag, unit: str) -> str:
     queue = f"{unit} {lag.queue_id} of topic {lag.topic}"
     if lag.committed_offset is not None and lag.next_segment_base_offset is None:
         return (

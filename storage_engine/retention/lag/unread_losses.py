@@ -63,7 +63,7 @@ def shielded_unread(found: Iterable[Unread]) -> ShieldedUnread:
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (row for part in parts for row in part.rows):
         earlier = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if earlier is None else _together(earlier, row)
+        rows[row.group, row.topic] = row if earlier is None else _combine_rows(earlier, row)
     return ShieldedUnread(
         tuple(sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))),
         "; ".join(dict.fromkeys(part.error for part in parts if part.error)),
@@ -71,7 +71,7 @@ def shielded_unread(found: Iterable[Unread]) -> ShieldedUnread:
     )
 
 
-def _together(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
+def _combine_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
     times = [row.from_ms for row in (left, right) if row.from_ms is not None]
     return replace(
         left,
@@ -184,7 +184,7 @@ def joined(first: Unread, second: Unread) -> Unread:
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (*first.rows, *second.rows):
         earlier = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if earlier is None else _added(earlier, row)
+        rows[row.group, row.topic] = row if earlier is None else _add_rows(earlier, row)
     most_first = sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))
     return replace(
         second,
@@ -196,7 +196,7 @@ def joined(first: Unread, second: Unread) -> Unread:
     )
 
 
-def _added(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
+def _add_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
     counts = [row.messages for row in (left, right) if row.messages is not None]
     times = [row.from_ms for row in (left, right) if row.from_ms is not None]
     return replace(
@@ -236,7 +236,7 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
     if more:
         yield (
             f"the same holds for {count_text(more, 'more group and topic')}; report.json names "
-            f"{_named(unread)}"
+            f"{_count_words(unread)}"
         )
     if unread.shielded_error:
         yield error_text(unread.shielded_error)
@@ -262,7 +262,7 @@ def _unarchived_topics(
     return frozenset(row.topic for row in rows if permits.may_lack(row.topic))
 
 
-def _named(unread: Unread) -> str:
+def _count_words(unread: Unread) -> str:
     return f"the first {len(unread.rows)}" if unread.more else "all"
 
 

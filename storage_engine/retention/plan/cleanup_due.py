@@ -155,7 +155,7 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     check_quarantine(context.store, context.broker.data_paths, decided)
     plan = decided.plan
     size_bytes = sum(segment.disk_bytes for segment in plan.to_delete)
-    why = (*_deletes(plan, size_bytes), *_blocked(plan), *quarantine)
+    why = (*_deletes(plan, size_bytes), *_blocked_notices(plan), *quarantine)
     store_id, is_asked, is_refused = context.record.store_id, False, False
     waiting = open_questions(context.journal, store_id, now_ms) if plan.to_delete else ()
     if plan.to_delete and not quarantine:
@@ -210,7 +210,7 @@ def _deletes(plan: Plan, size_bytes: int) -> tuple[str, ...]:
     return (f"{count_text(len(plan.to_delete), 'segment')}, {bytes_text(size_bytes)}, would be deleted",)
 
 
-def _blocked(plan: Plan) -> tuple[str, ...]:
+def _blocked_notices(plan: Plan) -> tuple[str, ...]:
     reasons = {decision.reason: decision.detail for decision in plan.decisions}
     blocked = (Reason.STORE_CRASHED, Reason.PENDING_BLOCKED, Reason.REFUSED)
     return tuple(

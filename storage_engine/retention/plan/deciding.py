@@ -75,14 +75,15 @@ def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolic
         return ()
     going = [
         f"{pending_text(item)}: those in the plan's segments, from {segment.name} on, will not be "
-        f"delivered{_and(item)}"
+        f"delivered{_effect_text(item)}"
         for item in pending
         for log in plan.logs
         if item.error == "" and (segment := _first_going(log, item))
     ]
     unknown = [pending_text(item) for item in pending if item.error and plan.to_delete]
     lost = [
-        f"{_counted(item, item.lost)} that the broker still waits for were in deleted segments{_and(item)}"
+        f"{_amount_text(item, item.lost)} that the broker still waits for were in deleted segments"
+        f"{_effect_text(item)}"
         for item in pending
         if item.lost
     ]
@@ -96,7 +97,7 @@ def pending_text(item: Pending) -> str:
         return f"whether {kind}s are pending is unknown, so any segment may hold one: {item.error}"
     if item.first_offset is None:
         return f"no {_NAMES[item.kind]} is pending"
-    text = f"{_counted(item, item.count)} pending, the first at offset {item.first_offset}"
+    text = f"{_amount_text(item, item.count)} pending, the first at offset {item.first_offset}"
     if item.last_due_ms is not None:
         text += f", due until {time_text(item.last_due_ms)}"
     return text
@@ -114,11 +115,11 @@ def _first_going(log: LogPlan, item: Pending) -> Segment | None:
     return next((segment for segment in going if item.first_offset < segment.end_offset), None)
 
 
-def _counted(item: Pending, count: int) -> str:
+def _amount_text(item: Pending, count: int) -> str:
     return count_text(count, _NAMES[item.kind])
 
 
-def _and(item: Pending) -> str:
+def _effect_text(item: Pending) -> str:
     return f"; {item.consequence}" if item.consequence else ""
 
 

@@ -119,11 +119,11 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
             )
         start, source = start.changed(ingest=Ingest(change.bytes_per_day)), IngestFrom.PERSON
     horizon_ms = days * DAY_MS
-    today = _simulated(rules, values, start, horizon_ms)
+    today = _simulate_values(rules, values, start, horizon_ms)
     differs = change.settings or change.disk_bytes or change.ingest_factor is not None
     if differs or (change.bytes_per_day is not None and source is not IngestFrom.PERSON):
         new_values = rules.values({**values, **change.settings})
-        changed = _simulated(rules, new_values, _asked(start, change), horizon_ms)
+        changed = _simulate_values(rules, new_values, _apply_change(start, change), horizon_ms)
     else:
         changed = None
     return Simulation(
@@ -139,7 +139,7 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
     )
 
 
-def _asked(start: CourseStart, change: Change) -> CourseStart:
+def _apply_change(start: CourseStart, change: Change) -> CourseStart:
     ingest = start.ingest
     if change.bytes_per_day is not None:
         ingest = replace(ingest, bytes_per_day=change.bytes_per_day)
@@ -148,7 +148,7 @@ def _asked(start: CourseStart, change: Change) -> CourseStart:
     return start.changed(disk_bytes=change.disk_bytes, ingest=ingest)
 
 
-def _simulated(
+def _simulate_values(
     rules: BrokerRules, values: Mapping[str, str], start: CourseStart, horizon_ms: int
 ) -> Simulated:
     return Simulated(
@@ -166,7 +166,7 @@ def _start(
     store: ManagedStore, rules: BrokerRules, now_ms: int
 ) -> tuple[dict[str, str], CourseStart, IngestFrom]:
     """Return the settings in effect, the start of the course, and the source of its ingest."""
-    samples, topic_bytes = _journalled(store, now_ms)
+    samples, topic_bytes = _read_journal(store, now_ms)
     with closing(open_to_look(store)) as opened:
         config = course_of(opened).rule_config()
         why = rules.unsupported(config)
@@ -199,7 +199,7 @@ def _zone(name: str) -> ZoneInfo:
         ) from error
 
 
-def _journalled(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
+def _read_journal(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
     """Return the log's offsets in the last days, and the bytes of each topic that were archived then.
 
     :return: both empty for a store that no journal knows.

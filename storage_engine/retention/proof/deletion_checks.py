@@ -60,7 +60,7 @@ def check_left(
         )
     for segment in (segment for log in before.logs for segment in log.sealed):
         if segment.id not in planned and segment.id not in present_ids:
-            raise _took_too_much(before, segment, "it gone")
+            raise _too_much_error(before, segment, "it gone")
 
 
 def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset()) -> None:
@@ -77,12 +77,12 @@ def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset
             try:
                 stat = os.lstat(file.path)
             except FileNotFoundError:
-                raise _took_too_much(before, segment, f"no {file.path}") from None
+                raise _too_much_error(before, segment, f"no {file.path}") from None
             if (stat.st_dev, stat.st_ino) != (file.device, file.inode) or stat.st_size < file.size_bytes:
-                raise _took_too_much(before, segment, f"{file.path} replaced or cut")
+                raise _too_much_error(before, segment, f"{file.path} replaced or cut")
 
 
-def _took_too_much(before: StoreSnapshot, segment: Segment, state: str) -> ReleasedTooMuchError:
+def _too_much_error(before: StoreSnapshot, segment: Segment, state: str) -> ReleasedTooMuchError:
     return ReleasedTooMuchError(
         f"broker {before.broker}: {segment.facts.path}: log {segment.log}: expected the segment at offset "
         f"{segment.base_offset} to stay as it was, since no plan names it, found {state}. The planned "

@@ -292,17 +292,17 @@ def judge(
     if policy.archive is ArchiveMode.OFF:
         if as_planned:
             return Verdict(decision, Passage.ARCHIVE_OFF, None, "the store's policy is archive: off")
-        return Verdict(decision, Passage.REFUSED, None, _touched(planned))
+        return Verdict(decision, Passage.REFUSED, None, _touched_text(planned))
     receipt, doubt = _valid(receipts, faults, lacking)
     if receipt is None and unarchived:
         if as_planned:
             return Verdict(decision, Passage.NOT_ARCHIVED, None, unarchived)
-        return Verdict(decision, Passage.REFUSED, None, _touched(planned))
+        return Verdict(decision, Passage.REFUSED, None, _touched_text(planned))
     if receipt is None and waiver is not None:
         if as_planned:
             detail = f"waived by {waiver.person}: {waiver.reason} ({doubt})"
             return Verdict(decision, Passage.WAIVED, None, detail)
-        return Verdict(decision, Passage.REFUSED, None, _touched(planned))
+        return Verdict(decision, Passage.REFUSED, None, _touched_text(planned))
     if receipt is None:
         return Verdict(decision, Passage.REFUSED, None, doubt)
     if fault := files_fault_of(segment, receipt):
@@ -407,5 +407,5 @@ def _valid(
     return receipt, ""
 
 
-def _touched(planned: Segment) -> str:
+def _touched_text(planned: Segment) -> str:
     return f"{planned.facts.path} changed after the plan, and no receipt proves its bytes: plan again"

@@ -70,9 +70,9 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
         return ()
     if request.dry_run:
         is_short = _space_is_the_cause(context, request, now_ms)
-        present = [quarantine for quarantine in _there(keeper) if is_short or _is_over(quarantine, now_ms)]
-        held = _held(keeper) if present else ""
-        return tuple(_would_be_emptied(quarantine, now_ms, held) for quarantine in present)
+        present = [q for q in _list_present(keeper) if is_short or _is_over(q, now_ms)]
+        held = _find_hold(keeper) if present else ""
+        return tuple(_forecast_text(quarantine, now_ms, held) for quarantine in present)
     try:
         return (*empty_expired(keeper, now_ms), *_empty_for_space(keeper, context, request, now_ms))
     except StoreBusyError as error:
@@ -86,7 +86,7 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
     :return: sentences on emptied quarantines, and on those that stay, with the reason.
     :raises StoreBusyError: a run is working on the store.
     """
-    due = [quarantine for quarantine in _there(keeper) if _is_over(quarantine, now_ms)]
+    due = [quarantine for quarantine in _list_present(keeper) if _is_over(quarantine, now_ms)]
     if not due:
         return ()
     readings = keeper.journal.clock_readings(keeper.record.store_id)
@@ -96,9 +96,9 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
             f"{duration_text(jumped_ms)} within the last day",
         )
     if dry_run:
-        held = _held(keeper)
-        return tuple(_would_be_emptied(quarantine, now_ms, held) for quarantine in due)
-    return tuple(_empty(keeper, quarantine.run_key, _over(quarantine), now_ms) for quarantine in due)
+        held = _find_hold(keeper)
+        return tuple(_forecast_text(quarantine, now_ms, held) for quarantine in due)
+    return tuple(_empty(keeper, quarantine.run_key, _window_text(quarantine), now_ms) for quarantine in due)
 
 
 def expired_or_in_the_way(
@@ -111,7 +111,7 @@ def expired_or_in_the_way(
     :param space_is_short: space is a cause of that run.
     """
     return tuple(
-        _would_be_emptied(quarantine, now_ms)
+        _forecast_text(quarantine, now_ms)
         for quarantine in quarantines(journal, store_id)
         if quarantine.there
         and quarantine.state is not QuarantineState.UNDOING
@@ -120,12 +120,12 @@ def expired_or_in_the_way(
     )
 
 
-def _would_be_emptied(quarantine: Quarantine, now_ms: int, held: str = "") -> str:
+def _forecast_text(quarantine: Quarantine, now_ms: int, held: str = "") -> str:
     """Describe what the next run would do with a quarantine, and why the last one left it.
 
     :param held: why it would stay; "": it wouldn't, or no lake was asked.
     """
-    why = _over(quarantine) if _is_over(quarantine, now_ms) else "space is short"
+    why = _window_text(quarantine) if _is_over(quarantine, now_ms) else "space is short"
     if held:
         return Text(f"the quarantine of run {quarantine.run_key} would stay, though {why}: ", held)
     if quarantine.stayed_at_ms is None:
@@ -142,7 +142,7 @@ def _is_over(quarantine: Quarantine, now_ms: int) -> bool:
 
 def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now_ms: int) -> Iterator[str]:
     """Empty quarantines one by one, the oldest first, as long as space is a cause."""
-    for quarantine in _there(keeper):
+    for quarantine in _list_present(keeper):
         if not _space_is_the_cause(context, request, now_ms):
             return
         yield _empty(keeper, quarantine.run_key, SPACE, now_ms)
@@ -157,7 +157,7 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
     return target is not None and any(level > target for level in levels)
 
 
-def _there(keeper: Keeper) -> list[Quarantine]:
+def _list_present(keeper: Keeper) -> list[Quarantine]:
     """Return the quarantines that may be emptied.
 
     A quarantine whose undo has begun may not: a person wants it back.
@@ -166,7 +166,7 @@ def _there(keeper: Keeper) -> list[Quarantine]:
     return [q for q in recorded if q.there and q.state is not QuarantineState.UNDOING]
 
 
-def _over(quarantine: Quarantine) -> str:
+def _window_text(quarantine: Quarantine) -> str:
     return f"its window was over at {time_text(quarantine.until_ms)}"
 
 
@@ -191,7 +191,7 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
 
         def look() -> None:
             journal.renew(lease)
-            if reason := _held(keeper):
+            if reason := _find_hold(keeper):
                 raise _HeldError(reason)
 
         # Set aside outside of its store, a file goes at once, as its broker would have it.
@@ -226,7 +226,7 @@ def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lea
     missing = [place.directory for place in quarantine.places if not has_manifest(place)]
     if missing and not _may_lack_manifests(keeper, run, quarantine):
         return f"{missing[0]} isn't there. Check that its disk is mounted"
-    if unproven := _unproven(keeper, run, quarantine, lambda: keeper.journal.renew(lease)):
+    if unproven := _find_unproven(keeper, run, quarantine, lambda: keeper.journal.renew(lease)):
         if quarantine.state is QuarantineState.EMPTYING:
             return (
                 f"{unproven}. It may be the last copy, and some of the run's is gone: copy out what you need"
@@ -237,10 +237,10 @@ def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lea
             Command("undo", quote(quarantine.run_key)),
             ", and archive it again",
         )
-    return _held(keeper)
+    return _find_hold(keeper)
 
 
-def _held(keeper: Keeper) -> str:
+def _find_hold(keeper: Keeper) -> str:
     """Return the hold that keeps the store's files, or the lake that can't be asked. "": there is neither."""
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
@@ -257,17 +257,17 @@ def _held(keeper: Keeper) -> str:
                 f"whether a hold of lake {config.location} covers it can't be told: ", reason_text(error)
             )
         if holds:
-            return _holding(config.location, holds[0])
+            return _hold_text(config.location, holds[0])
     try:
         elsewhere = list(holds_elsewhere(keeper.journal, store_id, lakes))
         names = [name for lake in lakes if elsewhere for name in read_store_names(lake).get(store_id, ())]
     except StorageEngineError as error:
         return reason_text(error)
-    covering = (_holding(*entry) for entry in elsewhere if entry[1].covers_store(store_id, (name, *names)))
+    covering = (_hold_text(*entry) for entry in elsewhere if entry[1].covers_store(store_id, (name, *names)))
     return next(covering, "")
 
 
-def _holding(location: str, hold: Hold) -> str:
+def _hold_text(location: str, hold: Hold) -> str:
     return Text(
         f"lake {location} holds {hold.scope.text}, by {hold.person}: {hold.reason}. ",
         Command("lake keep", f"--lift {hold.hold_id[:SHOWN_CHARACTERS]}"),
@@ -275,7 +275,7 @@ def _holding(location: str, hold: Hold) -> str:
     )
 
 
-def _unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Callable[[], None]) -> str:
+def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Callable[[], None]) -> str:
     """Return why the files that a run set aside have to stay.
 
     "": their receipts are still valid, or they had none.

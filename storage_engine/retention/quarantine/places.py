@@ -188,7 +188,7 @@ def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tupl
 
     :param data_paths: the directories that its broker writes to.
     """
-    return tuple(look for base in bases(store, data_paths) for look in _below(base, store.real_root))
+    return tuple(look for base in bases(store, data_paths) for look in _look_below(base, store.real_root))
 
 
 def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -> tuple[QuarantineLook, ...]:
@@ -222,7 +222,7 @@ def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iter
     return tuple(join_texts("; ", unknown_text(look)) for look in unknown_quarantines(looks, known))
 
 
-def _below(base: Path, root: str) -> Iterator[QuarantineLook]:
+def _look_below(base: Path, root: str) -> Iterator[QuarantineLook]:
     """Yield the runs in a base's quarantine.
 
     Outside of the store's root, only this store's runs are yielded.

@@ -36,7 +36,7 @@ _NOTHING = "no file"
 
 def signs_of(paths: Iterable[Path]) -> dict[str, str]:
     """Return by path the present identity of files. A rename or a link doesn't change it."""
-    return {str(path): _said(str(path)) for path in paths}
+    return {str(path): _facts_text(str(path)) for path in paths}
 
 
 def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
@@ -56,7 +56,7 @@ def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
             )
 
 
-def _said(path: str) -> str:
+def _facts_text(path: str) -> str:
     try:
         facts = FileFacts.of(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -85,14 +85,14 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     done = context.result(run, Step.UNDO, UndoResult)
     if done is not None:
         return done
-    quarantine = _kept(context, run)
+    quarantine = _read_quarantine(context, run)
     if quarantine.state is QuarantineState.KEPT:
         # A node that crashed since has no use for a recovery: nothing comes back after it.
         refuse_after_a_run(run, quarantine)
     started_ns = time.monotonic_ns()
     with context.changing(clock_ms() if now_ms is None else now_ms) as held:
-        quarantine = _kept(context, run)
-        deleted, dependents = _gone(context, run)
+        quarantine = _read_quarantine(context, run)
+        deleted, dependents = _read_deleted(context, run)
         facts = [*(file for r in deleted for file in r.segment.files), *(d.facts for d in dependents)]
         companions = {file.path for release in deleted for file in release.companions}
         if not all(_is_back(file) for file in facts):
@@ -136,7 +136,7 @@ def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
     return None if run is None else context.result(run, Step.UNDO, UndoResult)
 
 
-def _kept(context: Context, run: Run) -> Quarantine:
+def _read_quarantine(context: Context, run: Run) -> Quarantine:
     """:raises RunStateError: the run has no quarantine.
     :raises QuarantineError: the quarantine was emptied.
     """
@@ -211,7 +211,7 @@ def _check_bytes(
                 )
 
 
-def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
+def _read_deleted(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
     """Return the segments and dependents that the run deleted or was about to delete.
 
     Segments are in the order of logs and offsets.
@@ -240,11 +240,11 @@ def _still_aside(
     places = {}
     for facts in files:
         path = Path(facts.path)
-        place, status = _found_in(quarantine.places, path)
+        place, status = _find_in(quarantine.places, path)
         here = _lstat(path)
         if status is None or place is None:
             may_be_here = quarantine.state is QuarantineState.UNDOING or facts.path in companions
-            if here is not None and may_be_here and _same(facts, here):
+            if here is not None and may_be_here and _is_same(facts, here):
                 continue
             raise QuarantineError(
                 f"run {run.run_key!r}: expected {path} in its quarantine, found "
@@ -258,7 +258,7 @@ def _still_aside(
                 "written since. Nothing was changed. ",
                 _ELSEWHERE,
             )
-        if not _same(facts, status):
+        if not _is_same(facts, status):
             raise QuarantineError(
                 f"{place.directory.joinpath(*place.names(path))}: expected the file that was deleted, of "
                 f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns, found "
@@ -270,7 +270,7 @@ def _still_aside(
     return places
 
 
-def _found_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.stat_result | None]:
+def _find_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.stat_result | None]:
     """Return the place that has a file, by its former path, and the file's status there."""
     for place in places:
         if place.covers(path) and (status := stat_in(place, path)) is not None:
@@ -367,7 +367,7 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
 
 def _is_back(facts: FileFacts) -> bool:
     here = _lstat(Path(facts.path))
-    return here is not None and _same(facts, here)
+    return here is not None and _is_same(facts, here)
 
 
 def _lstat(path: Path) -> os.stat_result | None:
@@ -377,7 +377,7 @@ def _lstat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _same(facts: FileFacts, status: os.stat_result) -> bool:
+def _is_same(facts: FileFacts, status: os.stat_result) -> bool:
     """Return whether device, inode, size and mtime agree. The ctime isn't compared: a rename moves it."""
     recorded = (facts.device, facts.inode, facts.size_bytes, facts.mtime_ns)
     return recorded == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

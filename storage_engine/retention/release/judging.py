@@ -193,16 +193,16 @@ def judge_logs(
         proofs.judge(decision, planned[decision.segment.id], context.store.policy, consent.waiver, consent)
         for decision in decisions
     ]
-    judged = Judged(tuple(verdicts), refusals).without(_unproven(plan, verdicts, proofs))
+    judged = Judged(tuple(verdicts), refusals).without(_refuse_unproven(plan, verdicts, proofs))
     again = {verdict.segment.id for verdict in judged.verdicts if verdict.passage is Passage.HASH_AGAIN}
     return _hash_again(context, judged, again, lease, _kept_in(plan), _still_proven)
 
 
-def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[Refusal]:
+def _refuse_unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[Refusal]:
     """Refuse the logs of segments that don't pass. All have the same error, which names each such segment."""
     refused = [verdict for verdict in verdicts if verdict.passage is Passage.REFUSED]
     texts = {v.segment.id: Text(f"{v.segment.facts.path}: ", v.detail) for v in refused}
-    what_now = _what_now(proofs)
+    what_now = _advice_text(proofs)
     error = GateRefusedError(
         "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. ",
         join_texts("; ", texts.values()),
@@ -245,7 +245,7 @@ def _kept_in(plan: Plan) -> Callable[[str], str]:
     return lambda _: "Nothing was deleted."
 
 
-def _what_now(proofs: Proofs) -> str:
+def _advice_text(proofs: Proofs) -> str:
     if not any(lake.faults for lake in proofs.asked):
         return "Archive them"
     return Text(
@@ -286,10 +286,10 @@ def compared_last(
         lambda verdict: replace(verdict, detail=f"{verdict.detail}; hashed again right before"),
     )
     # Last, as hashing takes long.
-    return compared.without(_no_longer_left_out(context, compared.verdicts))
+    return compared.without(_refuse_lifted(context, compared.verdicts))
 
 
-def _no_longer_left_out(context: Context, verdicts: Sequence[Verdict]) -> list[Refusal]:
+def _refuse_lifted(context: Context, verdicts: Sequence[Verdict]) -> list[Refusal]:
     by_rule = [
         verdict
         for verdict in verdicts

@@ -172,7 +172,7 @@ def _half_gone(context: Context, present_ids: Collection[SegmentId]) -> Iterator
 def _finish(
     context: Context, half_gone: list[tuple[str, SegmentRelease]], held: Locked, now_ms: int
 ) -> Iterator[str]:
-    proofs = _proofs(context, {release.segment.id: release for _, release in half_gone}, held)
+    proofs = _read_proofs(context, {release.segment.id: release for _, release in half_gone}, held)
     for run_key, release in half_gone:
         rows = (row for lake in proofs.asked for row in lake.valid(release.segment.id))
         is_proven = any(still_proves(row, release) for row in rows) or replicas_prove(
@@ -188,7 +188,7 @@ def _finish(
             yield f"{path}: left of a deleted segment. It was touched since, so it stays"
 
 
-def _proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
+def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
     """:raises LakeUnavailableError: a lake can't be asked, so its proofs are unknown."""
     if all(release.receipt_hash is None for release in by_segment.values()):
         return Proofs(())
@@ -325,15 +325,15 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
     with context.changing(now_ms) as held:
         left_over = finish_removals(context, plan, held, now_ms)
         heads = known_heads(context.journal, context.record)
-        held, judgement = _judge_all(context, run, plan, held, heads, now_ms)
-        settled, judged, proofs = judgement.settled, judgement.judged, judgement.proofs
+        held, outcome = _judge_all(context, run, plan, held, heads, now_ms)
+        settled, judged, proofs = outcome.settled, outcome.judged, outcome.proofs
         settled.require_one(judged)
         # A queue or index file that broke since the plan is found while every segment is still there.
-        judged, dependents = _dependents(context, held.snapshot, judged)
+        judged, dependents = _find_dependents(context, held.snapshot, judged)
         settled.require_one(judged)
         unread, blocked = find_losses(context, run, held.snapshot, judged.ends)
         if blocked:
-            judged, dependents = _dependents(context, held.snapshot, judged.without(blocked))
+            judged, dependents = _find_dependents(context, held.snapshot, judged.without(blocked))
             settled.require_one(judged)
         segments = [verdict.segment for verdict in judged.verdicts]
         unread_files = unread_dependents_notices(context.broker) if segments else ()
@@ -352,7 +352,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         _flush_directories(context, held.snapshot)
         planned = {segment.id for segment in plan.to_delete}
         watched = deleted_from(context, held.snapshot, planned)
-        log_ids = _log_ids(context, held.snapshot, judged.verdicts)
+        log_ids = _read_ids(context, held.snapshot, judged.verdicts)
         try:
             stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, log_ids, held, remove)
         finally:
@@ -373,7 +373,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         *(SegmentId(segment.log, segment.base_offset) for segment in settled.gone.segments),
     }
     present_ids = {segment.id for log in remaining.logs for segment in log.segments}
-    accounted = account_for(refusals, plan.to_delete, judgement.stay, there=present_ids, gone=gone_ids)
+    accounted = account_for(refusals, plan.to_delete, outcome.stay, there=present_ids, gone=gone_ids)
     unread = released_unread(context, run) or Unread()
     waiting_bytes = 0 if aside else bytes_that_wait([release.segment for release in deleted.values()])
     rewritten = unseen_notices(unseen, (v.segment for v in judged.verdicts if v.receipt is not None))
@@ -399,7 +399,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Outcome:
     """A plan, compared with the present store.
 
     :param going: decisions on segments that may still be deleted, in logs that aren't refused for missing
@@ -414,7 +414,7 @@ class _Found:
     judged: Judged
 
 
-def _judge(context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHeads, now_ms: int) -> _Found:
+def _judge(context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHeads, now_ms: int) -> _Outcome:
     """Account for planned segments that are gone, and judge the others by a fresh plan and the lakes' proofs.
 
     :raises StorageEngineError: nothing may be deleted, because the clock isn't certain or no log is left.
@@ -444,10 +444,10 @@ def _judge(context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHea
     if going:
         require_consent(context, run, consent)
     judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease, consent)
-    return _Found(settled, going, eligible.stay, proofs, judged)
+    return _Outcome(settled, going, eligible.stay, proofs, judged)
 
 
-def _went(going: Sequence[Decision], judged: Judged) -> bool:
+def _has_lost_files(going: Sequence[Decision], judged: Judged) -> bool:
     """Return whether files of newly refused logs vanished while they were hashed."""
     refused = refused_logs(judged.refusals)
     return any(
@@ -475,23 +475,23 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
 
 def _judge_all(
     context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHeads, now_ms: int
-) -> tuple[Locked, _Found]:
+) -> tuple[Locked, _Outcome]:
     """Judge a plan, and again as long as segments disappear while they are hashed.
 
     Those that disappeared are accounted for like the ones that were gone before.
 
     :return: the locked store with the snapshot that was judged last, and what was found.
     """
-    judgement = _judge(context, run, plan, held, heads, now_ms)
+    outcome = _judge(context, run, plan, held, heads, now_ms)
     for _ in range(LISTINGS):
-        if not _went(judgement.going, judgement.judged):
+        if not _has_lost_files(outcome.going, outcome.judged):
             break
         held = replace(held, snapshot=context.snapshot(now_ms))
-        judgement = _judge(context, run, plan, held, heads, now_ms)
-    return held, judgement
+        outcome = _judge(context, run, plan, held, heads, now_ms)
+    return held, outcome
 
 
-def _dependents(
+def _find_dependents(
     context: Context, snapshot: StoreSnapshot, judged: Judged
 ) -> tuple[Judged, tuple[DependentFile, ...]]:
     """Find the files to delete after the segments. Refuse logs whose files can't be read."""
@@ -597,7 +597,7 @@ def _delete(
     context.journal.record(run, Step.RELEASE, Phase.RESULT, rows)
 
 
-def _log_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
+def _read_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
     """Return the identities, as far as known, of logs whose segments are deleted without a receipt."""
     logs = {verdict.segment.log for verdict in verdicts if verdict.passage is Passage.NOT_ARCHIVED}
     if logs and context.broker.identities is not None:

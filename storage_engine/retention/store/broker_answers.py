@@ -434,15 +434,15 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
     :raises BrokerPackageError: the snapshot is impossible.
     :raises StorageEngineError: the same errors as of ``BrokerStore.snapshot``.
     """
-    return _taken(store, lambda: store.snapshot(now_ms), broker)
+    return _take_checked(store, lambda: store.snapshot(now_ms), broker)
 
 
 def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
     """Return the store's present state for a caller that only looks."""
-    return _taken(store, lambda: store.glance(now_ms), broker)
+    return _take_checked(store, lambda: store.glance(now_ms), broker)
 
 
-def _taken(store: BrokerStore, take: Callable[[], StoreSnapshot], broker: str) -> StoreSnapshot:
+def _take_checked(store: BrokerStore, take: Callable[[], StoreSnapshot], broker: str) -> StoreSnapshot:
     with package_errors(broker, "describe its store"):
         snapshot = take()
         data_paths = store.data_paths

@@ -52,7 +52,7 @@ def check_disks(
     disks = {_device(path): path for path in reversed(data_paths)}
     shared = [
         f"{kind} ({path}) with {disks[_device(path)]}"
-        for kind, path in {**{kind: path for kind, path, _ in _kept(store)}, **(temporary or {})}.items()
+        for kind, path in {**{kind: path for kind, path, _ in _places(store)}, **(temporary or {})}.items()
         if _device(path) in disks
     ]
     if shared:
@@ -71,7 +71,7 @@ def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple
     :param data_paths: the directories that the broker writes to.
     """
     disks = {_device(path) for path in data_paths}
-    return tuple((kind, path) for kind, path, _ in _kept(store) if _device(path) in disks)
+    return tuple((kind, path) for kind, path, _ in _places(store) if _device(path) in disks)
 
 
 def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[Path]) -> None:
@@ -117,7 +117,7 @@ def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
     :param data_paths: the directories that the store's broker writes to.
     :raises BadInputError: one of them is; nothing was changed.
     """
-    places = {kind: directory for kind, _, directory in _kept(store)}
+    places = {kind: directory for kind, _, directory in _places(store)}
     refuse_inside_store(places)
     root = Path(store.real_root)
     own_paths = [path for path in map(_real, data_paths) if path != root]
@@ -131,7 +131,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _kept(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
+def _places(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
     """Yield every local place that is written to for a store: its kind, its path, and its directory."""
     for name, lake in zip(("lake", "second lake"), store.lakes, strict=False):
         directories = local_directories(lake)

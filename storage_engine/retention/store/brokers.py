@@ -75,7 +75,7 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     opened = ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
     if store.is_live and not opened.is_live:
         opened.close()
-        raise _managed_while_stopped(store)
+        raise _not_running_error(store)
     return asked(opened, store.broker)
 
 
@@ -123,7 +123,7 @@ def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerS
     return asked(opened, store.broker)
 
 
-def _managed_while_stopped(store: ManagedStore) -> BadInputError:
+def _not_running_error(store: ManagedStore) -> BadInputError:
     return BadInputError(
         f"{store.root}: expected a broker whose stores are managed while it runs, found "
         f"{find_broker(store.broker).words.title}. Nothing was changed. Stop it, and leave its address out."
@@ -276,7 +276,7 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
         return None
     running, live = find_broker(store.broker).running, store.live
     if running is None:
-        raise _managed_while_stopped(store)
+        raise _not_running_error(store)
     return ask(store.broker, "tell what runs", lambda: running.ask(live))
 
 

@@ -102,7 +102,7 @@ class Context:
         :raises StorageEngineError: the same errors as of :func:`open_context`.
         """
         record = identify(self.store, self.journal)
-        broker = _renewed(self.store, self.broker, hold_memory(self.journal, record.store_id))
+        broker = _renew_broker(self.store, self.broker, hold_memory(self.journal, record.store_id))
         if broker is not self.broker:
             self.closing.callback(broker.close)
         data_paths = checked_data_paths(self.store, broker, any_place=self.only_gives_back)
@@ -282,7 +282,7 @@ def open_context(
         journal = journal or Journal(store.journal_url)
         record = identify(store, journal)
         take_from_all(dict.fromkeys((Path(store.real_root), *data_paths)))
-        broker = _renewed(store, broker, hold_memory(journal, record.store_id))
+        broker = _renew_broker(store, broker, hold_memory(journal, record.store_id))
         opening.callback(broker.close)
         return Context(
             store, journal, record, broker, data_paths, opening.pop_all(), only_gives_back=only_gives_back
@@ -314,7 +314,7 @@ def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
         check_broker(lake, store.broker)
 
 
-def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
+def _renew_broker(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
     """Return a store with its present settings."""
     renewed = broker.renewed(memory)
     if renewed is None:

@@ -159,13 +159,13 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     stamp = read_stamp(store.real_root)
     if stamp is not None:
         _check_place(store, journal, stamp)
-        record = record or _stamped(store, journal, stamp)
+        record = record or _find_stamped(store, journal, stamp)
     if record is not None:
         check_broker(store, record)
         check_same(store, journal, record, stamp)
-        return _followed(store, journal, record, stamp)
-    remembered = _remembered(store)
-    store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
+        return _follow(store, journal, record, stamp)
+    remembered = _list_remembered(store)
+    store_id = stamp.store_id if stamp is not None else _find_by_place(store, remembered)
     try:
         _check_name(store, journal, store_id, remembered)
     except StoreIdentityError:
@@ -234,7 +234,7 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
     raise moved_error(root, stamp.store_id, known_at, name)
 
 
-def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
+def _find_stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
     """Return the store of a stamp, if its disk has come here from another machine.
 
     None: the store is unknown.
@@ -256,7 +256,7 @@ def _name_here(store: ManagedStore, record: StoreRecord | None) -> str:
     return record.name if record and record.name and not store.named else store.name
 
 
-def _followed(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: Stamp | None) -> StoreRecord:
+def _follow(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: Stamp | None) -> StoreRecord:
     """Return a known store with its present place, name and lineages."""
     if has_come(store, journal, record):
         record = carry_out(store, journal, record, store.name if store.named else None)
@@ -353,11 +353,11 @@ def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp:
     )
 
 
-def _remembered(store: ManagedStore) -> list[StoreSummary]:
+def _list_remembered(store: ManagedStore) -> list[StoreSummary]:
     return [row for lake in store.archive_lakes for row in list_stores(open_lake(lake))]
 
 
-def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
+def _find_by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
     """Return the id of the store at this path, by the lakes' receipts; None: no receipt names the path.
 
     :raises BadInputError: receipts of several stores name the path, and nothing shows which of these stores

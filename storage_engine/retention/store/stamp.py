@@ -173,7 +173,7 @@ def read_stamp(root: str) -> Stamp | None:
         directories have stamps of two stores.
     :raises BadInputError: the store's own file can't be read.
     """
-    return _merged(_read_all(root), root)
+    return _merge_stamps(_read_all(root), root)
 
 
 def stamped_ids(root: str) -> frozenset[str]:
@@ -248,7 +248,7 @@ def _read_all(root: str) -> Mapping[Path, Stamp]:
     return stamps
 
 
-def _merged(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
+def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
     """Merge a store's stamps. If a run was killed between two files, one of them is older."""
     if not stamps:
         return None
@@ -350,12 +350,12 @@ def update_stamp(
             asks = None
         written = Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs, deletion=last)
         stamp = _here(replace(written, policy=asks), root)
-        if any(old != stamp for old in _in(places, root)):
+        if any(old != stamp for old in _read_in(places, root)):
             _write(places, stamp)
         return stamp
 
 
-def _in(places: Iterable[StampPlace], root: str) -> Iterator[Stamp | None]:
+def _read_in(places: Iterable[StampPlace], root: str) -> Iterator[Stamp | None]:
     """Yield the present stamp of each place; None: it has none."""
     stamps = _read_all(root)
     yield from (stamps.get(place.path) for place in places)
