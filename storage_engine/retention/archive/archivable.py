@@ -162,9 +162,7 @@ class Listed:
 
 
 def list_segments(context: Context) -> Listed:
-    """Return the segments that may be archived by now, and the other sealed segments, each oldest first in a
-    log.
-    """
+    """Return the segments that may be archived by now, and the other sealed ones, each oldest first in a log."""
     snapshot = context.snapshot(clock_ms())
     archivable = take_archivable(context.broker, snapshot)
     may = {segment.id for segment in archivable.segments}
@@ -265,8 +263,7 @@ class _SeenPart:
 class LogLooks:
     """A store's logs as a run has seen them, look by look. Pure.
 
-    :param seen: parts by the log's name and identity: a topic that is deleted and made again takes the same
-        name.
+    :param seen: parts by the log's name and identity: a topic that is made again takes the same name.
     """
 
     seen: dict[tuple[str, str], _SeenPart] = field(default_factory=dict)

@@ -325,9 +325,7 @@ WhereArchived = Callable[[Sequence[SegmentJob]], str]
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Errors that a waiver can stand in for: the segment can't be archived, but contradicts no archived one."""
 LISTINGS = 10
-"""Number of times that a store is listed again while its files vanish: each broker deletes some every few
-minutes.
-"""
+"""Number of times that a store is listed again while files vanish: brokers delete some every few minutes."""
 FAILED_LOGS = 20
 """If more logs than these can't be archived, the search for them ends: each costs an attempt or two."""
 

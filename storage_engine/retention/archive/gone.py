@@ -71,8 +71,7 @@ def find_moved(
     """Return, by former id, the segment that now has the records of a moved segment.
 
     A broker may have moved their log to another directory, or its cleaner merged them into another segment. A
-    log is left out if another log has its name by now, and a segment is left out if no segment has its
-    records.
+    log is left out if another log has its name by now, and a segment if no segment has its records.
 
     :raises StorageEngineError: the broker can't tell its logs apart.
     :raises OSError: a file can't be read.
@@ -148,9 +147,7 @@ def settle_gone(
 def _find_missing(
     planned: Sequence[Segment], is_left: Callable[[Segment], bool], is_ours: Callable[[Segment], bool]
 ) -> tuple[list[Segment], Segment | None]:
-    """Return a log's planned segments that were deleted by none of our runs, and the first one that left a
-    hole.
-    """
+    """Return a log's planned segments that were deleted by none of our runs, and the first that left a hole."""
     absent: list[Segment] = []
     hole: Segment | None = None
     is_behind = False

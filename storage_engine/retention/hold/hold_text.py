@@ -76,8 +76,7 @@ def watching_text(look: WatchLook) -> str:
 
 
 def hold_end_text(status: HoldStatus, unproven: str) -> str:
-    """Return when a hold that nobody renews ends, and which unproven segments may be deleted within a day
-    after that.
+    """Return when a hold that nobody renews ends, and which unproven segments may be deleted in the day after.
 
     :param unproven: text on these segments; "": there are none.
     """
@@ -113,9 +112,7 @@ def drift_text(drift: Drift) -> str:
 
 
 def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
-    """Yield the ranges that are about to be deleted unproven, in the order of their deletion, and other
-    alarms.
-    """
+    """Yield the ranges that are about to be deleted unproven, in order of deletion, and other alarms."""
     ordered = sorted(status.due, key=lambda due: due.at_ms)
     yield from (due_text(due, now_ms) for due in ordered[:_MOST_ALARMS])
     if more := ordered[_MOST_ALARMS:]:

@@ -76,8 +76,7 @@ from storage_engine.shield.links import drop_links, log_has_bytes
 def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:
     """Return an alarm if segments that no lake proves will be deleted within the policy's margin.
 
-    Segments that may not be archived by now count, too, as with an open transaction: they are deleted all the
-    same.
+    Segments that may not be archived yet count, too, as with an open transaction: they are deleted anyway.
 
     :raises OSError: a file can't be read.
     """
@@ -253,9 +252,7 @@ def check_hold_of_other_journal(
 
 
 def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tuple[str, ...]:
-    """Return an alarm after half of a hold's time: when it ends, and which unproven segments may then be
-    deleted.
-    """
+    """Return an alarm after half of a hold's time: its end, and which unproven segments may be deleted then."""
     if status is None or status.ends_at_ms is None or not status.is_half_over(now_ms):
         return ()
     until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS
@@ -266,8 +263,7 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
     """Record durably which unproven segments are about to be left to the broker, and who decided it.
 
-    :param left: these segments. None: nothing is protected any more, so an open intent belongs to a call that
-        was killed.
+    :param left: these segments. None: nothing is protected any more, so an open intent is a killed call's.
     """
     if left is None or not (left.count or _open_intent(context)):
         return
@@ -337,8 +333,7 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, drift: Drift) -> st
 
 
 def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offsets: tuple[int, int]) -> Spans:
-    """Return the ranges of a log that a lake has with a sound receipt, from this store or from another
-    replica.
+    """Return the ranges of a log that a lake has with a sound receipt, of this store or another replica.
 
     If the log has several lineages, the last one counts: an earlier one had other bytes.
 
@@ -607,8 +602,7 @@ def hold(
 def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance | None = None) -> HoldResult:
     """End the hold: put back every file's time and every setting. Then the broker's own rules count again.
 
-    The shield is removed as well. Before the first setting is put back, the remaining unproven segments are
-    counted.
+    The shield is removed as well. Before the first setting is put back, the unproven segments are counted.
 
     :param acceptance: a person's consent that some segments are deleted unproven; None: there is none.
     :raises StoreBusyError: another run is working on the store; nothing was changed.

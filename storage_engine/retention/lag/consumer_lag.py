@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 
 
 MOST_POSITIONS = 20_000
-"""Number of positions of groups in queues above which only a run's lag job measures them, possibly with
-Spark.
-"""
+"""Number of groups' positions above which only a run's lag job measures them, possibly with Spark."""
 
 
 def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:
@@ -185,8 +183,7 @@ def find_losses(
 ) -> tuple[Unread, list[Refusal]]:
     """Compute consumers' losses right before segments are deleted.
 
-    After the first deletion in a log, the losses recorded for that log are final: they can't be computed
-    again.
+    After the first deletion in a log, its recorded losses are final: they can't be computed again.
 
     :param new_min_offsets: by the name of a log, where it will begin.
     :return: losses in the logs that may be released, and refusals of logs in which consumers lose messages

@@ -208,8 +208,7 @@ def _add_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
 
 
 def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
-    """Return a line for each group and topic with consumers' losses, and the command that exports the
-    messages.
+    """Return a line for each group and topic with consumers' losses, and the command to export them.
 
     Empty: there are no losses.
 

@@ -182,8 +182,7 @@ def segments_to_archive(store: AnyStore) -> int:
 
     0: none, or the policy doesn't archive ahead.
 
-    If the monitor found none a moment ago, that result counts. Segments sealed since then are found the next
-    time.
+    If the monitor found none a moment ago, that result counts. Segments sealed since are found the next time.
 
     :raises LakeUnavailableError: no lake can be read.
     """

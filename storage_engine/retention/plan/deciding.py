@@ -66,8 +66,7 @@ def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
-    """Return notices on pending messages in the segments to delete, and on pending messages that are already
-    lost.
+    """Return notices on pending messages in the segments to delete, and on those that are already lost.
 
     :param plan: the plan, already cut by :func:`apply_pending_policy`.
     """

@@ -140,8 +140,7 @@ def identified(plan: Plan, record: StoreRecord) -> Plan:
 
 
 def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:
-    """Make sure that no directory of a log is missing: without its segments the log would seem to begin
-    elsewhere.
+    """Make sure that no directory of a log is missing: without it the log would seem to begin elsewhere.
 
     This is for logs in several directories. A broker that detects absent logs keeps each log in one
     directory, and has a stamp in each.

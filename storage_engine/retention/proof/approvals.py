@@ -58,8 +58,7 @@ A running broker's own shorter retention also counts only after this time.
 
 
 def this_account() -> Person:
-    """Return the account of this process by its real user id, and the account behind sudo as far as it is
-    known.
+    """Return the account of this process by its real user id, and the account behind sudo if it is known.
 
     An account may claim any name: another name never permits more.
     """
@@ -119,8 +118,7 @@ def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
 
     A new one is recorded.
 
-    The broker would delete by its own retention anyway. But settings that a run gets beside it are one
-    person's word.
+    The broker deletes by its own retention anyway. But settings that a run gets are one person's word.
     """
     if kept_ms is None or not context.store.is_live or sets_age(context.store):
         return False
@@ -232,8 +230,7 @@ def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> 
 def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
     """Return whether persons' decisions permit a run's plan, by the journal's present record.
 
-    :param decisions: decisions on the segments to delete: those of the plan, and those that were made just
-        now.
+    :param decisions: decisions on the segments to delete: those of the plan, and those made just now.
     """
     journal, digest = context.journal, approved_plan(run).digest
     recorded = record_policy(context, run)

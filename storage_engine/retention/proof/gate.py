@@ -75,9 +75,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """Segments that both plans delete, by log and oldest first, and each other segment with the reason why it
-    stays.
-    """
+    """Segments that both plans delete, by log and oldest first, and why each other segment stays."""
 
     go: tuple[Decision, ...]
     stay: tuple[Decision, ...]
@@ -334,8 +332,7 @@ def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
 
 
 def files_fault_of(segment: Segment, receipt: Receipt) -> str:
-    """Return why a receipt has another end offset or other names of companions than a segment; "": it has the
-    same.
+    """Return why a receipt differs from a segment in its end offset or companions' names; "": it doesn't.
 
     If the segment is one file whose offsets count bytes, its size and hash prove that already.
     """

@@ -94,8 +94,7 @@ Slot = tuple[str, int]
 class OtherNodesProof:
     """Other nodes' receipts that together have a segment's bytes.
 
-    :param sha256: the segment's SHA-256 when it was compared, if its file facts don't show each write; "":
-        they do.
+    :param sha256: the segment's SHA-256 when compared, if its file facts don't show each write; "": they do.
     """
 
     receipts: tuple[Receipt, ...]

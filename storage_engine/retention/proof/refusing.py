@@ -173,9 +173,7 @@ def ending_error(refused: str, wrong_lakes: Sequence[str]) -> StorageEngineError
 def archive_error(
     run_key: str, root: str, refused: Sequence[RefusedLog], wrong_lakes: Sequence[str]
 ) -> StorageEngineError | None:
-    """Return the error that archiving has to end with though it archived everything else; None: there is
-    none.
-    """
+    """Return the error that archiving has to end with though all else was archived; None: there is none."""
     text = refused_text(run_key, root, refused, _AFTER_ARCHIVING) if refused else ""
     return ending_error(text, wrong_lakes)
 

@@ -20,8 +20,7 @@ WAY_OUT = "Nothing waits for this file once a person has moved it out of the shi
 
 
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
-    """Return the ranges that are gone from the log and unchanged in the shield, for comparison with store and
-    lake.
+    """Return ranges that are gone from the log and unchanged in the shield, to compare with store and lake.
 
     :param root: the store's root.
     :param lineages: the store's lineages. Segments of an older lineage no longer belong to its log.

@@ -53,8 +53,7 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
 
 
 def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tuple[str, ...]:
-    """Return a notice for each reason, with the number of segments that are hashed again right before their
-    deletion.
+    """Return a notice for each reason, with the number of segments hashed again right before their deletion.
 
     :param unseen: the reason by path.
     """

@@ -280,8 +280,7 @@ def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Cal
 
     "": their receipts are still valid, or they had none.
 
-    After emptying has begun, only files whose deletion rested on an archive rule are checked: such a rule may
-    be lifted.
+    After emptying has begun, only files deleted under an archive rule are checked: such a rule may be lifted.
     """
     if not _holds_anything(quarantine):
         return ""

@@ -129,8 +129,7 @@ def remover(
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
     """Return the present facts of files that a running broker would change.
 
-    :raises BadInputError: an undo is only possible before the broker starts, and nothing shows whether it
-        has.
+    :raises BadInputError: an undo is only possible before the broker starts, and nothing shows if it has.
     """
     process, kind = context.broker.process, find_broker(context.store.broker)
     if process is None and kind.aside is Aside.OUTSIDE:

@@ -405,8 +405,7 @@ def asked_lock(held: object, broker: str) -> LockedStore:
 def answer_for_left(
     segments: Sequence[Segment], question: Callable[[Sequence[Segment]], T]
 ) -> tuple[Sequence[Segment], T]:
-    """Return the segments of a log that are left, and an answer about them, while the broker deletes the
-    oldest ones.
+    """Return a log's remaining segments and an answer about them, while the broker deletes the oldest ones.
 
     However often segments vanish after they were listed, the others get an answer.
 

@@ -65,8 +65,7 @@ def check_disks(
 
 
 def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple[str, Path], ...]:
-    """Return the lakes, journals and reports on a disk that the broker writes to: for each its kind and its
-    path.
+    """Return lakes, journals and reports on a disk that the broker writes to, each with its kind and path.
 
     :param data_paths: the directories that the broker writes to.
     """
@@ -95,8 +94,7 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
     """Return a notice for a person who manages a store by its files while its broker runs.
 
-    If the broker was named, :func:`check_disks` refuses such a place instead. Only then can it be allowed by
-    name.
+    If the broker was named, :func:`check_disks` refuses such a place instead. Only then may a name allow it.
 
     :return: the notice; "": none of our files is on its disks, or no running broker was found.
     """

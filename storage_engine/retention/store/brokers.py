@@ -102,8 +102,7 @@ def inspect_store(
 
 
 def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
-    """Open the store of a stopped broker whose disk is full, to delete segments that other nodes of its
-    cluster have.
+    """Open a stopped broker's store on a full disk, to delete segments that other nodes of its cluster have.
 
     :raises BadInputError: this kind of broker has no replicas that can be asked.
     """

@@ -290,8 +290,7 @@ def open_context(
 
 
 def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
-    """Make sure that the lakes of an unknown store are for its kind of broker, before a journal records the
-    store.
+    """Make sure that the lakes of an unknown store are for its kind of broker, before a journal records it.
 
     A lake that can't be read is left to later checks.
 

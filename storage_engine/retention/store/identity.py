@@ -360,8 +360,7 @@ def _list_remembered(store: ManagedStore) -> list[StoreSummary]:
 def _find_by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
     """Return the id of the store at this path, by the lakes' receipts; None: no receipt names the path.
 
-    :raises BadInputError: receipts of several stores name the path, and nothing shows which of these stores
-        it is.
+    :raises BadInputError: receipts of several stores name the path, and nothing shows which store it is.
     """
     hosts = (None, this_host())
     ids = {

@@ -115,9 +115,7 @@ class ManagedStore:
 
     @property
     def archives_ahead(self) -> bool:
-        """Return whether segments are archived as soon as they are sealed, by policy or for their kind of
-        broker.
-        """
+        """Return whether segments are archived as soon as they are sealed, by policy or kind of broker."""
         policy = self.policy
         at_seal = policy.archive_when is ArchiveWhen.SEAL or self._cleanups(None) is not Cleanups.WHEN_DUE
         return self.archives and at_seal

@@ -74,8 +74,7 @@ def heads_unasked(
 def lakes_unasked(
     heads: Iterable[LakeHead], asked: Sequence[Lake], unreachable: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return a clause for each lake that may have segments which the answering lakes lack, with how to name
-    it.
+    """Return a clause for each lake that may have segments that answering lakes lack, with how to name it.
 
     :param heads: the known last receipts of the store.
     :param asked: the named lakes that answered.
