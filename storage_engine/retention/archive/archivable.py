@@ -162,7 +162,7 @@ class Listed:
 
 
 def list_segments(context: Context) -> Listed:
-    """Return the segments that may be archived by now, and the other sealed ones, each oldest first in a log."""
+    """Return the segments that may be archived now, and the other sealed ones, each oldest first in a log."""
     snapshot = context.snapshot(clock_ms())
     archivable = take_archivable(context.broker, snapshot)
     may = {segment.id for segment in archivable.segments}

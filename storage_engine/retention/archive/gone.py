@@ -147,7 +147,7 @@ def settle_gone(
 def _find_missing(
     planned: Sequence[Segment], is_left: Callable[[Segment], bool], is_ours: Callable[[Segment], bool]
 ) -> tuple[list[Segment], Segment | None]:
-    """Return a log's planned segments that were deleted by none of our runs, and the first that left a hole."""
+    """Return a log's planned segments that none of our runs deleted, and the first that left a hole."""
     absent: list[Segment] = []
     hole: Segment | None = None
     is_behind = False

@@ -76,7 +76,7 @@ def watching_text(look: WatchLook) -> str:
 
 
 def hold_end_text(status: HoldStatus, unproven: str) -> str:
-    """Return when a hold that nobody renews ends, and which unproven segments may be deleted in the day after.
+    """Return when an unrenewed hold ends, and which unproven segments may be deleted within a day after that.
 
     :param unproven: text on these segments; "": there are none.
     """

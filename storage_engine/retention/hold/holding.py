@@ -252,7 +252,7 @@ def check_hold_of_other_journal(
 
 
 def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tuple[str, ...]:
-    """Return an alarm after half of a hold's time: its end, and which unproven segments may be deleted then."""
+    """Return an alarm past half of a hold's time: its end, and unproven segments that may be deleted then."""
     if status is None or status.ends_at_ms is None or not status.is_half_over(now_ms):
         return ()
     until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS

@@ -162,7 +162,7 @@ def _prepare(connection: Connection) -> None:
 
 
 class KeptRows:
-    """A journal table with one text for each store, compressed by zlib, and the version of the text's format."""
+    """A journal table with one text for each store, compressed by zlib, and the version of its format."""
 
     def __init__(self, table: str, column: str) -> None:
         self._metadata = MetaData()
