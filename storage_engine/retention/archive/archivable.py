@@ -338,12 +338,12 @@ def missing_ranges(
         if earlier is not None and may_be_one(earlier.identity.log_id, part.log_id):
             starts.append(earlier.start_offset)
         holes = subtract_intervals(min(starts), part.end_offset, merge_intervals(of_log))
-        for start, end in chain.from_iterable(_cut(hole, part.start_offset) for hole in holes):
+        for start, end in chain.from_iterable(_cut_hole(hole, part.start_offset) for hole in holes):
             is_earlier = end <= part.start_offset
             yield MissingRange(part.log, start, end, part.log_id, part.facts, is_earlier)
 
 
-def _cut(hole: Interval, at: int) -> tuple[Interval, ...]:
+def _cut_hole(hole: Interval, at: int) -> tuple[Interval, ...]:
     """Cut an interval in two at an offset inside of it, or return it whole."""
     start, end = hole
     return ((start, at), (at, end)) if start < at < end else (hole,)
@@ -372,7 +372,7 @@ def find_missing_ranges(
     lakes, unreachable = reachable_lakes(context.store)
     others = heads_unasked(known_heads(journal, record).heads, lakes, unreachable)
     unasked = {*unreachable, *(head.location for head in others)}
-    elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked), *_meant_spans(journal, record)]
+    elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked), *_intended_spans(journal, record)]
     elsewhere += (
         ReleasedSpan(span.log, span.start_offset, span.end_offset, lineage=span.lineage)
         for span in shielded_spans(context.store.real_root, record.lineages)
@@ -414,7 +414,7 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
     return known_spans(ranges, sorted(by_id), read)
 
 
-def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
+def _intended_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
     """Yield segments whose deletion a run intended, without a result: the run may be active or was killed."""
     for releases in open_releases(journal, record.store_id).values():
         yield from (release.span for release in releases.values())

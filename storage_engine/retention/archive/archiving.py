@@ -386,12 +386,12 @@ def archive_jobs(
         )
         if not segments:
             return ()
-        proofs = _read(context, segments, read_files=True)
+        proofs = _read_proofs(context, segments, read_files=True)
         record_intents(context, run, Step.ARCHIVE, segments)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
         config, unproven = proofs.asked[0].lake.config, proofs.unproven(segments)
-        return _jobs(context, config, unproven, accept_damage, proofs.permits)
+        return _make_jobs(context, config, unproven, accept_damage, proofs.permits)
 
 
 def archive_planned(
@@ -572,7 +572,7 @@ def archive_somewhere(
     proofs: Proofs | None = None
     for config in context.store.lakes:
         if proofs is None:
-            proofs = _read(context, candidates, read_files=read_files)
+            proofs = _read_proofs(context, candidates, read_files=read_files)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
         notices = (*(Text("a lake could not be used: ", failure) for failure in failures), *proofs.outages)
@@ -583,7 +583,7 @@ def archive_somewhere(
             return ArchiveResult((), notices=notices, wrong_lakes=proofs.wrong_lakes)
         if any(config == unreachable for unreachable, _ in proofs.unreachable):
             continue
-        jobs = _jobs(context, config, chosen, accept_damage, proofs.permits)
+        jobs = _make_jobs(context, config, chosen, accept_damage, proofs.permits)
         started_ns = time.monotonic_ns()
         try:
             # All of a turn may have gone away meanwhile.
@@ -599,7 +599,7 @@ def archive_somewhere(
         if not jobs:
             return ArchiveResult((), notices=notices)
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-        faults = _faults(proofs, chosen)
+        faults = _find_faults(proofs, chosen)
         hashes = {row.row_hash for lake in proofs.asked for slot in lake.rows for row in lake.valid(slot)}
         recorded = record_proven(context, run, step, jobs, receipts, took_ms, faults, hashes, ran)
         notices = (*notices, *recorded, *again_notices(faults), *_damage_notices(jobs, receipts))
@@ -628,7 +628,7 @@ def _put_p99_ms(context: Context) -> float | None:
     return None
 
 
-def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
+def _find_faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
     """Return, by subject, the fault of each segment that a lake has lost or damaged."""
     by_subject = {}
     for segment in segments:
@@ -691,7 +691,7 @@ def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Se
     context.journal.record(run, step, Phase.INTENT, new)
 
 
-def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) -> Proofs:
+def _read_proofs(context: Context, segments: Sequence[Segment], *, read_files: bool) -> Proofs:
     return read_proofs(
         context.store.lakes,
         context.record,
@@ -702,7 +702,7 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
     )
 
 
-def _jobs(
+def _make_jobs(
     context: Context,
     config: LakeConfig,
     segments: Sequence[Segment],
@@ -712,7 +712,7 @@ def _jobs(
     if not segments:
         return ()
     lake, bytes_per_second = open_lake(config), context.bytes_per_second()
-    segments, contexts = _with_contexts(context, segments)
+    segments, contexts = _ask_contexts(context, segments)
     stamp = read_stamp(context.store.real_root)
     deletion = {} if stamp is None or stamp.deletion is None else {DELETION: to_jsonable(stamp.deletion)}
     return tuple(
@@ -735,7 +735,7 @@ def _jobs(
     )
 
 
-def _with_contexts(
+def _ask_contexts(
     context: Context, segments: Sequence[Segment]
 ) -> tuple[list[Segment], dict[SegmentId, SegmentContext]]:
     """Return the segments that are still there, and their broker's knowledge of each beside its files.

@@ -134,7 +134,7 @@ def settle_gone(
     unproven, unclear = prove_gone(context, absent)
     refusals += [_refuse_hole(context, segments[0], nothing) for segments in by_log(unclear).values()]
     proven = [segment for segment in absent if segment.id not in unproven.ids and segment not in unclear]
-    drifts = [_drift(*span, _PROVEN) for span in _ranges(proven)]
+    drifts = [_drift(*span, _PROVEN) for span in _merge_ranges(proven)]
     record_drift(context.journal, context.record, run, drifts)
     without_proof = record_gone_unproven(context, run, unproven, nothing)
     return GoneResult(
@@ -196,7 +196,7 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     }
     drifts = [
         _drift(*gap, _BROKERS if gap[0] in may_go else _NOBODYS, unarchived=gone.unarchived.get(gap[0], ""))
-        for gap in _ranges(gone.segments)
+        for gap in _merge_ranges(gone.segments)
     ]
     record_drift(context.journal, context.record, run, drifts)
     root = context.store.real_root
@@ -235,7 +235,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
         if lacking or is_away(Path(facts.path).parent, facts.device):
             offsets = [(gap.start_offset, gap.end_offset) for gap in ranges]
             error = GateRefusedError(
-                f"{context.store.root}: log {log}: expected offsets {_text(offsets)}, found "
+                f"{context.store.root}: log {log}: expected offsets {_ranges_text(offsets)}, found "
                 f"that a disk of the store may be missing. {NOTHING} Mount it and run again."
             )
             refusals.append(refusal(log, error, NOTHING))
@@ -299,13 +299,16 @@ def _notices(drifts: Iterable[Drift]) -> Iterator[str]:
 
 
 def _refuse_lost(context: Context, log: str, ranges: Iterable[Interval], path: str) -> Refusal:
-    why = f"expected records of offsets {_text(ranges)} on disk or in a lake, found them in neither: LOST."
+    why = (
+        f"expected records of offsets {_ranges_text(ranges)} on disk or in a lake, "
+        "found them in neither: LOST."
+    )
     refused = refusal(log, FileGoneError(why), remedy=_REMEDY).said
     error = Text(f"{context.store.root}: log {log}: {why} Nothing was changed by this call. ", _REMEDY)
     return Refusal(refused, FileGoneError(error, path=path))
 
 
-def _text(ranges: Iterable[Interval]) -> str:
+def _ranges_text(ranges: Iterable[Interval]) -> str:
     return ", ".join(f"[{first}, {end})" for first, end in merge_intervals(ranges))
 
 
@@ -338,7 +341,7 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
     return is_over or broker.is_live or is_used_by_others(broker)
 
 
-def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:
+def _merge_ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:
     """Yield the offsets of segments by log. Adjoining segments are one range."""
     for log, of_log in by_log(segments).items():
         for first, end in merge_intervals((segment.base_offset, segment.end_offset) for segment in of_log):

@@ -115,13 +115,13 @@ def archive_sealed(
             listed, log_ids = _look(context, looks)
             if not attempt:
                 remember_logs(context, listed.snapshot)
-            listing = _Listing(context, run, listed.archivable.segments, _left_of(budget_bytes, done))
+            listing = _Listing(context, run, listed.archivable.segments, _budget_left(budget_bytes, done))
             archive = partial(_archive, listing, archive_with, where, accept_damage)
             result, failed = archive_each_log(listing.segments, archive)
             done.append(result)
             if not _has_lost_files(listed, done, failed):
                 break
-            if attempt == LISTINGS - 1 or _left_of(budget_bytes, done) == 0:
+            if attempt == LISTINGS - 1 or _budget_left(budget_bytes, done) == 0:
                 listed, log_ids = _look(context, looks)
                 break
         try:
@@ -147,7 +147,7 @@ def archive_sealed(
     return replace(result, notices=notices, kept_out=kept_out_segments(context, listed))
 
 
-def _left_of(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | None:
+def _budget_left(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | None:
     if budget_bytes is None:
         return None
     return max(0, budget_bytes - sum(row.size_bytes for result in done for row in result.receipts))

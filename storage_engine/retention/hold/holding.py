@@ -163,7 +163,7 @@ def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments
     try:
         return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
-        return UnheldSegments((), (f"all segments that its broker deletes ({_clause(error)})",))
+        return UnheldSegments((), (f"all segments that its broker deletes ({_clause_text(error)})",))
 
 
 def unproven_of(
@@ -181,19 +181,19 @@ def unproven_of(
         try:
             heads, slots = known_heads(journal, record), {segment.id for segment in segments}
             proofs = read_proofs(store.lakes, record, slots, known=heads, whole_chain=True)
-            unasked = tuple(_clause(why) for _, why in proofs.unreachable)
+            unasked = tuple(_clause_text(why) for _, why in proofs.unreachable)
             answered = replace(proofs, unreachable=())
             segments = tuple(still_unproven(journal, record, answered, segments))
         except (StorageEngineError, OSError) as error:
-            unasked = (_clause(error),)
+            unasked = (_clause_text(error),)
     return UnprovenSegments(segments, unheld.unknown, unasked if segments else ())
 
 
-def _clause(error: object) -> str:
+def _clause_text(error: object) -> str:
     return Text(error).without(" Nothing was changed.").removesuffix(".")
 
 
-def _unproven_by(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
+def _find_unproven(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
     unheld = unheld_by(context.broker, now_ms, until_ms)
     return unproven_of(context.store, context.journal, context.record, unheld)
 
@@ -219,7 +219,7 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
         than a person has accepted.
     :raises GateRefusedError: there are more than a person has accepted.
     """
-    unproven = _unproven_by(context, now_ms, now_ms + DAY_MS)
+    unproven = _find_unproven(context, now_ms, now_ms + DAY_MS)
     if why := refusal(unproven, acceptance):
         raise GateRefusedError(f"{context.store.real_root}: ", why)
     return unproven
@@ -256,7 +256,7 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
     if status is None or status.ends_at_ms is None or not status.is_half_over(now_ms):
         return ()
     until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS
-    text = hold_end_text(status, _unproven_by(context, now_ms, until_ms).text)
+    text = hold_end_text(status, _find_unproven(context, now_ms, until_ms).text)
     return (Text(f"{text}. Renew it: ", Command("hold"), "; or archive: ", Command("archive")),)
 
 

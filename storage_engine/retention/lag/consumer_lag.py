@@ -254,7 +254,7 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
     policy = context.store.policy.lag_policy
     if policy is not LagPolicy.BLOCK or not fresh.to_delete:
         return fresh
-    doubt = _doubt(context, run)
+    doubt = _doubt_text(context, run)
     lag = recorded_lag(context, run)
     if doubt or lag is None:
         raise GateRefusedError(
@@ -268,13 +268,13 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
 
 def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
     """Return notices on an unknown or old lag, if the policy lets segments be deleted all the same."""
-    doubt = _doubt(context, run)
+    doubt = _doubt_text(context, run)
     if context.store.policy.lag_policy is not LagPolicy.WARN or doubt in ("", _NONE):
         return ()
     return (f"consumer lag was not known when segments were deleted: {doubt}",)
 
 
-def _doubt(context: Context, run: Run) -> str:
+def _doubt_text(context: Context, run: Run) -> str:
     """Return why the recorded lag says nothing about consumers' present positions; "": it is valid."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:

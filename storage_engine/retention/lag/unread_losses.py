@@ -216,10 +216,10 @@ def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = 
     :param done: the segments are already deleted.
     :param waived: segments are deleted without receipts.
     """
-    return tuple(_lines(place, unread, done=done, waived=waived))
+    return tuple(_loss_lines(place, unread, done=done, waived=waived))
 
 
-def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iterator[str]:
+def _loss_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iterator[str]:
     store = place if isinstance(place, ManagedStore) else place.store
     in_lake = store.archives and not waived
     unarchived = _unarchived_topics(place, store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
@@ -228,7 +228,7 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
         yield f"it is unknown which messages of the {segments} consumers have not read: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
         archived = in_lake and row.topic not in unarchived
-        yield f"{unread_text(row)} {_where(row, done=done, archived=archived)}" + (
+        yield f"{unread_text(row)} {_loss_text(row, done=done, archived=archived)}" + (
             f"; to get them: {_command(store, row)}" if archived else ""
         )
     more = len(unread.rows[ROWS_SHOWN:]) + unread.more
@@ -265,7 +265,7 @@ def _count_words(unread: Unread) -> str:
     return f"the first {len(unread.rows)}" if unread.more else "all"
 
 
-def _where(row: UnreadMessages, *, done: bool, archived: bool) -> str:
+def _loss_text(row: UnreadMessages, *, done: bool, archived: bool) -> str:
     verb = "is" if row.messages in (None, 1) else "are"
     if archived:
         return f"{verb} only in the lake now" if done else "would be only in the lake if deleted"

@@ -141,7 +141,7 @@ def find_dependents(
     try:
         return list_dependents(broker, snapshot, min_offsets), {}
     except (BadInputError, FileGoneError, OSError) as error:
-        unreadable = _unreadable(broker, snapshot, min_offsets, error)
+        unreadable = _find_unreadable(broker, snapshot, min_offsets, error)
         if not unreadable:
             raise
     readable = {log: offset for log, offset in min_offsets.items() if log not in unreadable}
@@ -158,7 +158,7 @@ def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
     return (f"dependents that can't be read stay: {'; '.join(unread[:_NAMED])}{more}",)
 
 
-def _unreadable(
+def _find_unreadable(
     broker: BrokerStore,
     snapshot: StoreSnapshot,
     min_offsets: Mapping[str, int],
@@ -241,7 +241,7 @@ def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[Segmen
             if now_ms < written_ms + hours * HOUR_MS:
                 first = first or decision.segment
                 told_by = ", by its messages" if written_ms == sealed else ""
-                detail = _young(decision, hours, written_ms, told_by)
+                detail = _young_text(decision, hours, written_ms, told_by)
                 decision = Decision(decision.segment, Reason.MINIMUM_RETENTION, detail)
             elif first is not None:
                 detail = f"{first.name} before it stays ({Reason.MINIMUM_RETENTION.value}); {decision.detail}"
@@ -250,7 +250,7 @@ def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[Segmen
     return decisions
 
 
-def _young(decision: Decision, hours: int, written_ms: int, told_by: str) -> str:
+def _young_text(decision: Decision, hours: int, written_ms: int, told_by: str) -> str:
     # Moments, no ages: the same plan a minute later has the same words, and is stored once.
     return (
         f"last written {time_text(written_ms)}{told_by}, minimum_retention_hours {hours}: nothing deletes it "

@@ -110,7 +110,7 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
             raise BadInputError(
                 f"--set: expected one of {', '.join(names)}, found {name!r}.{meant(name, names)}"
             )
-    values, start, source = _start(store, rules, now_ms)
+    values, start, source = _read_start(store, rules, now_ms)
     if start.ingest.bytes_per_day == 0:
         if change.bytes_per_day is None:
             raise BadInputError(
@@ -162,7 +162,7 @@ def _simulate_values(
     )
 
 
-def _start(
+def _read_start(
     store: ManagedStore, rules: BrokerRules, now_ms: int
 ) -> tuple[dict[str, str], CourseStart, IngestFrom]:
     """Return the settings in effect, the start of the course, and the source of its ingest."""

@@ -277,12 +277,12 @@ def told_of(journal: Journal, run: Run) -> Told:
     word = answer.said.value.upper().replace("-", " ")
     by = f" by {answer.person.text}" if answer.person is not None else ""
     summary = f"{word}{by} at {time_text(answer.at_ms)}"
-    if _went_otherwise(journal, run):
+    if _is_moot(journal, run):
         return Told(f"{summary}: its segments were deleted by other runs", is_refused=True, is_moot=True)
     return Told(f"{summary}: nothing was deleted; {answer.detail or consent.lacks}", is_refused=True)
 
 
-def _went_otherwise(journal: Journal, run: Run) -> bool:
+def _is_moot(journal: Journal, run: Run) -> bool:
     """Return whether other runs have deleted all segments of a run's plan since the plan was made."""
     if run.plan is None:
         return False

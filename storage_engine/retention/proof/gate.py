@@ -137,11 +137,11 @@ def _still_eligible(planned: Mapping[SegmentId, Segment], fresh: LogPlan) -> Eli
                 go.append(decision)
                 continue
         if segment.id in planned:
-            stay.append(blocked if blocked.segment == segment else _behind(decision, blocked))
+            stay.append(blocked if blocked.segment == segment else _keep_behind(decision, blocked))
     return Eligible(tuple(go), tuple(stay))
 
 
-def _behind(decision: Decision, blocked: Decision) -> Decision:
+def _keep_behind(decision: Decision, blocked: Decision) -> Decision:
     if not decision.deletes:
         return decision
     detail = f"behind {blocked.segment.name}, which stays: {blocked.detail}"
@@ -291,7 +291,7 @@ def judge(
         if as_planned:
             return Verdict(decision, Passage.ARCHIVE_OFF, None, "the store's policy is archive: off")
         return Verdict(decision, Passage.REFUSED, None, _touched_text(planned))
-    receipt, doubt = _valid(receipts, faults, lacking)
+    receipt, doubt = _find_valid(receipts, faults, lacking)
     if receipt is None and unarchived:
         if as_planned:
             return Verdict(decision, Passage.NOT_ARCHIVED, None, unarchived)
@@ -375,16 +375,16 @@ def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: Own
 
 def same_content(left: Segment, right: Segment) -> bool:
     """Return whether two looks saw the same files without a write between them. Other changes don't count."""
-    return _content(left) == _content(right)
+    return _content_of(left) == _content_of(right)
 
 
-def _content(segment: Segment) -> tuple[int | tuple[int, int, int, int] | None, ...]:
+def _content_of(segment: Segment) -> tuple[int | tuple[int, int, int, int] | None, ...]:
     facts = replace(segment.facts, mtime_ns=segment.mtime_ns)
     files = (facts, *segment.companions)
     return (segment.end, *((file.device, file.inode, file.size_bytes, file.mtime_ns) for file in files))
 
 
-def _valid(
+def _find_valid(
     receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str], lacking: str
 ) -> tuple[Receipt | None, str]:
     """Return the one valid receipt, or None and the reason.

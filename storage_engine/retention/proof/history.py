@@ -99,10 +99,10 @@ def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[s
         if event.phase is Phase.ERROR:
             open_intents.pop(event.subject, None)
         elif event.phase is Phase.INTENT:
-            open_intents[event.subject] = _release(event)
+            open_intents[event.subject] = _read_release(event)
         else:
             open_intents.pop(event.subject, None)
-            done[event.subject] = _release(event)
+            done[event.subject] = _read_release(event)
     return done, open_intents
 
 
@@ -121,7 +121,7 @@ def still_proves(receipt: Receipt, release: SegmentRelease) -> bool:
     return receipt.sha256 == release.sha256 and not files_fault_of(release.segment, receipt)
 
 
-def _undone(journal: Journal, store_id: str) -> set[str]:
+def _undone_runs(journal: Journal, store_id: str) -> set[str]:
     """Return the keys of runs whose deletions were undone."""
     return {event.run_key for event in journal.store_events(store_id, Step.UNDO, Phase.RESULT)}
 
@@ -134,8 +134,8 @@ def released_spans(
     :param unasked: locations of the lakes that can't be asked now.
     """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
-    undone = _undone(journal, store_id)
-    released = (_release(event) for event in results if event.subject and event.run_key not in undone)
+    undone = _undone_runs(journal, store_id)
+    released = (_read_release(event) for event in results if event.subject and event.run_key not in undone)
     return tuple(
         replace(
             release.span,
@@ -160,7 +160,7 @@ def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | Segmen
             compared.update(event.payload["receipts"])
     for event in journal.store_events(store_id, Step.RELEASE, Phase.RESULT):
         if event.payload.get("replicas"):
-            compared.update(_release(event).replicas)
+            compared.update(_read_release(event).replicas)
     return frozenset(compared)
 
 
@@ -172,7 +172,7 @@ def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> Seg
     """
     subject = segment_subject(segment.log, segment.base_offset)
     events = journal.store_events(store_id, Step.RELEASE)
-    undone = _undone(journal, store_id)
+    undone = _undone_runs(journal, store_id)
     run_keys = dict.fromkeys(event.run_key for event in events if event.subject == subject)
     for run_key in (key for key in run_keys if key not in undone):
         done, intended = releases(event for event in events if event.run_key == run_key)
@@ -182,6 +182,6 @@ def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> Seg
     return None
 
 
-def _release(event: Event) -> SegmentRelease:
+def _read_release(event: Event) -> SegmentRelease:
     where = f"the journal, run {event.run_key}, release of {event.subject}"
     return from_jsonable(SegmentRelease, event.payload, where)

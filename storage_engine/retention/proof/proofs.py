@@ -208,7 +208,7 @@ class Proofs:
     def disagree(self, slot: Slot) -> bool:
         """Return whether lakes prove different bytes or different companions of one segment."""
         rows = [row for proofs in self.asked for row in proofs.valid(slot)]
-        return not all(_agree(rows[0], row) for row in rows[1:])
+        return not all(_is_same(rows[0], row) for row in rows[1:])
 
     def judge(
         self,
@@ -225,7 +225,7 @@ class Proofs:
         slot = planned.id
         if self.disagree(slot):
             detail = "; ".join(
-                f"{proofs.lake.location} has SHA-256 {row.sha256}{_beside(row)}"
+                f"{proofs.lake.location} has SHA-256 {row.sha256}{_companions_text(row)}"
                 for proofs in self.asked
                 for row in proofs.valid(slot)
             )
@@ -268,14 +268,14 @@ class Proofs:
         return Verdict(decision, Passage.REFUSED, None, doubts)
 
 
-def _agree(left: Receipt, right: Receipt) -> bool:
+def _is_same(left: Receipt, right: Receipt) -> bool:
     """Return whether two receipts of one segment have the same content."""
     return left.content[:2] == right.content[:2] and same_companions(
         left.broker, left.companions, right.companions
     )
 
 
-def _beside(row: Receipt) -> str:
+def _companions_text(row: Receipt) -> str:
     if row.end_offset is None and row.files is None:
         return ""
     _, end, companions = row.content

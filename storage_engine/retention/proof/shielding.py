@@ -160,7 +160,7 @@ def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None)
         else:
             lake = " and not in the lake yet"
         yield Text(
-            f"{_segments(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
+            f"{_size_text(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
             f"{'is' if len(kept) == 1 else 'are'} in the shield{lake}: their space comes back once they "
             "are archived, which a watch does, and ",
             COMMAND,
@@ -170,7 +170,7 @@ def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None)
     linked = [file for file in shield.links if (file.link.segment.device, file.link.segment.inode) in inodes]
     if linked:
         yield (
-            f"deleting frees no space of {_segments(linked)} that the shield keeps until they are proven in "
+            f"deleting frees no space of {_size_text(linked)} that the shield keeps until they are proven in "
             "the lake and their links go, which a release does"
         )
     if shield.foreign:
@@ -180,7 +180,7 @@ def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None)
         )
 
 
-def _segments(files: Sequence[SeenLink]) -> str:
+def _size_text(files: Sequence[SeenLink]) -> str:
     size = sum(file.link.segment.size_bytes for file in files)
     return f"{count_text(len(files), 'segment')} ({bytes_text(size)})"
 

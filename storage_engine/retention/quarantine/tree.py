@@ -279,7 +279,7 @@ def _names(directory: int) -> list[str]:
     return os.listdir(directory)  # pathlib knows no descriptors
 
 
-def _inner(name: str, directory: int) -> AbstractContextManager[int]:
+def _open_inner(name: str, directory: int) -> AbstractContextManager[int]:
     return durable.opened(name, _DIRECTORY_FLAGS | _NO_LINK, dir_fd=directory)
 
 
@@ -287,7 +287,7 @@ def _count(directory: int, *, inner: bool = False) -> Contents:
     total = Contents()
     for name in _names(directory):
         if _is_directory(name, directory):
-            with _inner(name, directory) as descriptor:
+            with _open_inner(name, directory) as descriptor:
                 total += _count(descriptor, inner=True)
         elif (inner or name != MANIFEST) and (status := _lstat(name, directory)) is not None:
             total += Contents(1, status.st_size)
@@ -307,7 +307,7 @@ def _remove(
             name = _shrink(name, directory)
         return Contents(1, status.st_size) if durable.unlink(name, dir_fd=directory) else Contents()
     removed = Contents()
-    with _inner(name, directory) as descriptor:
+    with _open_inner(name, directory) as descriptor:
         # The manifest last: what a kill leaves still says whose it is.
         for below in sorted(_names(descriptor), key=lambda name: name == MANIFEST):
             part = _remove(below, descriptor, before_steps, inner=True)
@@ -367,7 +367,7 @@ def _remove_directories(name: str, directory: int) -> None:
     """Remove a directory if it has no files, only directories."""
     if not _is_directory(name, directory):
         return
-    with _inner(name, directory) as descriptor:
+    with _open_inner(name, directory) as descriptor:
         for below in _names(descriptor):
             _remove_directories(below, descriptor)
     with suppress(OSError):

@@ -97,7 +97,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
         companions = {file.path for release in deleted for file in release.companions}
         if not all(_is_back(file) for file in facts):
             _check_unchanged(context, run, quarantine, held.lease)
-        aside = _still_aside(run, quarantine, facts, companions)
+        aside = _find_aside(run, quarantine, facts, companions)
         segments = [release for release in deleted if release.facts.path in aside]
         _check_log(context, run, segments, held.snapshot.logs)
         files = [Path(dependent.facts.path) for dependent in dependents if dependent.facts.path in aside]
@@ -228,7 +228,7 @@ def _read_deleted(context: Context, run: Run) -> tuple[list[SegmentRelease], lis
     return deleted, dependents
 
 
-def _still_aside(
+def _find_aside(
     run: Run, quarantine: Quarantine, files: Iterable[FileFacts], companions: Collection[str]
 ) -> dict[str, Place]:
     """Find each file in the quarantine or at its former path: a killed call may have brought it back.

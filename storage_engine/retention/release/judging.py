@@ -195,7 +195,7 @@ def judge_logs(
     ]
     judged = Judged(tuple(verdicts), refusals).without(_refuse_unproven(plan, verdicts, proofs))
     again = {verdict.segment.id for verdict in judged.verdicts if verdict.passage is Passage.HASH_AGAIN}
-    return _hash_again(context, judged, again, lease, _kept_in(plan), _still_proven)
+    return _hash_again(context, judged, again, lease, _kept_sentence(plan), _mark_proven)
 
 
 def _refuse_unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[Refusal]:
@@ -232,13 +232,13 @@ def _refuse_unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) ->
     ]
 
 
-def _still_proven(verdict: Verdict) -> Verdict:
+def _mark_proven(verdict: Verdict) -> Verdict:
     assert verdict.receipt is not None
     detail = f"{verdict.detail}, and its SHA-256 is still {verdict.receipt.sha256}"
     return replace(verdict, passage=Passage.PROVEN, detail=detail)
 
 
-def _kept_in(plan: Plan) -> Callable[[str], str]:
+def _kept_sentence(plan: Plan) -> Callable[[str], str]:
     """Return the sentence which says that no segment of a log was deleted."""
     if len(plan.new_min_offsets) > 1:
         return lambda log: f"Nothing of log {log} was deleted."

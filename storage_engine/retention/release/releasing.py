@@ -337,7 +337,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             settled.require_one(judged)
         segments = [verdict.segment for verdict in judged.verdicts]
         unread_files = unread_dependents_notices(context.broker) if segments else ()
-        unseen = _unseen(context, segments) if segments else {}
+        unseen = _read_unseen(context, segments) if segments else {}
         if judged.verdicts:
             if context.broker.is_live:
                 # Its broker deletes them as soon as the segments are gone: nobody could list them then.
@@ -457,7 +457,7 @@ def _has_lost_files(going: Sequence[Decision], judged: Judged) -> bool:
     )
 
 
-def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
+def _read_unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
     pid = process_of(context.broker).running_pid()
     return unseen_writes(context.record.real_path, segments, pid)
 
@@ -573,7 +573,7 @@ def _delete(
 
     held.store.check()
     held.store.check_deletable(is_replicated)
-    entries = [_entry(verdict, proofs, log_ids, context.record) for verdict in verdicts]
+    entries = [_make_entry(verdict, proofs, log_ids, context.record) for verdict in verdicts]
     rows = [(entry.subject, to_jsonable(entry)) for entry in entries]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, rows, lease=held.lease)
     try:
@@ -607,7 +607,7 @@ def _read_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verd
     return {}
 
 
-def _entry(
+def _make_entry(
     verdict: Verdict, proofs: Proofs, log_ids: Mapping[str, str], record: StoreRecord
 ) -> SegmentRelease:
     segment, receipt = verdict.segment, verdict.receipt

@@ -349,7 +349,7 @@ class _Asked:
     def __getattr__(self, name: str) -> Any:
         question = f"{self._name}{name}"
         if question in PARTS:
-            return self._part(name)
+            return self._ask_part(name)
         doing = QUESTIONS.get(question)
         if doing is None:
             return getattr(self._asked, name)
@@ -358,7 +358,7 @@ class _Asked:
             answer = getattr(self._asked, name)
         return partial(_ask_with, self._broker, doing, then, answer) if callable(answer) else answer
 
-    def _part(self, name: str) -> _Asked | None:
+    def _ask_part(self, name: str) -> _Asked | None:
         with package_errors(self._broker, f"say whether it has {name}", _ASKED):
             part = getattr(self._asked, name)
         if part is not None and not isinstance(part, PARTS[name]):

@@ -83,10 +83,10 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
         return
     disks = {_device(path): path for path in reversed(data_paths)}
     for kind, path in local_places(lake).items():
-        if (other := disks.get(_device(path))) is not None:
+        if (owner := disks.get(_device(path))) is not None:
             raise BadInputError(
                 f"lake {lake.location}: expected a lake on another disk than its store's, found the {kind} "
-                f"({path}) on that of {other}: it would fill the disk that needs space, and be lost with "
+                f"({path}) on that of {owner}: it would fill the disk that needs space, and be lost with "
                 "it. Nothing was created. Put it on another disk, or allow it by name: --allow-same-disk."
             )
 

@@ -112,12 +112,12 @@ def share_directories(root: str, place: str) -> bool:
     with suppress(OSError, BadInputError):
         if Path(root).samefile(place):
             return True
-        here, there = (_identities(_plain_directories(path)) for path in (root, place))
+        here, there = (_read_identities(_plain_directories(path)) for path in (root, place))
         return not here.isdisjoint(there)
     return False
 
 
-def _identities(directories: Iterable[Path]) -> set[tuple[int, int]]:
+def _read_identities(directories: Iterable[Path]) -> set[tuple[int, int]]:
     identities = set()
     for path in directories:
         with suppress(FileNotFoundError):
@@ -269,7 +269,7 @@ def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
             stamp if stamp.root == root else merged,
             lineage=lineages.whole,
             log_lineages=lineages.of_logs,
-            lakes=_heads(merged.lakes, stamp.lakes, other),
+            lakes=_merge_heads(merged.lakes, stamp.lakes, other),
             shield=merged.shield or stamp.shield,
             deletion=_later(merged.deletion, stamp.deletion),
             policy=max((merged.policy, stamp.policy), key=lambda p: 0 if p is None else p.at_ms),
@@ -277,7 +277,7 @@ def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
     return merged
 
 
-def _heads(recorded: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
+def _merge_heads(recorded: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
     """Merge last receipts of lakes. For one lake the longer chain counts.
 
     :param path: path of the stamp, for the error.
@@ -340,7 +340,7 @@ def update_stamp(
                 f"{stamp_path(root)}: expected the stamp of store {store_id}, found that of "
                 f"{current.store_id}. Nothing was changed. Find out who put the other stamp here."
             )
-        lakes = _heads(current.lakes if current else (), heads, stamp_path(root))
+        lakes = _merge_heads(current.lakes if current else (), heads, stamp_path(root))
         newest = lineages.merged(current.lineages) if current else lineages
         shield = current is not None and current.shield
         recorded = current.deletion if current else None
@@ -349,7 +349,7 @@ def update_stamp(
         if asks is not None and asks.approval is ApprovalPolicy.NONE:
             asks = None
         written = Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs, deletion=last)
-        stamp = _here(replace(written, policy=asks), root)
+        stamp = _place_here(replace(written, policy=asks), root)
         if any(old != stamp for old in _read_in(places, root)):
             _write(places, stamp)
         return stamp
@@ -367,7 +367,7 @@ def replace_stamp(root: str, stamp: Stamp) -> None:
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     """
     with locked_places(root) as places:
-        _write(places, _here(stamp, root))
+        _write(places, _place_here(stamp, root))
 
 
 def rewrite_place(root: str) -> None:
@@ -380,10 +380,10 @@ def rewrite_place(root: str) -> None:
     with locked_places(root) as places:
         stamp = read_stamp(root)
         if stamp is not None:
-            _write(places, _here(stamp, root))
+            _write(places, _place_here(stamp, root))
 
 
-def _here(stamp: Stamp, root: str) -> Stamp:
+def _place_here(stamp: Stamp, root: str) -> Stamp:
     return replace(stamp, machine=this_host(), root=root, directories=real_directories(root))
 
 
