@@ -188,8 +188,7 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
     If another of our runs uses it, wait for that run.
 
-    A run that deletes locks the store anyway. But a run with nothing to delete would never find out who uses
-    it.
+    A run that deletes locks the store anyway. But a run with nothing to delete would never learn who uses it.
 
     :param is_leased: returns whether a run changes the store, by its journal.
     :raises StoreBusyError: another process has its lock.

@@ -82,8 +82,7 @@ class KnownHeads:
         return bool({lake_id_of(segments), lake.location} & self.journalled)
 
     def check(self, lake: Lake, store_id: str, *, whole: bool = False) -> None:
-        """Make sure that a lake has the receipts that it is known to have had, and is the lake that was at
-        its place.
+        """Make sure that a lake has its known receipts, and is the lake that was at its place.
 
         :param whole: check the chain of receipts from its beginning, not only from the known part on.
         :raises LakeIdentityError: it isn't. Nothing may be written into it or deleted by its proof.

@@ -176,8 +176,7 @@ class ManagedStore:
     def from_json(cls, text: str) -> ManagedStore:
         """Return a store from the text of :meth:`to_json`.
 
-        :raises BadInputError: the text isn't JSON, or a key is unknown, missing or of a wrong type; the error
-            names the key.
+        :raises BadInputError: no JSON, or a key is unknown, missing or of a wrong type; the error names it.
         """
         try:
             data = json.loads(text)
