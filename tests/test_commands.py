@@ -183,7 +183,7 @@ def test_a_refusal_of_segments_keeps_the_commands_of_each() -> None:
     segment = SimpleNamespace(id=1, log="log", base_offset=0, facts=SimpleNamespace(path="/segment"))
     verdict = SimpleNamespace(segment=segment, passage=Passage.REFUSED, detail=REBUILD)
     plan, proofs = SimpleNamespace(digest="0"), SimpleNamespace(asked=[SimpleNamespace(faults={1: "lost"})])
-    (refusal,) = judging._unproven(plan, [verdict], proofs)  # type: ignore[arg-type, list-item]
+    (refusal,) = judging._refuse_unproven(plan, [verdict], proofs)  # type: ignore[arg-type, list-item]
     commands = (Command("lake rebuild"), Command("verify --level bytes --renew"))
     assert isinstance(refusal.error, GateRefusedError)
     assert refusal.error.then == commands
