@@ -76,7 +76,7 @@ def named_by_offset(rows: Rows) -> Verdicts:
 def back_to_back(rows: Rows) -> Verdicts:
     """Check that each row begins at the end of the previous row in its group, and that no start is negative.
 
-    :param rows: group, start, end by position, in ascending order.
+    :param rows: three columns, taken by their order and not by name: group, start, end. Rows are ascending.
     """
     group, start, end = (rows[name] for name in rows.columns[:3])
     return _follow(group, start, end, np.ones(len(start), bool))

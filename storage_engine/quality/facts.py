@@ -119,9 +119,9 @@ class RowsFact:
 
     :param base_offset: position of the segment's first byte.
     :param end_offset: position after the segment's last byte.
-    :param first_row_offset: smallest start of a row; -1 if there are no rows.
-    :param last_row_end: largest end of a row; -1 if there are no rows.
-    :param gaps: number of places where no row covers the next byte.
+    :param first_row_offset: smallest start of a row with bytes; -1 if there is none.
+    :param last_row_end: largest end of a row with bytes; -1 if there is none.
+    :param gaps: number of places between rows where no row covers the next byte.
     :param duplicates: number of rows that begin below the end of an earlier row.
     """
 
