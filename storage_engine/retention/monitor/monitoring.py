@@ -299,7 +299,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
 
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
-    """Return alarms on unproven segments that a broker soon deletes, of a store without our cleanup or hold."""
+    """Return alarms on unproven segments that a broker deletes soon, of a store that we don't manage."""
     if measured is None or (context.store.cleans_up and context.broker.limit is None):
         return ()
     try:
