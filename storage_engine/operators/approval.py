@@ -94,7 +94,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             return super().execute_complete(context, event)
         conn_id = self.storage_engine_conn_id
         with metrics_sent(conn_id), commands_named(conn_id):
-            reply = self._recorded(context, event)
+            reply = self._record_reply(context, event)
         self.say([f"{reply.said.value}: {reply.person.text if reply.person else 'nobody'} {reply.detail}"])
         context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=to_jsonable(reply))
         if reply.said is Said.APPROVED:
@@ -103,7 +103,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             super().execute_complete(context, {**event, "chosen_options": [self.REJECT]})
         return to_jsonable(reply)
 
-    def _recorded(self, context: Context, event: Mapping[str, Any]) -> Reply:
+    def _record_reply(self, context: Context, event: Mapping[str, Any]) -> Reply:
         from storage_engine.retention.proof.approvals import record_reply
         from storage_engine.retention.store.context import opened
 
@@ -144,5 +144,5 @@ def _ms(moment: datetime | str | None) -> int:
     """Return the time of the answer; the present time if Airflow doesn't name it."""
     if moment is None:
         return clock_ms()
-    found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    return round(found.timestamp() * 1000)
+    instant = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return round(instant.timestamp() * 1000)

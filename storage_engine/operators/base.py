@@ -71,8 +71,8 @@ class StoreOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         quiet_libraries()
         conn_id = self.storage_engine_conn_id
-        told = alarms_told(self.alarm_notifiers, conn_id, context)
-        with metrics_sent(conn_id), told, commands_named(conn_id):
+        alarms = alarms_told(self.alarm_notifiers, conn_id, context)
+        with metrics_sent(conn_id), alarms, commands_named(conn_id):
             check_queue(self.store_hook, self.queue)
             check_answers(self.store.root)
             return self.do_step(context)
