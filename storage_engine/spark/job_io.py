@@ -80,8 +80,8 @@ def write_failure(
     path: str | os.PathLike[str], request_path: str | os.PathLike[str], error: BaseException
 ) -> None:
     """Write the error of a failed job, so that the caller can raise the same error."""
-    told = {"type": type(error).__name__, "message": str(error), "parts": Text(error).to_json()}
-    _write_answer(path, request_path, {"error": told})
+    failure = {"type": type(error).__name__, "message": str(error), "parts": Text(error).to_json()}
+    _write_answer(path, request_path, {"error": failure})
 
 
 def read_result(
@@ -161,11 +161,11 @@ def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSess
     except StorageEngineError:
         raise
     except Exception as error:
-        ours = task_error(error)
-        if ours is None:
+        failure = task_error(error)
+        if failure is None:
             traceback.print_exc()
-            ours = SparkJobError(f"{type(error).__name__}: {error}")
-        raise ours from None
+            failure = SparkJobError(f"{type(error).__name__}: {error}")
+        raise failure from None
 
 
 def task_error(error: Exception) -> StorageEngineError | None:
@@ -174,8 +174,8 @@ def task_error(error: Exception) -> StorageEngineError | None:
     :return: the error; None: the text contains none of this package's errors.
     """
     text = str(error)
-    if found := _IN_TRACEBACK.findall(text):
-        return _error_of(*found[-1])
+    if matches := _IN_TRACEBACK.findall(text):
+        return _error_of(*matches[-1])
     if lacking := _WITHOUT_PACKAGE.search(text):
         python = lacking["python"] or lacking["missing"]
         found_there = f"no module {_PACKAGE}" if lacking["python"] else "no such program"

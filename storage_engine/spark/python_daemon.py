@@ -44,12 +44,12 @@ def check_versions(expected: str | None) -> None:
     :param expected: the driver's versions; None: the session isn't ours.
     :raises SparkJobError: this interpreter has other versions.
     """
-    if expected not in (None, found := versions()):
+    if expected not in (None, actual := versions()):
         from storage_engine.exceptions import SparkJobError
 
         raise SparkJobError(
             f"{sys.executable} on host {socket.gethostname()}: expected {expected}, as the driver has, found "
-            f"{found}. Nothing was committed or deleted. Install the same versions there, or name another "
+            f"{actual}. Nothing was committed or deleted. Install the same versions there, or name another "
             "Python by "
             "spark.pyspark.python, at a shell by PYSPARK_PYTHON."
         )

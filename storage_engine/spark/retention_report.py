@@ -206,7 +206,7 @@ def _cells(
     table = lake.messages()
     rows = [row for row in receipts(lake, request.store_id) if _counts(row, request, counted)]
     counted.update(row.identity for row in rows)
-    wanted = {(row.lineage, row.log, row.base_offset) for row in rows}
+    slots = {(row.lineage, row.log, row.base_offset) for row in rows}
     # By rows, not by files: another engine may have put rows of several segments into one.
     files = tuple(live_files_of(table, rows))
     source = StoreFiles(config, table, request.store_id, files)
@@ -214,7 +214,7 @@ def _cells(
     until = None if request.until_ms is None else request.until_ms * 1000
 
     def count(rows: pa.Table, _: object) -> pa.Table:
-        return count_usage(of_segments(rows, wanted), columns, first, until)
+        return count_usage(of_segments(rows, slots), columns, first, until)
 
     return map_row_groups(spark, source, (*SEGMENT, *columns_counted(columns)), count, CELLS)
 
@@ -222,9 +222,9 @@ def _cells(
 def of_segments(rows: pa.Table, wanted: Set[tuple[int, str, int]]) -> pa.Table:
     """Return the rows of some segments, each by its lineage, log and base offset."""
     identity = rows.select(SEGMENT).combine_chunks()
-    found = identity.group_by([*SEGMENT]).aggregate([]).to_pylist()
-    chosen = [row for row in found if tuple(row.values()) in wanted]
-    if len(chosen) == len(found):
+    segments = identity.group_by([*SEGMENT]).aggregate([]).to_pylist()
+    chosen = [row for row in segments if tuple(row.values()) in wanted]
+    if len(chosen) == len(segments):
         return rows
     masks = (
         reduce(pc.and_, (pc.equal(identity[name], pa.scalar(value)) for name, value in row.items()))
@@ -270,7 +270,7 @@ def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us
         counts = pc.and_(counts, pc.less(stored, pa.scalar(until_us)))
     host: Any = pa.nulls(rows.num_rows, pa.string()) if columns.producer is None else rows[columns.producer]
     size = rows["size"].cast(pa.int64())
-    found: dict[str, Any] = {
+    cells: dict[str, Any] = {
         "topic": topic.cast(pa.string()),
         "host": pc.fill_null(host.cast(pa.string()), ""),
         "hour": pc.divide(stored, HOUR_S * 1_000_000),
@@ -278,7 +278,7 @@ def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us
         "messages": is_message.cast(pa.int64()),
         "size_bytes": size,
     }
-    placed = pa.table(found)
+    placed = pa.table(cells)
     sums = placed.filter(pc.fill_null(counts, False)).group_by(_NAMES, use_threads=False)
     summed = sums.aggregate([("messages", "sum"), ("size_bytes", "sum")])
     return summed.select([*_NAMES, "messages_sum", "size_bytes_sum"]).rename_columns(CELLS.names)

@@ -153,12 +153,12 @@ def check_driver(python: str) -> None:
             timeout=_ANSWER_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        found = reason_text(error)
+        reply = reason_text(error)
     else:
-        found = (answer.stdout or answer.stderr).strip().rpartition("\n")[2]
-    if found != __version__:
+        reply = (answer.stdout or answer.stderr).strip().rpartition("\n")[2]
+    if reply != __version__:
         raise BadInputError(
-            f"{python}, the Python of Spark's driver: expected storage-engine {__version__}, found: {found}. "
+            f"{python}, the Python of Spark's driver: expected storage-engine {__version__}, found: {reply}. "
             f"Nothing was changed. Run: {python} -m pip install 'storage-engine=={__version__}'",
             page="spark",
         )
@@ -203,18 +203,18 @@ def _installed_home(spark: SparkInstallation) -> Path | None:
     if configured and _fits(Path(configured) / "bin" / "java", spark):
         return Path(configured)
     on_path = shutil.which("java")
-    found = _probe(Path(on_path), spark.java_flags) if on_path else None
-    if on_path is None or found is None or found.version not in spark.java_versions:
+    jvm = _probe(Path(on_path), spark.java_flags) if on_path else None
+    if on_path is None or jvm is None or jvm.version not in spark.java_versions:
         return None
-    java = found.home / "bin" / "java"
+    java = jvm.home / "bin" / "java"
     # What PATH has may be a script; mostly it is a link, and what it is of has just started.
     is_same = java.resolve() == Path(on_path).resolve()
-    return found.home if is_same or _fits(java, spark) else None
+    return jvm.home if is_same or _fits(java, spark) else None
 
 
 def _fits(java: Path, spark: SparkInstallation) -> bool:
-    found = _probe(java, spark.java_flags)
-    return found is not None and found.version in spark.java_versions
+    jvm = _probe(java, spark.java_flags)
+    return jvm is not None and jvm.version in spark.java_versions
 
 
 @cache
