@@ -84,17 +84,17 @@ class WebJournal(JournalReader):
             )
         began = time.monotonic()
         try:
-            found = super().read(work)
+            result = super().read(work)
         except JournalUnavailableError as error:
             took_seconds = time.monotonic() - began
-            said = self._silent() if self._file is None and took_seconds >= self._answer_seconds else error
+            failure = self._silent() if self._file is None and took_seconds >= self._answer_seconds else error
             if took_seconds > _SLOW_SECONDS:
-                self._why, self._until = said, time.monotonic() + _PAUSE_SECONDS
-            raise said from error
+                self._why, self._until = failure, time.monotonic() + _PAUSE_SECONDS
+            raise failure from error
         finally:
             self._places.release()
         self._why = None
-        return found
+        return result
 
     def _silent(self) -> JournalUnavailableError:
         # The driver says that the server closed the connection, which it did not.
@@ -175,7 +175,7 @@ def _reader(url: str) -> JournalReader:
     return WebJournal(url)
 
 
-def _believed(conn_ids: Iterable[str]) -> Mapping[str, str]:
+def _reuse_addresses(conn_ids: Iterable[str]) -> Mapping[str, str]:
     """Return the URLs that are due for a look-up but are reused once more. The oldest ones are looked up
     first.
     """
@@ -193,7 +193,7 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     """Return one line for each store. Each journal is queried once, all at the same time."""
     names: dict[JournalReader, list[str]] = {}
     unknown = []
-    older = _believed(conn_ids)
+    older = _reuse_addresses(conn_ids)
     later = [conn_id for conn_id in conn_ids if conn_id not in _looked_up][_LOOKED_UP_AT_ONCE:]
     began = time.monotonic()
     for conn_id in conn_ids:
@@ -213,17 +213,17 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     else:
         unknown += [_not_yet(conn_id) for conn_id in later]
     answers = all_at_once(
-        [partial(all_stores, reader, asked, now_ms) for reader, asked in names.items()],
+        [partial(all_stores, reader, ids, now_ms) for reader, ids in names.items()],
         _WAIT_SECONDS,
     )
     lines, problems = unknown, []
-    for (reader, asked), answer in zip(names.items(), answers, strict=True):
-        found = _late(reader, asked, now_ms) if answer is None else answer
+    for (reader, ids), answer in zip(names.items(), answers, strict=True):
+        content = _late(reader, ids, now_ms) if answer is None else answer
         lines += [
-            _not_yet(one.store) if one.store in later and one.problem_kind in _OF_ANOTHER else one
-            for one in found.stores
+            _not_yet(line.store) if line.store in later and line.problem_kind in _OF_ANOTHER else line
+            for line in content.stores
         ]
-        problems += [found.problem] if found.problem else []
+        problems += [content.problem] if content.problem else []
     problem = " ".join([*problems, REACH]) if problems else ""
     return StoresAnswer(now_ms, worst_first(lines), problem)
 
