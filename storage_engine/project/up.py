@@ -461,7 +461,7 @@ class ProcessTree:
 
     def living(self) -> list[psutil.Process]:
         """Return every running process with our mark, whatever its present parent is."""
-        found = []
+        processes = []
         for pid in psutil.pids():
             if pid == os.getpid():
                 continue
@@ -469,11 +469,11 @@ class ProcessTree:
                 # Not process_iter: it keeps what it knew of a process number that is used again.
                 process = psutil.Process(pid)
                 if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+                    processes.append(process)
             except (psutil.Error, OSError):
                 # Gone in the meantime, or another user's and so not ours.
                 continue
-        return found
+        return processes
 
     def ask(self) -> None:
         """Ask the started processes to end."""
