@@ -49,9 +49,7 @@ _MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
 _GAP = 3
 """A time without samples is a gap if it is more than this many times the usual distance between two looks."""
 _ONE_LOOK_MS = 60_000
-"""The tasks of one look take their own samples within this time, and only one of these measures the archive
-lag.
-"""
+"""The tasks of one look take their own samples within this time, and only one measures the archive lag."""
 _EXACT_SHARE = 8
 """At most the span divided by this number is read look by look. If refusals of writes begin or end in a
 larger part, only the thinned samples show them.
@@ -140,9 +138,7 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
 
 
 def read_columns(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
-    """Return the measured samples. If there are too many for the chart, return only the extremes of equal
-    spans.
-    """
+    """Return the measured samples. If they are too many for the chart, return the extremes of equal spans."""
     if count_samples(connection, store_id, start_ms, end_ms, _MOST_SAMPLES + 1) > _MOST_SAMPLES:
         return _read_thinned(connection, store_id, start_ms, end_ms)
     moments = read_moments(connection, store_id, start_ms, end_ms)
@@ -268,9 +264,7 @@ def _drift_mark(drift: DriftRow) -> DriftMark:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Spans of equal length that begin at a moment. A bucket shows its first look, its last look and its
-    extremes.
-    """
+    """Spans of equal length that begin at a moment. A bucket shows its first and last look and extremes."""
 
     first_ms: int
     length_ms: int
@@ -334,9 +328,7 @@ def exact_refused_spans(
     start_ms: int,
     end_ms: int,
 ) -> Spans:
-    """Return the spans of refused writes. Where columns are thinned, the ends of spans are read from the
-    samples again.
-    """
+    """Return the spans of refused writes. Where columns are thinned, the samples give the spans' ends."""
     disks = disk_ids(connection, store_id)
     before = _refused_before(connection, disks, rules, start_ms)
     spans, buckets = refused_spans(columns, rules, before), columns.buckets
@@ -363,9 +355,7 @@ def exact_refused_spans(
 def _refused_before(
     connection: Connection, disks: Mapping[str, int], rules: Sequence[Rules], start_ms: int
 ) -> Collection[str]:
-    """Return the disks that made the broker refuse writes when the span began, by their last level that
-    decides it.
-    """
+    """Return the disks that made the broker refuse writes when the span began, by the last deciding level."""
     held = rules_at(rules, start_ms)
     if held is None or (refuses := held.levels.refuses_percent) is None:
         return ()

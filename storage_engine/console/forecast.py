@@ -1,5 +1,4 @@
-"""Forecasts for a store: how fast it fills and empties, when its disk reaches each level, how long messages
-live.
+"""Forecasts for a store: how fast it fills and empties, when its disk reaches levels, how long messages live.
 
 The method is the same for each figure:
 
@@ -18,8 +17,7 @@ The method is the same for each figure:
 
 - If a broker's offsets count no bytes, the net rate is the growth of the fullest disk, whatever wrote to it.
 
-- Messages live as long as they did lately, or as long as the disk has room for new ones, whichever is
-  shorter.
+- Messages live as long as lately, or as long as the disk has room for new ones, whichever is shorter.
 
 The course under other settings is computed by the broker's own rules, beside today's course. It starts from
 the monitor's last record, and from the ingest that the samples show. Nothing is stored. One answer takes a
@@ -128,8 +126,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Forecast of a store from looks at its logs and its disk: how fast it fills, and when it reaches a
-    level.
+    """Forecast of a store from looks at its logs and disk: how fast it fills, when it reaches a level.
 
     :param enough: whether the looks are enough for a forecast; if not, ``why`` says the reason.
     :param why: no-samples, too-short or another-log; "" if the looks are enough.
@@ -546,9 +543,7 @@ def _read_basis(reader: JournalReader, name: str, now_ms: int) -> _Basis | str:
 
 
 def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: int) -> dict[str, int]:
-    """Return how many of the log's bytes each topic takes, by its share of the segments archived in the last
-    days.
-    """
+    """Return each topic's bytes in the log, by its share of the segments archived in the last days."""
     today = now_ms // DAY_MS
     sums: dict[str, int] = {}
     for row in reader.topic_days(store_id, today - INGEST_DAYS, today + 1):

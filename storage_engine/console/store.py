@@ -144,8 +144,7 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return the contents of a store's page. If the journal doesn't know the store, the page has only its
-    summary.
+    """Return a store's page. If the journal doesn't know the store, the page has only its summary.
 
     :param name: the id of the store's connection.
     :raises JournalUnavailableError: the journal can't be read.

@@ -129,9 +129,7 @@ def _read_lines(reader: JournalReader, names: Collection[str], now_ms: int) -> I
 
 
 def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
-    """Return a store's line. If the store's records can't be read, the line says so, and other stores are
-    still shown.
-    """
+    """Return a store's line. If its records can't be read, the line says so, and other stores remain."""
     try:
         return store_line(name, summary, now_ms)
     except (AttributeError, BadInputError, KeyError, TypeError, ValueError) as error:
@@ -323,8 +321,7 @@ def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
 
 
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
-    """Return the line of a store at which no monitor looks any more, so that its values get older and
-    older.
+    """Return the line of a store at which no monitor looks any more, so that its values get older.
 
     :param dag_id: id of the monitor's DAG.
     :param kind: why the monitor doesn't look.

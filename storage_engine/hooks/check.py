@@ -1,6 +1,4 @@
-"""The Test button's work: a look at a store, its broker, its journal and its lake. It changes none of
-them.
-"""
+"""The Test button's work: a look at a store, its broker, journal and lake. It changes none of them."""
 
 from __future__ import annotations
 
@@ -89,9 +87,7 @@ def _check_journal(url: str) -> str:
 
 
 def _check_lakes(store: ManagedStore) -> Iterator[str]:
-    """:raises LakeUnavailableError: a lake can't be used. If it is missing, the error names the command that
-    creates it.
-    """
+    """:raises LakeUnavailableError: a lake can't be used. If it is missing, the error names the remedy."""
     if not store.archives:
         yield "Lake: not needed, because nothing is archived."
         return

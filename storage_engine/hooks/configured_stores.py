@@ -133,8 +133,7 @@ def when_failed() -> Mapping[str, Any]:
 def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore, ...]]:
     """Return the configured stores, grouped by their lake's name.
 
-    :param option: name of the option, as for :func:`configured_stores`. A user's own DAG file may pass
-        another name.
+    :param option: as for :func:`configured_stores`. A user's own DAG file may pass another name.
     """
     by_lake: dict[str, tuple[ConfiguredStore, ...]] = {}
     for store in configured_stores(option):
@@ -143,8 +142,6 @@ def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore
 
 
 def in_dag_ids(name: str) -> str:
-    """Return a name as a DAG id may contain it. Forbidden characters become dashes, and a short hash is added
-    at the end.
-    """
+    """Return a name for use in a DAG id. Forbidden characters become dashes, and a short hash is appended."""
     allowed = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return name if allowed == name else f"{allowed}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -202,9 +202,7 @@ class Fields:
             raise self.error(name, expected, text, meant_zone(text)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
-        """Return addresses in the form ``host:port``; "": none. If several are allowed, ``;`` separates
-        them.
-        """
+        """Return addresses as ``host:port``; "": none. If several are allowed, ``;`` separates them."""
         text = self.text(name)
         expected = "host:port, several separated by ;" if several else "host:port"
         for address in filter(None, text.split(";") if several else [text]):
@@ -260,8 +258,7 @@ class Fields:
 def _says_the_same(old: Any, new: Any, usual: str) -> bool:
     """Return whether an old field is empty or default, or has the same value as the new field.
 
-    :param usual: the setting's default. "": the setting is a text or an object, so upper and lower case
-        differ.
+    :param usual: the setting's default. "": it is a text or an object, so upper and lower case differ.
     """
     before, now = (json.dumps(_parse_value(value), sort_keys=True) for value in (old, new))
     if usual:
@@ -414,8 +411,7 @@ def _broker_type(read: Fields) -> str:
 def _overrides(read: Fields, broker: str) -> dict[str, str]:
     """Return the broker's settings in the connection.
 
-    :raises BadInputError: a setting has no effect here. The error names the most similar setting that has
-        one.
+    :raises BadInputError: a setting has no effect here. The error names the closest setting that has one.
     """
     settings = read.mapping("overrides")
     names = find_broker(broker).settings.known if settings else None

@@ -1,5 +1,4 @@
-"""Sends alarms to Airflow's notifiers. If metrics are on in Airflow, it also sends a store's figures from the
-journal.
+"""Sends alarms to Airflow's notifiers, and a store's figures from the journal if Airflow's metrics are on.
 
 An alarm is sent once when it begins, and once when it has ended, not each time that a task fails.
 
@@ -148,8 +147,7 @@ class _NotifierMeans:
 def with_connection(text: str, storage_engine_conn_id: str) -> str:
     """Add the connection's arguments to each command that a text names.
 
-    A text about the second lake gets its directory. If the second lake has no directory, the text stays as it
-    is.
+    A text about the second lake gets its directory. If that lake has no directory, the text stays as it is.
     """
     arguments = Arguments(conn_id=storage_engine_conn_id)
     if with_arguments(text, arguments) == text:
@@ -166,9 +164,7 @@ def with_connection(text: str, storage_engine_conn_id: str) -> str:
 
 @contextmanager
 def commands_named(storage_engine_conn_id: str) -> Iterator[None]:
-    """Add the connection's arguments to the commands in errors that are raised inside. An error keeps its
-    class.
-    """
+    """Add the connection's arguments to commands in errors raised inside. An error keeps its class."""
     try:
         yield
     except (StorageEngineError, AirflowException) as error:
@@ -202,8 +198,7 @@ def metrics_sent(conn_id: str) -> Iterator[None]:
 
 
 def _send(conn_id: str) -> None:
-    """Send the store's figures. Plain StatsD drops tags, so there the names contain the connection and a
-    disk's path.
+    """Send the figures. Plain StatsD drops tags, so there names contain the connection and a disk's path.
 
     An error here is only logged as a warning: the task's work stays done.
     """

@@ -134,9 +134,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
 
 
 def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None:
-    """Return the edge workers that take tasks from a queue. A worker without queues takes all. None: it isn't
-    known.
-    """
+    """Return the edge workers that take a queue's tasks. A worker without queues takes all. None: unknown."""
     if not EDGE.is_installed or not inspect(session.connection()).has_table("edge_worker"):
         return None
     from airflow.providers.edge3.models.edge_worker import EdgeWorkerModel
@@ -150,9 +148,7 @@ def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None
 
 
 def _unknown_approvers(store: ConfiguredStore | None) -> tuple[str, ...]:
-    """Return the approvers of a store that the simple auth manager doesn't know; empty with another auth
-    manager.
-    """
+    """Return a store's approvers whom the simple auth manager doesn't know; empty with another manager."""
     if store is None or "SimpleAuthManager" not in conf.get("core", "auth_manager", fallback=""):
         return ()
     users = {user.partition(":")[0] for user in conf.getlist("core", "simple_auth_manager_users")}
@@ -329,9 +325,7 @@ def _dags_folder() -> Path:
 
 
 def _spark_connections() -> frozenset[str]:
-    """Return the ids of connections of the type spark. Airflow's own connection is left out if nobody has
-    changed it.
-    """
+    """Return ids of connections of the type spark, without Airflow's own one if nobody has changed it."""
     from airflow.models import Connection
     from airflow.utils.session import create_session
 

@@ -50,9 +50,7 @@ _MADE_UP_CHARACTERS = 8
 (``airflow.utils.helpers.get_random_string``).
 """
 _SUBMITTED_BY = (SPARK_TYPE, "k8s")
-"""Types of connections from which the provider makes a master. The second one is the type of an address
-k8s://HOST.
-"""
+"""Types of connections from which the provider makes a master. The second is that of k8s://HOST."""
 
 
 class StorageEngineHook(BaseHook):
@@ -130,9 +128,7 @@ class StorageEngineHook(BaseHook):
         return store
 
     def _check_spark(self, conn: Connection) -> None:
-        """:raises BadInputError: the connection isn't a Spark connection, so no job can be submitted with
-        it.
-        """
+        """:raises BadInputError: it isn't a Spark connection, so no job can be submitted with it."""
         if conn.conn_type not in _SUBMITTED_BY:
             raise BadInputError(
                 f"connection {self.storage_engine_conn_id}: field spark_conn_id: expected a connection of "
@@ -145,8 +141,7 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def spark(self) -> SparkUse | None:
-        """The Spark that the store's connection names, and the limits of its work; None: the connection names
-        no Spark.
+        """The Spark that the store's connection names, and its work's limits; None: it names no Spark.
 
         :raises BadInputError: there is no such connection, or the provider can't read it.
         """

@@ -25,8 +25,7 @@ _ANONYMOUS = "anonymous"
 
 
 class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
-    """Waits until a second person approves the plan, if the store's policy requires it. Otherwise it returns
-    at once.
+    """If the store's policy requires it, waits until a second person approves the plan; else returns at once.
 
     Only this task records the answer in the journal, as it gets it from Airflow. If the task is marked as
     success, cleared or skipped, there is no record, and the release refuses.
@@ -120,9 +119,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             )
 
     def _fault(self, person: Person | None) -> str:
-        """Return why a user's approval can't be accepted, by Airflow's facts about its users; "": it can be
-        accepted.
-        """
+        """Return why a user's approval can't be accepted, by Airflow's facts about its users; "": it can."""
         if person is None:
             return "nobody answered"
         everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)

@@ -80,8 +80,7 @@ class StorageEngineValidateRowsOperator(_LakeJobOperator):
 
 
 class StorageEngineRetentionReportOperator(_LakeJobOperator):
-    """Counts the messages in a store's lakes by topic, producer host, hour and size, and derives advice for
-    retention.
+    """Counts messages in a store's lakes by topic, producer host, hour and size, and advises on retention.
 
     The task is skipped if the store's connection names no Spark connection.
 

@@ -32,9 +32,7 @@ sent as messages.
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The offsets [start, end) of a log, and the place of their bytes; "": the task doesn't record the
-    place.
-    """
+    """The offsets [start, end) of a log, and their bytes' place; "": the task doesn't record the place."""
 
     start: int
     end: int
@@ -102,9 +100,7 @@ def archived(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> L
 
 
 def released(store: ManagedStore, deleted: Sequence[SegmentRelease]) -> Lineage:
-    """Return the lineage of a release: it reads lakes for their proofs, and deletes the oldest segments of
-    logs.
-    """
+    """Return a release's lineage: it reads lakes for proofs, and deletes the oldest segments of logs."""
     ranges = _group_spans((row.log, LogSpan(row.base_offset, row.end_offset)) for row in deleted)
     proving = dict.fromkeys(row.lake for row in deleted if row.lake)
     return Lineage(store.real_root, ranges, ranges, read=lake_tables(store, tuple(proving)))
@@ -186,9 +182,7 @@ def operator_lineage(lineage: Lineage | None) -> OperatorLineage[Any, Any]:
 
 
 def _log_name(root: str, log: str) -> tuple[str, str]:
-    """Return the name of a log in OpenLineage's form for a remote host's file. The same path is another disk
-    on each host.
-    """
+    """Return a log's name in OpenLineage's form for a remote file. A path is another disk on each host."""
     return f"file://{gethostname()}", f"{root.rstrip('/')}/{log}"
 
 

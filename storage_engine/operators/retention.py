@@ -137,8 +137,7 @@ class StorageEngineCleanDependentsOperator(StoreOperator):
 class StorageEngineFlushCheckpointOperator(StoreOperator):
     """Flushes the files that the cleanup has left. It reads the broker's checkpoint, and never writes it.
 
-    Beside a running broker, nothing is flushed. Then the task measures and reports how far the broker is
-    behind.
+    Beside a running broker, it flushes nothing, but measures and reports how far the broker is behind.
     """
 
     def do_step(self, context: Context) -> Result:
@@ -226,8 +225,7 @@ class StorageEngineValidateOperator(StoreOperator):
 
 
 class StorageEngineArchiveLagOperator(StoreOperator):
-    """Measures how many sealed segments are not proven in a lake. It fails if a threshold of the policy is
-    exceeded.
+    """Measures how many sealed segments aren't proven in a lake. Fails above a threshold of the policy.
 
     A notifier can be called for this as ``on_failure_callback``. The measurement is complete, even if the
     task fails. The XCom is the lag, with the exceeded thresholds as ``alarms``.
@@ -273,8 +271,7 @@ class StorageEngineMaintainOperator(StoreOperator):
 class StorageEngineReportOperator(StoreOperator):
     """Writes the run's report, whatever the run's result, and fails if the run failed.
 
-    A run that did nothing may have the same reasons as the last report. Then it writes no report, and names
-    the last one.
+    If a run did nothing for the same reasons as the last report, it writes none, and names the last one.
 
     This is the last task of a store. A DAG run takes its state from its last tasks. Without this task, a run
     with a failure in the middle would end as a success.

@@ -199,8 +199,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 
 
 class _ArchivingOperator(StoreSparkOperator):
-    """Archives segments in three steps: copy, proof, one commit. It uses Spark if the store's connection
-    names it.
+    """Archives segments: copy, proof, one commit. It uses Spark if the store's connection names it.
 
     If the task has an asset alias as outlet and archived segments, it sends events for the store's segments
     and for the lake's table (:mod:`storage_engine.assets`).

@@ -125,9 +125,7 @@ def usage_reported(store: ConfiguredStore) -> None:
 
 
 def _make_report(store: ConfiguredStore) -> StorageEngineReportOperator:
-    """Make the last task. It fails if an earlier task failed, and is skipped if all earlier tasks were
-    skipped.
-    """
+    """Make the last task. It fails if an earlier one failed, and is skipped if all were skipped."""
     return StorageEngineReportOperator(
         task_id="report",
         trigger_rule=TriggerRule.NONE_SKIPPED,

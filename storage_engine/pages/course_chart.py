@@ -1,10 +1,8 @@
 """One self-contained SVG picture of one or two simulated courses: no script, no font, no network.
 
-The upper panel shows retention time as a line. The lower panel shows the disk level as an area. Both share
-one time axis.
+The upper panel shows retention time as a line, the lower one disk level as an area, on one time axis.
 
-The picture is light or dark as its reader's screen is. A renderer without style sheets, as for a PNG, draws
-it light.
+The picture is light or dark like its reader's screen. Without style sheets, as for a PNG, it is drawn light.
 """
 
 from __future__ import annotations
@@ -214,9 +212,7 @@ def _draw(
 
 
 def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """Return a line through points. Repeated points, and points in the middle of a level stretch, are left
-    out.
-    """
+    """Return a line through points. Repeated points, and points inside a level stretch, are left out."""
     points: list[tuple[float, float]] = []
     for point in zip(xs, (round(y, 1) for y in ys), strict=True):
         if points and point == points[-1]:

@@ -66,9 +66,7 @@ class SegmentGroup:
 
 
 def segment_groups(segments: Sequence[Mapping[str, Any]]) -> Iterator[SegmentGroup]:
-    """Group the segments of a report, as JSON, in their order. The first :data:`LISTED` segments are shown
-    one by one.
-    """
+    """Group a report's segments, as JSON, in their order. The first :data:`LISTED` are shown one by one."""
     room = LISTED
     of = itemgetter("log", "fate", "reason", "proof")
     for (log, fate, reason, proof), group in groupby(segments, of):
@@ -89,9 +87,7 @@ def segment_groups(segments: Sequence[Mapping[str, Any]]) -> Iterator[SegmentGro
 
 
 def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
-    """Lay ranges side by side. Their widths are in proportion to their bytes, but no range is too narrow to
-    see.
-    """
+    """Lay ranges side by side. Their widths are in proportion to their bytes, but none is too narrow."""
     total = sum(row.offset_count for row in ranges)
     spare = max(0, BAR_WIDTH - _SHORTEST * len(ranges))
     least = min(_SHORTEST, BAR_WIDTH / max(1, len(ranges)))

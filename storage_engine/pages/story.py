@@ -1,5 +1,4 @@
-"""The first lines of a report, in words: the run's outcome, what was deleted and why, and where the data is
-now. Pure.
+"""A report's first lines in words: outcome, what was deleted and why, where the data is now. Pure.
 
 The input is the report's JSON, of this release or an older one. The web page and the mail say the same.
 """
@@ -57,9 +56,7 @@ _REFUSALS = frozenset(
 )
 """Errors by which a run refuses to act. Any other error means that something failed."""
 NAME_WIDTH = 60
-"""Longest shown name. Names of groups and topics have up to 255 characters; the report's tables have full
-names.
-"""
+"""Longest shown name. Names of groups and topics have up to 255 characters; the tables have full names."""
 
 _COMMAND = "; to get them: "
 _SHIELD = " in the shield"

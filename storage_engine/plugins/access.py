@@ -1,6 +1,4 @@
-"""Access to stores: a user sees a store's data only if the user may read the store's retention DAG in
-Airflow.
-"""
+"""Access to stores: users see a store's data only if they may read its retention DAG in Airflow."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def not_found() -> HTTPException:
-    """Return the answer for a thing that doesn't exist. It is the same for a thing that the user may not
-    read.
-    """
+    """Return the answer for what doesn't exist. It is the same for what the user may not read."""
     return HTTPException(404, "Not found")
 
 
@@ -93,9 +89,7 @@ def is_own_dag(stores: Iterable[ConfiguredStore], conn_id: str, dag: str) -> boo
 
 
 def dags_of(store: ConfiguredStore, user: Any, dags: frozenset[str]) -> list[dict[str, Any]]:
-    """Return a store's DAGs that a user may read. Each has two flags: the DAG is paused, and the user may run
-    it.
-    """
+    """Return a store's DAGs that a user may read, each with two flags: it is paused, the user may run it."""
     ids = {dag_id(store, purpose): purpose for purpose in PURPOSES}
     with create_session() as session:
         rows = session.execute(

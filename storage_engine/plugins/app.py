@@ -4,8 +4,7 @@ users who can't read its DAG.
 Nothing in a request becomes a path on the disk. Shown data comes from the journal, or from files that were
 read before. No library is imported that reads segments or lakes.
 
-Reports of runs come from the journal that the store's connection names. A report is shown as a page or as a
-short summary.
+Reports of runs come from the journal that the store's connection names. They are shown as a page or in short.
 """
 
 from __future__ import annotations
@@ -178,8 +177,7 @@ Price = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 def make_app(*, has_console: bool) -> FastAPI:
-    """Return the application. It has no page that describes its interface, because that page would be open to
-    everybody.
+    """Return the application. It has no page that describes its interface, which would be open to everybody.
 
     :param has_console: whether this Airflow can show the console.
     """
@@ -469,9 +467,7 @@ def settings(request: Request, store: ReadableStore) -> Response:
 
 @console.post("/api/stores/{store:path}/what-if")
 async def try_settings(request: Request, store: ReadableStore, body: JsonObject) -> Response:
-    """Return the course of a store by today's settings, and its course by other settings. Nothing is
-    stored.
-    """
+    """Return a store's course by today's settings, and its course by other settings. Nothing is stored."""
     async with one_at_a_time():
         return await _simulate(request, store.conn_id, body)
 

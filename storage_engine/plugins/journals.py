@@ -1,5 +1,4 @@
-"""Journals of the configured stores, as the API server reaches them. Each journal is opened once, and stays
-open.
+"""Journals of the configured stores, as the API server reaches them. Each is opened once, and stays open.
 
 A journal that doesn't answer blocks only few of the server's threads, and only for a short time. All of
 Airflow's pages and the tasks' heartbeats share these threads.
@@ -37,9 +36,7 @@ T = TypeVar("T")
 ANSWER_SECONDS = 5
 """Seconds that a database server may take for a connection. It may take as long again for one query."""
 _SLOW_SECONDS = 1.0
-"""An error that takes longer is likely to come again. Further requests get it at once, until a pause has
-passed.
-"""
+"""An error that takes longer is likely to come again. Requests get it at once until a pause has passed."""
 _PAUSE_SECONDS = 30.0
 _AT_ONCE = 4
 """The highest number of queries to one journal at the same time. Each one takes a thread, and other journals
@@ -114,9 +111,7 @@ class WebJournal(JournalReader):
 
 
 _REMEMBERED_SECONDS = 60.0
-"""Time for which a journal's URL is reused. A look-up of connections takes longer than a query, and one page
-queries often.
-"""
+"""Time for which a journal's URL is reused. A look-up takes longer than a query, and a page queries often."""
 _LONGEST_SECONDS = 900.0
 _LOOKED_UP_AT_ONCE = 20
 """Number of due connections that one load of the page of all stores looks up. For other due connections, it
@@ -127,9 +122,7 @@ _LOOKING_SECONDS = 0.1
 """After this time, one load of the page looks up no further new connections."""
 _NOT_YET = "Its connection was not looked up yet, because there are many. Ask again in a moment."
 _OF_ANOTHER = (ProblemKind.NO_STORE, ProblemKind.JOURNAL)
-"""Problems that may be false for a store whose connection was not looked up: the store may be in another
-journal.
-"""
+"""Problems that may be false for a store whose connection wasn't looked up: its journal may be another."""
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
 """Longest wait for all journals together. They are queried at the same time: each may use half for the
@@ -176,9 +169,7 @@ def _reader(url: str) -> JournalReader:
 
 
 def _reuse_addresses(conn_ids: Iterable[str]) -> Mapping[str, str]:
-    """Return the URLs that are due for a look-up but are reused once more. The oldest ones are looked up
-    first.
-    """
+    """Return the URLs that are due for a look-up but reused once more. The oldest are looked up first."""
     now = time.monotonic()
     due = sorted((_addresses[conn_id][0], conn_id) for conn_id in conn_ids if conn_id in _addresses)
     late = [(until, conn_id) for until, conn_id in due if until <= now]

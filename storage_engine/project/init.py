@@ -78,8 +78,7 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
 
 
 def spark_definition(conf: Mapping[str, str]) -> dict[str, object]:
-    """Return a connection for Spark on the worker's own machine, in the format of ``airflow connections
-    import``.
+    """Return a connection for Spark on the worker's machine, as ``airflow connections import`` reads it.
 
     :param conf: settings for Spark, such as ``spark.eventLog.dir``.
     """
@@ -314,9 +313,7 @@ def store_definition(fields: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _settings(project: Project) -> str:
-    """Return the settings of Airflow that differ from its defaults. This Airflow uses only the loopback
-    address.
-    """
+    """Return the settings of Airflow that differ from its defaults. It uses only the loopback address."""
     address = "http://127.0.0.1:8080"
     settings = configparser.RawConfigParser()
     settings.read_dict(

@@ -81,9 +81,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z| UTC)")
 
 
 class _CompiledTemplates(BytecodeCache):
-    """Cache of compiled templates for this process. Great Expectations makes a new environment for each
-    page.
-    """
+    """Cache of compiled templates for this process. Great Expectations makes an environment for each page."""
 
     def __init__(self) -> None:
         self._code: dict[str, bytes] = {}
@@ -191,9 +189,7 @@ _Frame = Any
 
 
 class _Swallowed(logging.Handler):
-    """Keeps the first file error that Great Expectations caught and logged. Passes on all other log
-    records.
-    """
+    """Keeps the first file error that Great Expectations caught and logged. Passes on all other records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,8 +208,7 @@ def files_written(directory: Path) -> Iterator[None]:
     """Run a block in which Great Expectations writes into a directory. If a file can't be written, raise one
     error and log nothing.
 
-    :raises OSError: a file couldn't be written, for example on a full disk. The error names the file or the
-        directory.
+    :raises OSError: a file couldn't be written, for example on a full disk. It names the file or directory.
     """
     logger, swallowed = logging.getLogger(_LOGGER), _Swallowed()
     propagate, logger.propagate = logger.propagate, False
@@ -234,9 +229,7 @@ def files_written(directory: Path) -> Iterator[None]:
 
 
 def _name_file(error: OSError, directory: Path) -> OSError:
-    """Return the error with a path. An error of a write to an open file names no file; then it gets the
-    directory.
-    """
+    """Return the error with a path. A failed write to an open file names no file; it gets the directory."""
     return OSError(error.errno, error.strerror or str(error), error.filename or str(directory))
 
 
@@ -438,9 +431,7 @@ def _example(row: Mapping[str, Any]) -> str:
 
 
 def _find_error(info: Mapping[str, Any]) -> str:
-    """Return the error for which an expectation could not be evaluated. The results may nest it by metric or
-    not.
-    """
+    """Return why an expectation could not be evaluated. The results may nest the error by metric or not."""
     if info.get("raised_exception"):
         return f"could not be evaluated: {info.get('exception_message')}"
     nested = (value for value in info.values() if isinstance(value, Mapping))

@@ -1,5 +1,4 @@
-"""The rules behind the expectations, the suites that name them, and runs of suites without Great
-Expectations.
+"""The expectations' rules, the suites that name them, and runs of suites without Great Expectations.
 
 A rule is pure. It takes the columns that its expectation names, and returns one boolean for each row. Columns
 are arrays of NumPy or Series of pandas. Rules in the suites of rows also take columns of Spark. A fact table
@@ -138,8 +137,7 @@ def covered(rows: Rows) -> Verdicts:
 
 
 def one_interval(rows: Rows) -> Verdicts:
-    """Check that store and lake together have one interval: each range begins at the end of the previous
-    range.
+    """Check that store and lake together have one interval: each range begins at the previous one's end.
 
     A lost range isn't counted, so the range after the gap breaks the rule. A range that a person gave up
     (WARNING) is counted. An unknown range is treated as lost.
@@ -176,8 +174,7 @@ def same_bytes(rows: Rows) -> Verdicts:
 
 
 def chained(rows: Rows) -> Verdicts:
-    """Check that each receipt has the right hash of its own contents, and names the hash of the receipt
-    before it.
+    """Check that each receipt has the right hash of its contents, and names the previous receipt's hash.
 
     :param rows: row_hash, computed_row_hash, previous_hash, computed_previous_hash.
     """

@@ -262,9 +262,7 @@ def collect_lake(
 def _looks_in_part(
     reader: Reader, history: Sequence[Receipt], deep: AbstractSet[Slot] | None, *, full: bool
 ) -> Iterator[tuple[SegmentIdentity, Look]]:
-    """Yield looks at the files of segments from which archive rules left out topics. Their rows don't cover
-    the segment.
-    """
+    """Yield looks at files of segments that lack topics by archive rules: rows don't cover the segment."""
     for receipt in (row for row in current(history) if row.lacks_by_rules):
         is_close = full or (deep is not None and (receipt.log, receipt.base_offset) in deep)
         look = reader.look(receipt, Depth.FILES if is_close else Depth.SIZES)
@@ -321,9 +319,7 @@ def _chain(
 
 
 def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
-    """Return every file on which a receipt's proof rests. There are several files if another engine moved the
-    rows.
-    """
+    """Return every file on which a receipt's proof rests: several if another engine moved the rows."""
     files = [reader.file(file.stored, depth) for file in look.seen.files]
     named = {file.stored.location for file in files}
     deletes = {name for file in files for entry in file.listed for name in entry.delete_files}
@@ -602,8 +598,7 @@ def _read_archived(context: Context, run: Run) -> set[Slot]:
 def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
     """Return a store's journal, and the journal's record of the store.
 
-    The lakes must be open already. Opening a journal creates it, and no journal must be created beside a
-    missing lake.
+    The lakes must be open already. Opening creates a journal, but none may be made beside a missing lake.
     """
     journal = store.journal if isinstance(store, Context) else Journal(store.journal_url)
     managed = managed_of(store)
@@ -656,9 +651,7 @@ def known_store(
 def _missing(
     store: ManagedStore, journal: Journal, record: StoreRecord | None
 ) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
-    """Return the missing logs and the present logs. A log is missing if it was seen before and should be on
-    disk.
-    """
+    """Return the missing and the present logs. A log is missing if it was seen before and must be on disk."""
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
         if broker.identities is None:
             return (), {}
@@ -671,9 +664,7 @@ def _missing(
 
 
 def _lineages(record: StoreRecord | None, rows: Sequence[Receipt]) -> Lineages:
-    """Return the lineages of a store's logs. If no journal knows the store, return each log's newest archived
-    lineage.
-    """
+    """Return the lineages of a store's logs. If no journal knows the store: each log's newest archived."""
     if rows and record is not None:
         return record.lineages
     ordered = sorted(rows, key=lambda row: row.lineage)

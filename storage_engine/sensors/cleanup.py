@@ -172,9 +172,7 @@ class _CauseSensor(BaseSensorOperator):
             yield
 
     def _poke_until_done(self, context: Context) -> Any:
-        """Wait in this process as Airflow's sensors do. At the timeout, end the wait as a deferred sensor
-        does.
-        """
+        """Wait in this process as Airflow's sensors do. At the timeout, end as a deferred sensor does."""
         soft_fail, self.soft_fail = self.soft_fail, False
         try:
             return super().execute(context)

@@ -173,8 +173,7 @@ def _probe(sight: Sight) -> str | StorageEngineError:
 def _check_publishable(location: str) -> None:
     """Make sure that this process can give an executor's file another name, as a commit does.
 
-    Linux doesn't let a user link a file of another user without the right to write it (protected_hardlinks,
-    proc(5)).
+    Linux lets no user link another user's file without the right to write it (protected_hardlinks, proc(5)).
     """
     path = local_path(location)
     if path is None:
@@ -225,14 +224,10 @@ def _is_same(facts: FileFacts, expected: FileFacts, store_roots: tuple[str, ...]
 
 
 TASK_BYTES = 1 << 30
-"""The highest number of bytes for one task, unless one segment is larger. It is the size of a usual commitlog
-segment.
-"""
+"""The most bytes for one task, unless one segment is larger: the size of a usual commitlog segment."""
 
 SEGMENT_COST_BYTES = 4 << 20
-"""Cost of opening, naming and syncing a segment's file, as the number of bytes that take as long to
-archive.
-"""
+"""Cost of opening, naming and syncing a segment's file, as bytes that take as long to archive."""
 
 SHARED_COST_BYTES = 256 << 10
 """The same cost for a segment that shares its file."""
@@ -244,8 +239,7 @@ TASKS_PER_CORE = 4
 def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob, ...]]:
     """Cut jobs into groups of about equal work, one for each task. No group is empty, and the order is kept.
 
-    If segments have the same size and there are at least as many as cores, there is at least one task for
-    each core.
+    If segments have the same size and are at least as many as the cores, each core has at least one task.
     """
     weights = [
         job.facts.size_bytes + (SEGMENT_COST_BYTES if job.shares is None else SHARED_COST_BYTES)
@@ -281,9 +275,7 @@ class ArchiveResult:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The end of a task. Our own error is returned as a result: Spark would only retry it and wrap its
-    message.
-    """
+    """The end of a task. Our own error is a result: Spark would only retry it and wrap its message."""
 
     proven: tuple[ProvenSegment, ...]
     error: StorageEngineError | None

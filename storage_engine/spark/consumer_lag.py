@@ -1,6 +1,4 @@
-"""Consumer lag of a whole store as a Spark job: positions of groups in the logs, joined with the segments to
-delete.
-"""
+"""Consumer lag of a store as a Spark job: groups' positions in the logs, joined with segments to delete."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ _BATCH_ROWS = 1 << 14
 """Rows that a task passes to the JVM at once."""
 
 SHIELDED_SHOWN = 10
-"""The highest number of notices about groups and topics with unread messages in segments that only the shield
-has.
-"""
+"""The most notices about groups and topics with unread messages in segments that only the shield has."""
 
 _POSITIONS = ".positions.arrow"
 
@@ -221,9 +217,7 @@ def check_sight(newest: FileFacts | None, positions: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LagInProcess:
-    """The same table, computed in this process without Spark, share by share. It is for one store at a
-    shell.
-    """
+    """The same table, computed in this process without Spark, share by share, for one store at a shell."""
 
     job: LagJob | None
     prepared: LagSource

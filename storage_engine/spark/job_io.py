@@ -57,8 +57,7 @@ def write_request(path: str | os.PathLike[str], request: Any) -> dict[str, str]:
 def read_request(path: str | os.PathLike[str], kind: type[Request]) -> Request:
     """Read a request back, with the credentials in this process's environment.
 
-    :raises BadInputError: the file is missing, isn't JSON, or isn't such a request, or its credentials are
-        missing.
+    :raises BadInputError: the file or its credentials are missing, or it isn't JSON or isn't such a request.
     """
     try:
         content = put_back(_read_json(path), json.loads(os.environ.get(CREDENTIALS, "{}")))
@@ -151,8 +150,7 @@ def run_job(
 
 
 def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSession, request: Request) -> Any:
-    """Run a job. Errors are converted to ours here, because Spark's own error can't be read after the session
-    has stopped.
+    """Run a job. Errors become ours here, because Spark's own can't be read after the session has stopped.
 
     :raises StorageEngineError: every error is of this class.
     """
@@ -206,9 +204,7 @@ _WITHOUT_PACKAGE = re.compile(
 
 @contextmanager
 def telling_progress(text: Callable[[], str]) -> Iterator[None]:
-    """Write a progress line to standard error every :data:`PROGRESS_SECONDS`. A shorter job writes no
-    line.
-    """
+    """Write progress to standard error every :data:`PROGRESS_SECONDS`. A shorter job writes no line."""
     ended = Event()
 
     def tell() -> None:

@@ -307,9 +307,7 @@ def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) 
 def _limits(
     rows: Sequence[Receipt], names: LogNames, lineages: Mapping[str, int], look: StoreLook | None
 ) -> Mapping[tuple[str, int], int]:
-    """Return for each lineage of a log the offset up to which it is valid: the first offset of a newer
-    lineage.
-    """
+    """Return up to which offset each lineage of a log is valid: the first offset of a newer lineage."""
     firsts = defaultdict[str, dict[int, int]](dict)
     for row in rows:
         of_log = firsts[names.name_of(row)]

@@ -1,6 +1,4 @@
-"""Counts of messages by topic, producer host, hour and size class, over a span of time in a lake, as a Spark
-job.
-"""
+"""Counts of a lake's messages by topic, producer, hour and size class, over a time span, as a Spark job."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ _CELLS: list[pa.Field[Any]] = [
     pa.field("size_bytes", pa.int64()),
 ]
 CELLS = pa.schema(_CELLS)
-"""``hour`` is in hours since the epoch, in UTC. ``host`` is "" if the broker doesn't store the producer's
-host.
-"""
+"""``hour`` counts hours since the epoch, in UTC. ``host`` is "" if the broker stores no producer's host."""
 _NAMES = CELLS.names[:4]
 
 
@@ -199,8 +195,7 @@ def _cells(
 ) -> DataFrame:
     """Return the counts of one lake. There may be one row for each row group with the same key.
 
-    :param counted: segments that were counted in another lake and are not counted again. This lake's segments
-        are added.
+    :param counted: segments that another lake has counted, which are left out. This lake's are added.
     """
     lake, columns = open_lake(config), find_broker(request.broker).codec.columns
     table = lake.messages()
@@ -250,8 +245,7 @@ def columns_counted(columns: Columns) -> tuple[str, ...]:
 
 
 def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us: int | None) -> pa.Table:
-    """Return the counts of some rows, with the columns of :data:`CELLS`. Rows without topic or time are not
-    counted.
+    """Return the counts of rows, with the columns of :data:`CELLS`. Rows without topic or time don't count.
 
     A row without a message of its own, such as a batch header, gets the time of the next message.
 

@@ -1,7 +1,6 @@
 """Results of tasks over a segment's rows: sums for each segment and stream, or single rows if sums disagree.
 
-Positions here are counted from the segment's first byte. Pure Arrow; this module imports neither Spark nor
-pandas.
+Positions count from the segment's first byte. Pure Arrow; this module imports neither Spark nor pandas.
 """
 
 from __future__ import annotations
@@ -145,8 +144,7 @@ def _link(start: Any, end: Any) -> Any:
 
 
 def hash_numbers(numbers: Any) -> Any:
-    """Return the XXH64 hashes of 64-bit numbers with seed 42, as Spark's ``xxhash64`` does. But null gives
-    null.
+    """Return the XXH64 hashes of 64-bit numbers with seed 42, like Spark's ``xxhash64``. But null gives null.
 
     See the specification of xxHash: its five primes, and the rule for an input of eight bytes.
     """

@@ -283,9 +283,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
 
 
 def _check_kind(lake: Lake, store: ManagedStore | None) -> None:
-    """:raises BadInputError: the lake has another broker's rows, or is empty and was made without a
-    broker.
-    """
+    """:raises BadInputError: the lake has another broker's rows, or is empty and has no broker."""
     if store is not None and store.broker != lake.broker:
         kind, lake_kind = (find_broker(name).words.title for name in (store.broker, lake.broker))
         raise BadInputError(

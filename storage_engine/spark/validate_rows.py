@@ -204,8 +204,7 @@ def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> lis
 
 
 def _expect_rows(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the receipts' values, one row for each receipt. ``run`` numbers the unbroken runs of segments of
-    a log.
+    """Yield the receipts' values, one row for each. ``run`` numbers the unbroken runs of a log's segments.
 
     An expired segment has no row, and the segment after it begins a new run.
     """

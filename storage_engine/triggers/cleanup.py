@@ -39,9 +39,7 @@ DEFAULT_POLL_SECONDS = 10.0
 """Pause between two looks. The broker itself looks as often."""
 
 _LONGEST_SLEEP_SECONDS = 300.0
-"""Longest pause until the next look at a window, because the clock may be set and deleteWhen may be
-changed.
-"""
+"""Longest pause until the next look at a window: the clock may be set, and deleteWhen changed."""
 _SHORTEST_SLEEP_SECONDS = 0.05
 
 _LOOKS = ThreadPoolExecutor(1000, thread_name_prefix="storage-engine-look")
@@ -185,9 +183,8 @@ class DiskLevelTrigger(_CauseTrigger):
     """Fires when a disk of the store rises above a level.
 
     The broker's rule decides which disk counts: the least used disk of the log, or the disk of the
-    dependents. For a stopped broker's store, it samples the disks that this triggerer sees, so run it on a
-    host where they are mounted. For a running broker, it uses the level that the broker reports, from any
-    triggerer.
+    dependents. For a stopped broker's store, it samples the disks that this triggerer sees, so run it where
+    they are mounted. For a running broker, it uses the level that the broker reports, from any triggerer.
 
     :param storage_engine_conn_id: connection of the store.
     :param threshold_percent: level above which it fires; None: the level above which the broker itself
