@@ -50,9 +50,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def printable_json(document: str) -> str:
-    """Return the same JSON document with JSON's own escapes in place of such characters. Newlines are
-    kept.
-    """
+    """Return the same JSON document, with its unprintable characters as JSON's escapes. Newlines stay."""
     return _UNPRINTABLE_BUT_NEWLINE.sub(lambda it: f"\\u{ord(it[0]):04x}", document)
 
 

@@ -1,5 +1,6 @@
 """Conversion of an Airflow connection's fields to a ManagedStore. Pure: no Airflow, no input or output.
 
+The fields of the connection's form are defined in :mod:`storage_engine.model.settings.store_settings`.
 A lake's properties may name Airflow connections with its credentials. These are looked up when a task runs.
 So credentials are in no DAG, no rendered field and no XCom.
 """

@@ -199,7 +199,10 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 
 
 class _ArchivingOperator(StoreSparkOperator):
-    """Archives segments: copy, proof, one commit. It uses Spark if the store's connection names it.
+    """Copies, proves and commits segments.
+
+    The work runs as a Spark job if the connection names a Spark and the work reaches its ``spark_from``;
+    otherwise it runs in the task.
 
     If the task has an asset alias as outlet and archived segments, it sends events for the store's segments
     and for the lake's table (:mod:`storage_engine.assets`).

@@ -589,7 +589,10 @@ def _asked(lake: Lake, store_id: str) -> _AskedLake:
 
 
 def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
-    """Return whether a known receipt is in a lake that wasn't asked. Its id and its place are compared."""
+    """Return whether a known receipt is in a lake that wasn't asked.
+
+    A lake is the same if its id, or that of the lake that it is a copy of, is equal, or else its place.
+    """
     return not any(
         head.lake_id in lake.lake_ids
         or (head.place == lake.place if head.place else head.location == lake.location)

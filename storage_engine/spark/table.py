@@ -41,7 +41,7 @@ from storage_engine.lake.soundness.segment_reader import plain_field, rows_of_fi
 from storage_engine.model.broker.codec import Columns, SegmentCodec
 from storage_engine.model.store import may_be_one
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.spark.read_plan import (
+from storage_engine.spark.query_plan import (
     LakeFile,
     RowsMissingError,
     Slot,
@@ -230,7 +230,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the scan.
 
-        :raises StorageEngineError: for the reasons of :func:`~storage_engine.spark.read_plan.plan_read`.
+        :raises StorageEngineError: for the reasons of :func:`~storage_engine.spark.query_plan.plan_read`.
         """
         try:
             return self._tasks()

@@ -153,7 +153,7 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
         say("Nothing was changed.")
     for act in done.acts:
         undo = Command("lake expire", f"{target.words} --undo {act[:SHOWN_CHARACTERS]}")
-        say("Next: ", undo, f" brings them back, for {trash_days:g} days.")
+        say("Next: within ", f"{trash_days:g} days, ", undo, " brings them back.")
 
 
 def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:

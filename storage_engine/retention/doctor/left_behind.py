@@ -252,7 +252,9 @@ def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
 def usage_findings(
     kind: str, broker: BrokerStore, journal: Journal, record: StoreRecord
 ) -> Iterator[Finding]:
-    """Yield the last retention report's findings on the hours of deletion, judged by the present setting.
+    """Compare the quiet hours of the last retention report with the broker's present hours of deletion.
+
+    Yield a note if other hours would be better.
 
     :raises StorageEngineError: the journal can't be read.
     """

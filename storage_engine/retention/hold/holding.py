@@ -283,7 +283,7 @@ def record_intent(context: Context, left: UnprovenSegments | None, acceptance: A
 
 
 def record_result(context: Context) -> None:
-    """Record that the segments of the open intent are now left to the broker."""
+    """Record that the segments of the open intent are now left to the broker. Without one, do nothing."""
     if (intent := _open_intent(context)) is not None:
         _record(context, Phase.RESULT, intent.payload)
 

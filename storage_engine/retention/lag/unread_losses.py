@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShieldedUnread:
-    """Messages that consumer groups have not read in segments that only the shield has.
+    """Unread messages of consumer groups, in segments that only the shield still has.
 
     :param rows: sorted by the number of messages, the most first.
     :param error: why they are not known completely; "": they are.

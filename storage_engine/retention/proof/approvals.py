@@ -310,7 +310,8 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
 def question_alarms(
     asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
 ) -> tuple[str, ...]:
-    """Return alarms on plans that wait for a second person while a disk is so full that age is ignored. Pure.
+    """Return alarms on plans that wait for a second person while a disk is so full that segments are
+    deleted whatever their age. Pure.
 
     :param by_itself: when the broker deletes by itself, as a clause.
     """

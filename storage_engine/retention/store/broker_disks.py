@@ -87,8 +87,9 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
         if (other := disks.get(_device(path))) is not None:
             raise BadInputError(
                 f"lake {lake.location}: expected a lake on another disk than its store's, found the {what} "
-                f"({path}) on that of {other}: it would fill the disk that needs space, and be lost with "
-                "it. Nothing was created. Put it on another disk, or allow it by name: --allow-same-disk."
+                f"({path}) on the same disk as {other}. The lake would fill the disk that needs space, and "
+                "be lost with that disk. Nothing was created. Put it on another disk, or allow it by name: "
+                "--allow-same-disk."
             )
 
 

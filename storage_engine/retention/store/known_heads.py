@@ -102,7 +102,7 @@ class KnownHeads:
                     "changed. Mount the right disk; a new lake needs a place of its own. If the old "
                     "one is lost for good, run ",
                     Command("stamp"),
-                    "to record that; --conn-id names a store of Airflow.",
+                    " to record that; --conn-id names a store of Airflow.",
                 )
         known = self.of(lake, segments)
         try:
