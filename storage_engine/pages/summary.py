@@ -43,8 +43,7 @@ def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return the story of a run as a small HTML page with inline styles and tables. It has no image and needs
-    no network.
+    """Return a run's story as small HTML with inline styles and tables. It has no image and needs no network.
 
     :param report: the report as JSON, of this release or an older one.
     :param link: address of the whole report; "" for none.
