@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from storage_engine.core.wording import printable, shortened, time_text
-from storage_engine.model.keep.expiry import KeepForecast
+from storage_engine.model.keep.expiry_rules import KeepForecast
 from storage_engine.model.report.usage import RetentionReport
 from storage_engine.pages.environment import template
 from storage_engine.pages.story import Story, of_any_release, tell

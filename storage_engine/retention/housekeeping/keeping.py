@@ -22,7 +22,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of, policy_of
-from storage_engine.model.keep.expiry import ArchivedStream, KeepForecast, forecast_topics
+from storage_engine.model.keep.expiry_rules import ArchivedStream, KeepForecast, forecast_topics
 from storage_engine.model.keep.keep_rules import Scope, Stream, age_begins_ms, matches
 from storage_engine.model.proof.receipt import LakeHead, Receipt, with_rows
 from storage_engine.retention.proof.proofs import COPIES_ENTER

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.keep.expiry import KeepForecast
+from storage_engine.model.keep.expiry_rules import KeepForecast
 from storage_engine.retention.proof.verification_memory import KeptRows
 
 _VERSION = 1

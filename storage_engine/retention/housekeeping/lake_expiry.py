@@ -41,7 +41,7 @@ from storage_engine.lake.gc.thinning import discard_files, thin_segment
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.keep.acts import ActKind, KeepDecision, Thinning, policies_of, policy_of
-from storage_engine.model.keep.expiry import (
+from storage_engine.model.keep.expiry_rules import (
     REWRITE_RULE,
     ExpiryReason,
     ExpirySegment,
