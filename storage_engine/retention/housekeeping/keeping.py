@@ -70,10 +70,10 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
     for store in list_stores(lake):
         counted = {} if reader is None else reader.archived_topics(store.store_id)
         history = receipt_history(lake, store.store_id)
-        found = list(_streams(history, names.get(store.store_id, ()), counted))
-        streams += found
+        added = list(_streams(history, names.get(store.store_id, ()), counted))
+        streams += added
         uncounted_bytes += sum(map(_kept_bytes, with_rows(current(history))))
-        uncounted_bytes -= sum(stream.size_bytes for stream in found)
+        uncounted_bytes -= sum(stream.size_bytes for stream in added)
     return tuple(streams), max(0, uncounted_bytes)
 
 
@@ -157,12 +157,12 @@ def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[
     journal = Journal(journal_url)
     lacks = KnownHeads(acts=journal.lake_acts()).lacks_acts(lake, acts)
     journal.record_lake_act(lake_id, acts[-1].sha256)
-    said = (
+    note = (
         f"{lake.location} lacks rules or holds that {journal.name} had recorded: it was put back from an "
         "older copy. From now on only the lake's present ones count: lake keep --dry-run shows them. Record "
         "the missing ones again"
     )
-    return (said,) if lacks else ()
+    return (note,) if lacks else ()
 
 
 def _streams(

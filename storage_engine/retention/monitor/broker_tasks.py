@@ -147,10 +147,10 @@ def _open_note(event: Event, reason: str) -> str:
 
 def _is_gone(event: Event) -> bool:
     directory = event.payload["directory"]
-    return not any(map(_may_be_there, (*event.payload["files"], *((directory,) if directory else ()))))
+    return not any(map(_may_exist, (*event.payload["files"], *((directory,) if directory else ()))))
 
 
-def _may_be_there(path: str) -> bool:
+def _may_exist(path: str) -> bool:
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
