@@ -257,8 +257,7 @@ def _reaches(rows: Sequence[_Lost], label: str, offset: int) -> int:
 def contradictions(
     store: ManagedStore, record: StoreRecord, logs: Iterable[LogSnapshot]
 ) -> Iterator[Segment]:
-    """Yield segments that differ from their receipt, or from a data file that was committed without a
-    receipt.
+    """Yield segments that differ from their receipt, or from a data file committed without a receipt.
 
     Such a file is left by a run that was killed after the commit of data and before the commit of receipts.
     Archiving also refuses other bytes in the place of such a file.
@@ -353,9 +352,7 @@ def adopt(
 def _contradicted_logs(
     store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]
 ) -> tuple[set[str], set[str]]:
-    """Return the logs whose bytes contradict the archived ones under their names, and the other archived
-    logs.
-    """
+    """Return the logs whose bytes contradict the archive under their names, and the other archived logs."""
     differing = {segment.log for segment in contradictions(store, record, logs)}
     lakes = store.archive_lakes
     opened = map(open_lake, lakes)
@@ -395,8 +392,7 @@ def move(
 
     :param leave_unproven: number of segments that may be left to their broker unproven, though another
         journal holds them.
-    :raises GateRefusedError: another journal's hold keeps more unproven segments than that; nothing was
-        changed.
+    :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
     :raises BadInputError: the name is empty, or differs from the connection's name.
     :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
         place or name.
@@ -411,7 +407,7 @@ def move(
         )
     check_host(store.root, store.host, None)
     journal = Journal(store.journal_url)
-    subject = _to_move(store, journal)
+    subject = _find_moved(store, journal)
     named = journal.store_named(name)
     if named is not None and named.store_id != subject.store_id:
         raise name_taken(root, name, named)
@@ -429,7 +425,7 @@ def move(
     return carry_out(store, journal, subject, name, person, reason.strip())
 
 
-def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
+def _find_moved(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
     """Return the store in this directory, by its place or its stamp.
 
     If the journal lacks it, return its stamp.
@@ -505,8 +501,8 @@ def stamp(
     if new:
         check_free(store, [row for lake in lakes for row in list_stores(lake)])
     answers = [_ask_lake(lake, chosen_id) for lake in lakes]
-    known = new or journal.store_with_id(chosen_id)
-    lineages = Lineages(1) if known else _lineages(store, chosen_id, lakes)
+    stored = new or journal.store_with_id(chosen_id)
+    lineages = Lineages(1) if stored else _lineages(store, chosen_id, lakes)
     record = _record(store, journal, chosen_id, lineages)
     kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, answers)]
     heads = (*(lake.head for lake in answers if lake.head), *kept)
@@ -554,9 +550,7 @@ def _ids_before(root: str) -> list[str]:
 
 
 def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) -> RecordedPolicy | None:
-    """Return the strictest recorded approval policy for this directory under any store id; None: there is
-    none.
-    """
+    """Return the strictest approval policy recorded for this directory under any store id; None: none is."""
     policies = [recorded_policy(journal, store_id) for store_id in ids]
     with suppress(StoreIdentityError):
         stamp = read_stamp(store.real_root)
@@ -612,8 +606,7 @@ def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) ->
 def _check_unknown(store: ManagedStore, journal: Journal) -> None:
     """Make sure that a directory may become a new store.
 
-    :raises StoreIdentityError: the journal has a store at this place, or the directory's stamp names a known
-        store.
+    :raises StoreIdentityError: the journal has a store here, or the directory's stamp names a known store.
     """
     here = journal.find_store(store.real_root, store.host)
     if here is not None:

@@ -191,8 +191,7 @@ def without_replicas_work(
     :param there: all archivable segments of the store: their bytes are compared.
     :param depth: depth to which the other replicas' files in the lake are read.
     :raises LakeUnavailableError: a lake can't be read.
-    :raises LakeConflictError: another replica archived other bytes of a log, or the same bytes with other
-        leaders.
+    :raises LakeConflictError: another replica archived other bytes of a log, or the same with other leaders.
     """
     covered: set[SegmentId] = set()
     record, compared = context.record, partial(compared_receipts, context.journal, context.record.store_id)
@@ -216,8 +215,8 @@ def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[R
     for segment_id, receipts in by_replicas.items():
         rows.setdefault(segment_id.log, {}).update({row.row_hash: row for row in receipts})
     for log, of_log in rows.items():
-        if why := divergence(context.broker, context.record, log, list(of_log.values())):
-            raise diverged(context, log, why)
+        if reason := divergence(context.broker, context.record, log, list(of_log.values())):
+            raise diverged(context, log, reason)
 
 
 def diverged(context: Context, log: str, why: str) -> LakeConflictError:
@@ -260,8 +259,7 @@ class _Covered:
 def archived_by_replicas(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> dict[SegmentId, tuple[Receipt, ...]]:
-    """Return the segments that other replicas' receipts prove, with these receipts, as recorded and if still
-    valid.
+    """Return segments that other replicas' receipts prove, and the receipts, as recorded and if still valid.
 
     If a lake can't be asked, the journal's record counts. That is enough not to archive a segment again,
     never enough to delete it.
@@ -320,8 +318,7 @@ def with_replicas(
     snapshot: StoreSnapshot,
     reading: Reading,
 ) -> Proofs:
-    """Return proofs to which other nodes' receipts were added, for segments that the store's own receipts
-    don't prove.
+    """Return proofs with other nodes' receipts added, for segments that the store's own don't prove.
 
     :param going: present segments that are about to be deleted.
     :param snapshot: snapshot of the store, which is locked by us.

@@ -254,8 +254,7 @@ def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
 
 
 def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: list[str]) -> tuple[int, ...]:
-    """Drop the oldest of some links that are the last name of their file, while the disk is above the
-    policy's level.
+    """Drop the oldest of links that are their file's last name, while the disk is above the policy's level.
 
     Each call drops one link, after a new look at the disk: the space may be freed late, for example while a
     process has the file open. The loss is recorded before the link is dropped.
@@ -402,8 +401,7 @@ def _read_need(context: Context) -> ShieldNeed:
 
 
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
-    """Link unproven segments, archive deleted ones, drop links of proven ones, and give up links if space
-    requires it.
+    """Link unproven segments, archive deleted ones, drop proven ones' links, and give up links for space.
 
     If a broker runs and a watch is alive, only that watch does this.
 

@@ -251,9 +251,7 @@ def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
 
 
 def _find_misplaced(facts: _Known, stamp: Stamp | None) -> LakeHead | None:
-    """Return the lake that the store was archived into, if the named lakes have none of it, and add a
-    finding.
-    """
+    """Return the lake that has the store's archive if the named lakes have none of it, and add a finding."""
     from storage_engine.retention.doctor.lake_check import misplaced, misplaced_findings
 
     store_id = stamp.store_id if stamp is not None else None
@@ -352,8 +350,7 @@ class _Looked:
     :param data_paths: the directories that its broker writes to.
     :param due: number of segments that could be deleted now; 0 if nobody asked.
     :param missing: logs that should exist, by the journal's memory; empty if nobody asked.
-    :param unheld: segments that may be deleted within a day of a hold's end; None: the end is far off, or
-        nobody asked.
+    :param unheld: segments that may be deleted within a day of a hold's end; None: it's far off, or nobody asked.
     """
 
     figures: Figures

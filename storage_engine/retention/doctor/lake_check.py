@@ -54,11 +54,9 @@ class CheckedLake:
     :param lake_id: its UUID; None: an older version made it, or it can't be read.
     :param store_ids: ids of the stores whose segments it has.
     :param roots: directories of these stores.
-    :param ignored: properties of its tables and its catalog that nothing here follows: the owner and the
-        names.
+    :param ignored: properties of its tables and catalog that nothing here follows: the owner and the names.
     :param acts_fault: why people's decisions on what the lake keeps are unknown; "": they are known.
-    :param unrecorded_rules: rules that would keep messages out of the archive if the store's journal had
-        recorded them.
+    :param unrecorded_rules: rules that would keep messages out of the lake if the store's journal had them.
     """
 
     title: str
@@ -145,9 +143,8 @@ def _read_last_check(store: ManagedStore, info: LakeInfo) -> tuple[int | None, i
 def unproven_segments(
     store: ManagedStore, journal: Journal | None, record: StoreRecord | None, segments: Sequence[Segment]
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...], tuple[str, ...], int]:
-    """Return four facts about sealed segments: those that no lake proves; those that a lake has but whose
-    files were touched since; lakes that couldn't be asked; and the number of unproven ones that a rule
-    leaves out.
+    """Return four facts about sealed segments: those that no lake proves; archived ones whose files were
+    touched since; lakes that couldn't be asked; and the number of unproven ones that a rule leaves out.
 
     :param record: None: neither journal nor lake knows the store yet, so none of its segments is proven.
     :raises StorageEngineError: journal or lake can't be read.
@@ -322,9 +319,7 @@ def _judge_disk(lake: CheckedLake, unproven_bytes: int | None) -> Iterator[Findi
 
 
 def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[Finding]:
-    """Yield findings on lakes inside a store or another lake, and on our files on a disk that the broker
-    writes to.
-    """
+    """Yield findings on lakes inside a store or another lake, and on our files on a broker's disk."""
     for lake in store.lakes:
         if around := place_around(lake, Path(store.real_root)):
             yield Finding.warning(

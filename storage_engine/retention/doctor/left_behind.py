@@ -171,8 +171,7 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
 def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
     """Judge when a hold runs out by itself. Pure.
 
-    :param unproven: text on the segments that may be deleted unproven within a day after that; "": all are
-        proven.
+    :param unproven: text on segments that may be deleted unproven within a day of it; "": all are proven.
     """
     if hold is None or not hold.is_half_over(now_ms):
         return
@@ -203,8 +202,7 @@ def refused_by_last_archive(
 ) -> tuple[RefusedLog, ...]:
     """Return the logs that the last archive refused and that have unproven segments, by name.
 
-    :param journal: None: there is no journal yet, so nothing was archived. The store's record may be None as
-        well.
+    :param journal: None: there is none yet, so nothing was archived. The store's record may be None, too.
     :raises StorageEngineError: the journal can't be read.
     """
     if journal is None or record is None or not unproven:

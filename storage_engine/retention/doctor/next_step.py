@@ -58,16 +58,13 @@ class State:
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: lakes that the store was archived into, by its own stamp.
-    :param other_lake: the lake that the store was archived into, if the named lakes have none of it; ""
-        otherwise.
+    :param other_lake: the lake that the store was archived into, if the named lakes have none of it; else "".
     :param unproven: number of sealed segments that no lake proves and no archive refuses; None: unknown.
-    :param refused_logs: number of logs that can't be archived in their present state, or that the last
-        archive refused.
+    :param refused_logs: number of logs that can't be archived as they are, or that the last archive refused.
     :param unknown_proof: why ``unproven`` is unknown; None: it is known, or a lake is the reason.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
     :param due_by_rules: number of segments that are deleted without being asked for.
-    :param replicas_elsewhere: number of segments that would be deleted if a person said that all other nodes
-        are stopped.
+    :param replicas_elsewhere: number of segments to delete if a person says that all other nodes stopped.
     :param assumes_defaults: no setting says how long the broker keeps its segments.
     :param running: a broker runs on the store; None: unknown.
     :param is_live: the broker was named.
@@ -162,8 +159,7 @@ def _step_to_other_lake(state: State) -> NextStep:
 
 
 def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
-    """Return a finding whose advice names a store's DAG in Airflow, in place of the commands that this DAG
-    runs.
+    """Return a finding whose advice names a store's DAG in Airflow instead of the commands that it runs.
 
     :param dag_id: id of the DAG that archives, proves and deletes.
     :param known: Airflow knows the DAG.

@@ -43,8 +43,7 @@ class DagFacts:
     :param known: Airflow has parsed the DAG, and its file still exists.
     :param last: its last run; None: it never ran.
     :param waits: ids of waiting tasks, each with the moment since which it waits; None: unknown.
-    :param active: runs that are queued or running, the oldest first. A queued run counts from when it was
-        queued.
+    :param active: queued or running runs, oldest first. A queued run counts from when it was queued.
     """
 
     dag_id: str
@@ -73,8 +72,7 @@ class ComponentFacts:
 class QueueFacts:
     """The queue of the workers that see a store's disk.
 
-    :param workers: edge workers that take tasks from it; None: unknown, because Airflow has no table of other
-        workers.
+    :param workers: edge workers that take tasks from it; None: unknown, as Airflow lists no other workers.
     :param seen_by: host of the last task there that succeeded, and so saw the store; "": no task did.
     """
 
@@ -90,8 +88,7 @@ class PipelineFacts:
 
     :param import_errors: by file that can't be parsed, the first line of the error.
     :param error: why Airflow's database couldn't be read; "" if it could.
-    :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or nobody has
-        to.
+    :param approval: a clause on why nobody can approve the store's plans; "": somebody can, or nobody has to.
     :param unknown_approvers: ids of approvers whom Airflow doesn't know.
     :param queue: the queue of the store's tasks; None: they are on Airflow's default queue.
     """

@@ -103,8 +103,7 @@ def _growth_by_segments(log: LogSnapshot, now_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Whole percentages of a disk's use: the lowest level at which each kind of deletion begins; None: at no
-    level.
+    """Whole percentages of a disk's use, the lowest at which each kind of deletion begins; None: at none.
 
     :param cleans_percent: from it on the broker deletes expired segments, at any hour.
     :param forces_percent: from it on the broker deletes the oldest segments, whatever their age.
@@ -151,8 +150,7 @@ class Figures:
     :param full_percent: level above which the broker refuses messages; None: there is none.
     :param deletes_at_ms: by sealed segment, when the broker's rules may delete it by age; None: never.
     :param going: segments that the broker's rules delete at this moment.
-    :param replicas_elsewhere: number of expired segments that stay because other nodes have replicas of their
-        log.
+    :param replicas_elsewhere: number of expired segments that stay as other nodes have replicas of their log.
     :param leaving: segments that are deleted within ``leaves_in_ms``.
     :param unread: consumers' losses by the deletion of ``leaving``.
     :param archivable: segments that may be archived by now.
@@ -364,7 +362,7 @@ def _filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
             f"{growth_text(figures.growth)}: then {text}",
             _room(figures),
         )
-    elif levels.cleans_percent is not None and _used(figures) >= levels.cleans_percent:
+    elif levels.cleans_percent is not None and _used_percent(figures) >= levels.cleans_percent:
         yield Finding.warning(
             "disk-cleans",
             f"{disk_text}: from {levels.cleans_percent} % on the broker deletes expired segments at any hour",
@@ -428,8 +426,8 @@ def deletion_text(found: Figures) -> str:
     if at_ms is None:
         return "nothing, as far as is known" if found.sealed else "nothing: no segment is sealed"
     by_space = found.forces_in_ms is not None and at_ms == found.now_ms + found.forces_in_ms
-    why = f"about then the disk is above {found.levels.forces_percent} %" if by_space else "by age"
-    return f"the next {time_text(at_ms)} (in {duration_text(at_ms - found.now_ms)}), {why}"
+    reason = f"about then the disk is above {found.levels.forces_percent} %" if by_space else "by age"
+    return f"the next {time_text(at_ms)} (in {duration_text(at_ms - found.now_ms)}), {reason}"
 
 
 def _room(figures: Figures) -> str:
@@ -438,7 +436,7 @@ def _room(figures: Figures) -> str:
     return Text("add space, or delete with proof: ", Command("clean"))
 
 
-def _used(figures: Figures) -> int:
+def _used_percent(figures: Figures) -> int:
     return max((disk.used_percent or 0 for disk in figures.snapshot.log_disks), default=0)
 
 

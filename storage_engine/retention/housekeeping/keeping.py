@@ -78,8 +78,7 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
 
 
 def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[tuple[str, LakeHead], ...]:
-    """Return the lakes, other than the named ones, that have segments of a journal's stores, each with a
-    store's name.
+    """Return lakes, other than the named ones, that have a journal's segments, each with a store's name.
 
     :param named: UUIDs of the lakes that the caller knows.
     """
@@ -98,8 +97,7 @@ def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[t
 def check_archive_rule(lake: Lake, scope: Scope) -> None:
     """Make sure that a rule may keep messages out of a lake.
 
-    :raises BadInputError: the rule names a topic of the broker's own, or the broker's rows and logs have no
-        topics.
+    :raises BadInputError: the rule names a topic of the broker's own, or its rows and logs have no topics.
     """
     broker = find_broker(lake.broker) if lake.broker else None
     if broker is not None and not may_leave_out(broker.name):
@@ -201,8 +199,7 @@ def _kept_bytes(row: Receipt) -> int:
 
 
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
-    """Yield each topic of a segment, its bytes, and the time of its newest message in milliseconds; None:
-    unknown.
+    """Yield a segment's topics, each with its bytes and its newest message's time in ms; None: unknown.
 
     The receipt is used if it names streams; a receipt of an older lake or of a single stream doesn't.
     Otherwise the journal's counts are used, which it drops in time, or the topic of a log that has only one.

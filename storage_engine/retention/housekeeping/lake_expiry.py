@@ -1,7 +1,6 @@
 """Expiry of a lake's segments by its rules: decided by receipts and the stores' journal, then carried out.
 
-A journal's last plan says which segments a store still has. A data file is read only if its segment is
-thinned.
+A journal's last plan says what segments a store has. A data file is read only if its segment is thinned.
 """
 
 from __future__ import annotations
@@ -223,8 +222,7 @@ def _thin(
 ) -> tuple[frozenset[SegmentIdentity], list[str]]:
     """Thin segments, with one act for a few of them.
 
-    :param look_again: looks for changes since the first look, such as a hold, another rule, or a plan with
-        the segment.
+    :param look_again: looks for changes since the first look: a hold, another rule, a plan with the segment.
     :return: the segments that were thinned, and the SHA-256 of each act.
     """
     latest = look
@@ -318,11 +316,11 @@ def _state(lake: Lake) -> tuple[str, ...]:
     return tuple(table.metadata_location for table in (lake.segments(), lake.messages()))
 
 
-def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: RewriteRule) -> _Look:
+def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrite: RewriteRule) -> _Look:
     journal = None if journal_url is None else Journal(journal_url)
     reader = None if journal_url is None else JournalReader(journal_url)
     by_receipts = read_store_names(lake)
-    gone_ids = {_store_id(name, by_receipts) for name in gone}
+    gone_ids = {_store_id(name, by_receipts) for name in gone_names}
     records = {} if journal is None else {record.store_id: record for record in journal.all_stores()}
     # Holds go by the name, too, that the journal alone knows; rules by that of the newest receipt.
     names = dict(by_receipts)

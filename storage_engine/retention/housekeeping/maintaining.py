@@ -244,8 +244,7 @@ class JournalExpiry:
         return self._database.read(lambda connection: _read_protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove a store's expired runs with their events, its samples, bytes by topic and day, and unused
-        plans.
+        """Remove a store's expired runs and their events, samples, bytes by topic and day, and unused plans.
 
         :param dry_run: only count them.
         """

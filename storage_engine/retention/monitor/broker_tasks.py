@@ -99,8 +99,7 @@ def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]
 def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: Lease) -> Notes:
     """Record the result of open removals, durably, if their files are gone. Who removed them is unknown.
 
-    The caller holds the store's lock. If it isn't certain that the files are gone from the disk, the removal
-    stays open.
+    The caller holds the store's lock. A removal stays open if its files may still be on the disk.
 
     :param run: the run that does this. If another run left a removal open, a note names it.
     """
@@ -191,13 +190,11 @@ class TaskResult:
     :param found: clauses on what was found.
     :param alarms: sentences that a person has to know at once.
     :param removed_files: number of files that the broker had left and that were removed, without directories.
-    :param gone_files: number of files that a killed run meant to remove and that are gone. Who removed them
-        is unknown.
+    :param gone_files: number of files that a killed run meant to remove and that are gone: unknown by whom.
     :param gone_bytes: size of these files.
     :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
-    :param notices: clauses on things that a person should look at, such as open removals, or a disk without
-        stamp.
+    :param notices: clauses on what a person should look at, such as open removals or a disk without stamp.
     """
 
     name: str
@@ -232,8 +229,7 @@ def run_broker_tasks(
     """Look after a broker's background tasks, once a run.
 
     :param only: name of the one task to look after; None: all.
-    :param words: by deleted topic, a person's reason why its unarchived files may be deleted; None: they may
-        not.
+    :param words: by deleted topic, a person's reason why its unarchived files may go; None: they may not.
     :raises BadInputError: a reason is empty, or a topic still exists.
     :raises StoreBusyError: a broker or another run has the store.
     :raises ChangedUnderUsError: a file changes while it is read; other files may already be removed.

@@ -285,10 +285,8 @@ def tell(
     """Tell each means which alarms began and which ended since it was last told. Never raises.
 
     :param alarms: all present alarms.
-    :param happened: events that don't last. Each is sent once. If that fails, the next call in this process
-        tries again.
-    :param has_failed: the look itself failed with these alarms, so it is unknown whether other alarms have
-        ended.
+    :param happened: events that don't last. Each is sent once; if that fails, the next call retries.
+    :param has_failed: the look itself failed with these alarms, so it is unknown whether others have ended.
     :return: alarms that could not be sent, as notices.
     """
     notices: list[str] = []

@@ -104,8 +104,7 @@ def hole_spans(
 def look_for_ranges(
     context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 ) -> tuple[tuple[OffsetRange, ...], str]:
-    """Return where each byte is, from the first known offset to the end of each log, and why a lake can't be
-    asked.
+    """Return where each byte of each log is, from its first known offset on, and why a lake can't be asked.
 
     The reason is "" if all lakes could be asked. Only what is new in lakes and journal since the last look is
     read, unless a fact contradicts the memory.
@@ -181,7 +180,7 @@ def _lakes(
     sealed = take_archivable(context.broker, snapshot).segments
     unasked = [reason for _, reason in proofs.unreachable]
     heads, store_id = known_heads(context.journal, context.record), context.record.store_id
-    unreachable = {config.location: why for config, why in proofs.unreachable}
+    unreachable = {config.location: reason for config, reason in proofs.unreachable}
     unnamed = lakes_unasked(heads.heads, [lake_proofs.lake for lake_proofs in proofs.asked], unreachable)
     readable: list[tuple[LakeProofs, str, History]] = []
     sound: set[SegmentId] = set()

@@ -174,8 +174,7 @@ class ShieldWatch:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether this watch should tend the shield: it knows the broker, and a shield exists or is
-        allowed.
+        """Return whether to tend the shield: this watch knows the broker, and a shield exists or is allowed.
 
         :raises OSError: it can't be found out whether there is a shield.
         """
@@ -281,8 +280,7 @@ _MOST_EVENTS: Final = 1000
 class FileChanges:
     """Reports changes of files. It is for one thread; only :meth:`wake` may be called by others.
 
-    :param say: called with the reason why changes aren't seen. It is called again only if changes were seen
-        in between.
+    :param say: called with the reason why changes aren't seen, and again only if some were seen in between.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -486,8 +484,7 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
 
 
 class StoreWatch(threading.Thread):
-    """Looks at one store twice a second, and at once when a file of its log has changed or the thread is
-    woken.
+    """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
 
     :param say: called with mends, and with hindrances to the watch's work.
     :param alarmed: called at each look, with the store's faults and mends.
@@ -616,8 +613,7 @@ class StoreWatch(threading.Thread):
 class HostWatch:
     """Watches stores of this host, each store once.
 
-    :param say: called from its threads. Errors that it raises are ignored: mending goes on even if nobody
-        hears of it.
+    :param say: called from its threads; its errors are ignored: mending goes on even if nobody hears of it.
     :param alarmed: called from its threads, with a store's present faults and mends. It must not wait.
     """
 
@@ -680,9 +676,7 @@ class HostWatch:
 
 
 def _ignore_errors(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return the same function without errors, for threads that must not end because a disk is full or a pipe
-    is closed.
-    """
+    """Return the function without errors: a full disk or a closed pipe must not end its thread."""
 
     def try_to_say(text: str) -> None:
         with suppress(Exception):

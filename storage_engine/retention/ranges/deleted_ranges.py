@@ -1,5 +1,4 @@
-"""Ranges that a run deleted or lost, by its events; the SHA-256 of these events; and losses that a person
-accepted.
+"""Ranges that a run deleted or lost, by its events; the events' SHA-256; and losses that a person accepted.
 
 Witnesses know runs from their deletions. An older copy of the journal may lack runs that came after a moment.
 Any other difference was made by another program. An accepted loss is an event of the journal: from then on
@@ -33,8 +32,7 @@ from storage_engine.retention.proof.history import SegmentRelease
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Bytes [start_offset, end_offset) of a log in one lineage that are lost, and the person who accepts
-    that.
+    """Lost bytes [start_offset, end_offset) of a log in one lineage, and the person who accepts that.
 
     :param log_id: identity of the log, as receipts have it; "": unknown. Another log may get its name.
     :param gap: the known facts about the loss, if only a gap between store and lake shows it.
@@ -125,8 +123,7 @@ class RunHistory:
         )
 
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
-        """Return the witnessed digests that differ from this run's events, each with the digest of the
-        events.
+        """Return the witnessed digests that differ from this run's events, each with the events' digest.
 
         A digest may leave out the plan's waiver in two cases: it was taken before the waiver was given; or a
         proof was waived, since an older release took digests without waivers.
@@ -177,8 +174,7 @@ def _line(content: object) -> bytes:
 
 
 def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | None) -> Iterator[DeletedRange]:
-    """Yield the deleted ranges that each event of a run records, with the event's number and without a
-    digest.
+    """Yield the deleted ranges that each event of a run records, with the event's number and no digest.
 
     :param topic_id_of: the function of the broker's columns.
     """
@@ -228,7 +224,7 @@ def _row(
     facts: tuple[What, str, str, str],
 ) -> DeletedRange:
     log, start_offset, end_offset = span
-    what, cause, detail, who = facts
+    act, cause, detail, decider = facts
     return DeletedRange(
         store_id=history.store_id,
         lineage=lineage,
@@ -237,10 +233,10 @@ def _row(
         end_offset=end_offset,
         run=history.run.run_key,
         run_begun_at_ms=history.run.begun_at_ms,
-        what=what.value,
+        what=act.value,
         cause=cause,
         detail=detail,
-        who=who,
+        who=decider,
         at_ms=event.at_ms,
         event_id=event.event_id,
         events_sha256="",
@@ -352,9 +348,7 @@ class AbsentRun:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAbsence:
-    """:param altered: the run that the journal has in its place; None: there is none, and ``why`` gives the
-    reason.
-    """
+    """:param altered: the run that the journal has in its place; None: there is none, see ``why``."""
 
     absent: AbsentRun
     why: Absence

@@ -1,6 +1,4 @@
-"""Reading of a store's deletions and losses from the journal, and comparison with the other records of its
-runs.
-"""
+"""A store's deletions and losses by the journal, and comparison with the other records of its runs."""
 
 from __future__ import annotations
 

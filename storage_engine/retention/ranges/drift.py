@@ -159,8 +159,7 @@ def gone_ranges(
     Parts that one of our runs did delete count as deleted by that run.
 
     :param missing: further ranges that should be on disk and are missing.
-    :param present: identities of the logs on disk, by name; None: each name still means the log that lost the
-        range.
+    :param present: identities of the logs on disk, by name; None: each name means the same log as before.
     """
     spans = (*(_span(item) for item in drift if item.kind in GONE), *map(span_of_missing, missing))
     if not spans:

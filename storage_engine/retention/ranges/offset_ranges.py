@@ -1,8 +1,7 @@
 """The place of each byte of a store's logs, in few ranges even if there are many segments.
 
 Unknown is a place of its own: if a lake can't be asked, a range that only it may have is neither archived nor
-lost. A sealed segment may end before the next one begins, so the broker's package is asked for that. The rest
-is pure.
+lost. A sealed segment may end before the next begins, so the broker's package is asked. The rest is pure.
 """
 
 from __future__ import annotations
@@ -151,8 +150,7 @@ class OffsetRange:
 class Lakes:
     """Lakes' knowledge of a store.
 
-    :param spans: the ranges of lakes that could be asked. Ranges that are also on disk are listed segment by
-        segment.
+    :param spans: the ranges of lakes that could be asked. Ranges also on disk are listed segment by segment.
     :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "": all could be asked.
     :param faulty: sealed segments on disk that lakes have, but with a fault that verify found.
@@ -183,8 +181,7 @@ def offset_ranges(
     :param decisions: decisions on every segment on disk.
     :param ends: by the name of a log, its logical end; files after it have no bytes yet.
     :param shielded: ranges that are gone from the log and kept in the shield.
-    :param gone: deleted ranges by the journal. They belong to the log, so that a loss at its beginning is
-        seen.
+    :param gone: deleted ranges by the journal. They belong to the log, so a loss at its beginning is seen.
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
@@ -335,7 +332,7 @@ def _cover(pieces: Sequence[OffsetRange], lineage: int, released: Sequence[Relea
 
     A range that was deleted in the present lineage isn't covered by older bytes under the same offsets.
     """
-    own = _lineage_intervals(pieces, lineage)
+    covered = _lineage_intervals(pieces, lineage)
     deleted = merge_intervals(span for span in released if span.lineage == lineage)
     older = [
         part
@@ -343,7 +340,7 @@ def _cover(pieces: Sequence[OffsetRange], lineage: int, released: Sequence[Relea
         if piece.lineage != lineage
         for part in subtract_intervals(piece.start_offset, piece.end_offset, deleted)
     ]
-    return merge_intervals([*own, *older])
+    return merge_intervals([*covered, *older])
 
 
 def _unplaced_ranges(

@@ -157,8 +157,8 @@ def _write_rows(
 ) -> Generator[str, None, Sequence[DeletedRange]]:
     """Yield failures to write, and return the rows that the lake already had."""
 
-    def list_missing(known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
-        rows = missing_rows(lake, reader, store_id, runs, known)
+    def list_missing(present: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
+        rows = missing_rows(lake, reader, store_id, runs, present)
         return tuple(replace(row, store_name=store_name) for row in rows)
 
     known_rows: Sequence[DeletedRange] = ()

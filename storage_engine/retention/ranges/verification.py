@@ -1,8 +1,6 @@
-"""Checks of a lake in turns that the journal remembers, and comparison of a store with the facts of lake and
-journal.
+"""Checks of a lake in turns that the journal remembers, and comparison of a store with lake and journal.
 
-Lake, receipts and stamp are witnesses of deletions: their facts are compared with the journal's present
-record.
+Lake, receipts and stamp are witnesses of deletions: their facts are compared with the journal's record.
 """
 
 from __future__ import annotations
@@ -88,8 +86,7 @@ _ADVICE = (
 def deletion_findings(
     reader: JournalReader, lake: Lake, store_id: str, stamped: RunDigest | None
 ) -> tuple[Finding, ...]:
-    """Return findings on the runs whose record in the journal differs from what was witnessed at their
-    deletions.
+    """Return findings on runs whose record in the journal differs from what was witnessed at their deletions.
 
     :param stamped: the deletion in the store's stamp; None: there is none, or the stamp wasn't read.
     :raises JournalUnavailableError: the journal can't be read.
@@ -268,11 +265,9 @@ def verify_lake(
 
     :param journal_url: the journal that remembers the times of checks. It is made if it is missing.
     :param level: the depth of the check, up to BYTES.
-    :param max_bytes: how many bytes of data files to read; the next call continues with the files checked
-        longest ago.
+    :param max_bytes: bytes of data files to read; the next call begins with the files checked longest ago.
     :param renew: first prove moved segments again, whatever the budget: another engine has moved their rows,
-        and that blocks their deletion. Receipts are added for them. Without this option nothing in the lake
-        is changed.
+        and that blocks their deletion. Receipts are added for them. Otherwise nothing in the lake is changed.
     :raises LakeUnavailableError: the lake is missing or can't be read.
     :raises JournalUnavailableError: the journal can't be written, and a budget needs it: otherwise each call
         would check the same segments. Without a budget everything is checked, and nothing is remembered.
@@ -398,9 +393,7 @@ def _unreachable_findings(unreachable: Mapping[str, str]) -> Iterator[Finding]:
 def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
-    """Add the store's name by the journal, and findings on deletions for which the journal differs from lake
-    and stamp.
-    """
+    """Add the store's name by the journal, and findings where its deletions differ from lake and stamp."""
     try:
         findings = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
         record = Journal(journal_url, read_only=True).store_with_id(result.store_id)
@@ -426,9 +419,7 @@ def _proven_ends(
 
 
 def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> set[tuple[str, int]]:
-    """Return, by log and base offset, the segments on disk that were not found to have the bytes of a
-    receipt.
-    """
+    """Return, by log and base offset, the segments on disk that weren't found to have a receipt's bytes."""
     proven: dict[str, list[RangeStatus]] = {}
     for part in (row for result in results for row in result.ranges if (row.where, row.status) == _PROVEN):
         proven.setdefault(part.log, []).append(part)

@@ -47,8 +47,7 @@ SINCE = "unchanged_since"
 
 
 def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
-    """Return the key of the earlier run whose report answers for this run; None: it needs a report of its
-    own.
+    """Return the key of the earlier run whose report answers for this run; None: it needs its own report.
 
     The earlier report exists and gives the same reasons, and this run did nothing and has no alarm.
     """
@@ -106,8 +105,7 @@ def is_idle(report: Report) -> bool:
 
 
 def reasons_digest(report: Report) -> str:
-    """Return a digest of the reasons why nothing is deleted: causes, notices, and the segments' reasons in
-    their order.
+    """Return a digest of why nothing is deleted: causes, notices, and the segments' reasons in their order.
 
     The number of segments doesn't count: a log that grows is kept for the same reasons.
     """
@@ -163,8 +161,7 @@ class FinishResult:
         was undone since.
     :param errors: why steps of the run failed, unless they were done since, and validation's findings.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
-    :param unchanged_since: the earlier run whose report, named here, answers for this run; "": the run wrote
-        its own.
+    :param unchanged_since: the earlier run whose report, named here, counts for this run; "": it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.
     :param not_approved: who refused the run's plan, or that nobody answered in time; "": neither.
     """

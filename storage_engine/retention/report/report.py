@@ -273,25 +273,20 @@ class Report:
     :param unproven_logs: the log of each of them; empty in reports from before this field existed.
     :param archived_ahead: number of segments that the run archived though the plan doesn't delete them.
     :param archive_lag: sealed, unproven segments at the run's end; None: it was not measured.
-    :param alarms: limits of the policy that archive lag or a running broker's work exceed, and ranges that
-        others deleted.
-    :param hold: the hold's status at the run's last look, with all drift found in the run; None: no broker
-        runs.
+    :param alarms: exceeded limits of archive lag or a running broker's work, and ranges that others deleted.
+    :param hold: the hold's status at the run's last look, with all drift of the run; None: no broker runs.
     :param levels: levels of the disks when the plan was made.
     :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
-    :param owed: messages that the broker still had to deliver or to decide then; empty if the policy ignores
-        them.
+    :param owed: messages that the broker then had yet to deliver or decide; empty if the policy ignores them.
     :param notices: notices for a person that changed nothing.
     :param freed_bytes: size of the deleted files; 0 while they are in a quarantine. Files that a broker
         removes later don't count.
     :param quarantine: quarantine of the deleted files; None: they were deleted for good.
     :param refused: logs of which no further segment was deleted, while segments of others were.
-    :param lake_directory: the value of ``--lake`` for the lake; LAKE: no directory on this machine is known
-        to be the lake.
+    :param lake_directory: the value of ``--lake`` for the lake; LAKE: no local directory is known to be it.
     :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
-    :param hashed_again: number of archived segments, other than those to delete, whose bytes this run found
-        unchanged.
+    :param hashed_again: number of archived segments, not among those to delete, that the run found unchanged.
     :param ran: where consumer lag was measured and segments were archived; empty: neither was done, or the
         report is older than this field.
     :param approval: a sentence on a second person's answer about the plan; "": nobody was asked.

@@ -89,8 +89,7 @@ def question_subject(report: Report) -> str:
 
 
 def question_body(report: Report, why: str, link: str) -> str:
-    """Describe a plan to a second person: which segments are deleted and why, consumers' losses, and the
-    proofs.
+    """Describe a plan to a second person: the segments to delete and why, consumers' losses, and the proofs.
 
     :param why: why somebody is asked, as a clause.
     :param link: link to the complete text.
