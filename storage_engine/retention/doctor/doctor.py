@@ -350,7 +350,7 @@ class _Looked:
     :param data_paths: the directories that its broker writes to.
     :param due: number of segments that could be deleted now; 0 if nobody asked.
     :param missing: logs that should exist, by the journal's memory; empty if nobody asked.
-    :param unheld: segments that may be deleted within a day of a hold's end; None: it's far off, or nobody asked.
+    :param unheld: segments that may be deleted within a day of a hold's end; None: far off, or nobody asked.
     """
 
     figures: Figures
