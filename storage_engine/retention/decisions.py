@@ -243,10 +243,10 @@ def _label_of(rows: Sequence[_Lost], offsets: tuple[int, int], only: str | None)
     """Return the first log that has lost all of some offsets. Losses that aren't accepted come first."""
     ordered = sorted(rows, key=attrgetter("is_accepted"))
     labels = dict.fromkeys(row.label for row in ordered if only in (None, row.log, row.label))
-    return next((label for label in labels if _reaches(rows, label, offsets[0]) >= offsets[1]), None)
+    return next((label for label in labels if _lost_end(rows, label, offsets[0]) >= offsets[1]), None)
 
 
-def _reaches(rows: Sequence[_Lost], label: str, offset: int) -> int:
+def _lost_end(rows: Sequence[_Lost], label: str, offset: int) -> int:
     """Return the end of a log's contiguous lost range that begins at an offset."""
     for row in sorted(rows, key=attrgetter("start_offset")):
         if row.label == label and row.start_offset <= offset < row.end_offset:
@@ -531,8 +531,8 @@ def _finish_killed(store: ManagedStore, journal: Journal) -> None:
 
     This is done only if each directory has that run's stamp, or a stamp of the store that was here before.
     """
-    here = journal.find_store(store.real_root, store.host)
-    run = journal.find_run(here.store_id, STAMP_RUN) if here else None
+    record = journal.find_store(store.real_root, store.host)
+    run = journal.find_run(record.store_id, STAMP_RUN) if record else None
     events = journal.events(run, Step.STAMP) if run else ()
     if not events or events[-1].phase is not Phase.INTENT:
         return
@@ -669,9 +669,9 @@ def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Line
 
 
 def _record(store: ManagedStore, journal: Journal, store_id: str, lineages: Lineages) -> StoreRecord:
-    here = journal.find_store(store.real_root, store.host)
-    if here is not None and here.store_id == store_id:
-        return here
+    record = journal.find_store(store.real_root, store.host)
+    if record is not None and record.store_id == store_id:
+        return record
     if journal.store_with_id(store_id) is not None:
         return journal.move_store(store_id, store.real_root)
     return add_to_journal(store, journal, store_id, lineages)

@@ -271,19 +271,19 @@ def archived_by_replicas(
         _Covered(segment, event.payload)
         for event in journal.results_of(record.store_id, Step.REPLICA, list(by_subject))
         if event.payload["lineage"] == record.lineage_of((segment := by_subject[event.subject]).log)
-        and _are_the_files(segment, event.payload["files"], proofs)
+        and _has_same_files(segment, event.payload["files"], proofs)
     ]
     unreachable = {config.location for config, _ in proofs.unreachable}
     receipts: dict[SegmentId, tuple[Receipt, ...]] = {
         cover.segment.id: () for cover in covered if cover.said["lake"] in unreachable
     }
     for lake_proofs in proofs.asked:
-        here = [cover for cover in covered if cover.said["lake"] == lake_proofs.lake.config.location]
-        receipts |= _sound_covers(lake_proofs, record, here)
+        own = [cover for cover in covered if cover.said["lake"] == lake_proofs.lake.config.location]
+        receipts |= _sound_covers(lake_proofs, record, own)
     return receipts
 
 
-def _are_the_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bool:
+def _has_same_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bool:
     recorded = tuple(from_jsonable(FileFacts, facts) for facts in files)
     return same_files(segment.files, recorded, proofs.acts)
 

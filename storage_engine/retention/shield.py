@@ -583,14 +583,14 @@ def _archive(tending: _Tending, batch: Sequence[JudgedLink]) -> None:
         context = replace(context, store=replace(context.store, policy=full_speed))
         segments = tuple(link.segment for link in batch if link.seen in links)
         result = archive_somewhere(
-            context, tending.run, Step.SEALED, _always(segments), segments, _archive_here
+            context, tending.run, Step.SEALED, _choose_all(segments), segments, _archive_here
         )
         tending.archived += [receipt.base_offset for receipt in result.receipts]
         tending.in_lake |= {entry.link.name for entry in links}
         _drop_proven(tending, links)
 
 
-def _always(segments: Sequence[Segment]) -> Callable[[Proofs], Sequence[Segment]]:
+def _choose_all(segments: Sequence[Segment]) -> Callable[[Proofs], Sequence[Segment]]:
     return lambda _proofs: segments
 
 
@@ -610,11 +610,11 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
             tending.notices.append(Text("links of archived segments stay: ", error))
             continue
         for entry in group:
-            now = next(
+            present = next(
                 (item for item in look_at_shield(tending.root).links if item.link.name == entry.link.name),
                 None,
             )
-            judged = None if now is None else judge_link(tending.root, now, proofs, to_drop=True)
+            judged = None if present is None else judge_link(tending.root, present, proofs, to_drop=True)
             if judged is None or judged.receipt is None:
                 if judged is not None and judged.problem:
                     tending.notices.append(judged.problem)

@@ -374,9 +374,9 @@ def _look(
         with closing(open_store(store, facts.memory)) if at is None else nullcontext(at) as opened:
             data_paths = tuple(opened.data_paths)
             findings += access_findings(look_at_access(store.real_root, data_paths))
-            aside = _known_quarantines(facts)
+            directories = _known_quarantines(facts)
             remains, stamp = look_at_remains(
-                store, data_paths, now_ms, running=reply.running, quarantines=aside
+                store, data_paths, now_ms, running=reply.running, quarantines=directories
             )
             findings += remains
             figures = take_figures(opened, store.broker, now_ms, facts.samples, reply.full_percent)
@@ -482,7 +482,7 @@ def _ask_lakes(store: ManagedStore, facts: _Known, looked: _Looked) -> None:
         facts.unproven, facts.touched, notices, facts.left_out = unproven_segments(
             store, facts.journal, facts.record, segments
         )
-        mend = refused_by_last_archive(facts.journal, facts.record, facts.unproven)
+        logs = refused_by_last_archive(facts.journal, facts.record, facts.unproven)
     except StorageEngineError as error:
         facts.findings.append(
             Finding.warning("proof-unknown", Text("it is unknown which segments the lake proves: ", error))
@@ -493,8 +493,8 @@ def _ask_lakes(store: ManagedStore, facts: _Known, looked: _Looked) -> None:
         from storage_engine.retention.ranges.missing_logs import missing_findings
 
         facts.findings += missing_findings(store, facts.journal, facts.record, looked.missing)
-    facts.refused = frozenset(log.log for log in mend)
-    facts.findings += refused_findings(mend)
+    facts.refused = frozenset(log.log for log in logs)
+    facts.findings += refused_findings(logs)
     facts.findings += [
         Finding.warning("lake-unreachable", notice.removesuffix("."))
         for notice in notices
@@ -576,12 +576,12 @@ def look_at_access(root: str, directories: Sequence[Path]) -> AccessRights:
         user=user_name(os.geteuid()),
         owner=user_name(Path(root).stat().st_uid),
         unwritable=tuple(str(path) for path in paths if not _may_delete(path)),
-        unreadable=tuple(str(path) for path in paths if not _may(path, os.R_OK | os.X_OK)),
+        unreadable=tuple(str(path) for path in paths if not _has_access(path, os.R_OK | os.X_OK)),
         open_to_all=tuple(map(str, writable_by_all(paths))),
     )
 
 
-def _may(path: Path, mode: int) -> bool:
+def _has_access(path: Path, mode: int) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -590,7 +590,7 @@ def _may_delete(path: Path) -> bool:
     if status.st_mode & stat.S_ISVTX and os.geteuid() not in (0, status.st_uid):
         return False
     # On a file system that is mounted read-only nobody may: that is told of the mount.
-    return _may(path, os.W_OK | os.X_OK) or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    return _has_access(path, os.W_OK | os.X_OK) or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def access_findings(found: AccessRights) -> Iterator[Finding]:
@@ -664,11 +664,11 @@ def mount_findings(
             "each segment",
             "make the file system again with larger inodes: mkfs.ext4 -I 256",
         )
-    apart = [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]
-    if apart:
+    paths = [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]
+    if paths:
         yield Finding.note(
             "no-shield",
-            f"the shield can't link segments on another mount than the store's root: {named_in_short(apart)}",
+            f"the shield can't link segments on another mount than the store's root: {named_in_short(paths)}",
             "archive ahead of deletion (archive_when: seal): then no shield is needed",
         )
 

@@ -81,12 +81,12 @@ def quarantine_findings(
     for look in unknown:
         yield Finding.warning("unknown-quarantine", *unknown_text(look))
     found = [look for look in found if look not in unknown]
-    over = [look for look in found if look.until_ms is not None and look.until_ms <= now_ms]
+    expired = [look for look in found if look.until_ms is not None and look.until_ms <= now_ms]
     size = bytes_text(sum(look.size_bytes for look in found))
-    if over:
+    if expired:
         yield Finding.note(
             "quarantine",
-            f"{size} are in quarantines. The first should have been emptied {time_text(over[0].until_ms)}",
+            f"{size} are in quarantines. The first should have been emptied {time_text(expired[0].until_ms)}",
             "the next cleanup empties it if a lake still proves its files",
         )
     elif found:

@@ -164,9 +164,9 @@ def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
     :param dag_id: id of the DAG that archives, proves and deletes.
     :param known: Airflow knows the DAG.
     """
-    way = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
+    command = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
     advice = Text(finding.advice)
-    return replace(finding, advice=Text(*(way if part in _IN_DAG else part for part in advice.parts)))
+    return replace(finding, advice=Text(*(command if part in _IN_DAG else part for part in advice.parts)))
 
 
 def _airflow_step(state: State) -> NextStep:

@@ -181,12 +181,12 @@ def _look_at_disk(
     try:
         with closing(open_to_look(store)) as broker:
             snapshot = take_glance(broker, now_ms, store.broker)
-            aside = look_at_quarantines(store, broker.data_paths)
+            quarantines = look_at_quarantines(store, broker.data_paths)
     except (StorageEngineError, OSError) as error:
         return None, (), (), reason_text(error)
     slots = {(log.name, segment.base_offset) for log in snapshot.logs for segment in log.segments}
     ranges = tuple(part for log in snapshot.logs for part in _ranges(log))
-    return ranges, aside, filled_notes(store.real_root, slots), ""
+    return ranges, quarantines, filled_notes(store.real_root, slots), ""
 
 
 def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:

@@ -90,15 +90,15 @@ def _growth_by_segments(log: LogSnapshot, now_ms: int) -> int | None:
     if not sealed or (sealed[-1].mtime_ns - sealed[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
         return None
     before = [segment for segment in sealed if segment.mtime_ns // 1_000_000 <= now_ms - DAY_MS]
-    since = before[-1] if before else sealed[0]
-    behind = [segment for segment in log.segments if segment.base_offset > since.base_offset]
+    start = before[-1] if before else sealed[0]
+    newer = [segment for segment in log.segments if segment.base_offset > start.base_offset]
     grown = 0
-    for segment in behind:
+    for segment in newer:
         if segment.end is None:
             grown += max(0, min(segment.end_offset, log.max_offset) - segment.base_offset)
         else:
             grown += segment.disk_bytes
-    return grown * DAY_MS // max(1, now_ms - since.mtime_ns // 1_000_000)
+    return grown * DAY_MS // max(1, now_ms - start.mtime_ns // 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,20 +260,20 @@ def _find_leaving(
     now_ms: int,
 ) -> tuple[tuple[Segment, ...], int]:
     """Return the first span in which segments are deleted, and these segments."""
-    now = {segment.id for segment in going}
+    ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
         segments = tuple(
             segment
             for log in snapshot.logs
             for segment in log.sealed
-            if segment.id in now or _is_by(deletes_at.get(segment.id), now_ms + span_ms)
+            if segment.id in ids or _is_before(deletes_at.get(segment.id), now_ms + span_ms)
         )
         if segments:
             return segments, span_ms
     return (), HORIZONS_MS[-1]
 
 
-def _is_by(at_ms: int | None, end_ms: int) -> bool:
+def _is_before(at_ms: int | None, end_ms: int) -> bool:
     return at_ms is not None and at_ms <= end_ms
 
 
@@ -336,10 +336,10 @@ def space_findings(found: Figures) -> Iterator[Finding]:
             "allow it (cleanFileForciblyEnable=true), or add space",
         )
     else:
-        yield from _filling(found, text)
+        yield from _judge_filling(found, text)
 
 
-def _filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
+def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
     levels, full = figures.levels, figures.full_percent
     begins = [
         (in_ms, percent, text)

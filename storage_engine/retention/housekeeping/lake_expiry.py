@@ -236,16 +236,16 @@ def _thin(
         verdicts = latest.judge(recorded, read_trusted_clock(lake))
         staying = _list_staying(verdicts)
         going = {verdict.segment.identity: verdict.gone for verdict in verdicts if verdict.is_thinned}
-        few = tuple(
+        batch = tuple(
             it
             for it in waiting
             if going.get(it.segment) == it.streams and latest.rows[it.segment].data_file == it.file.location
         )
-        thinned.update(row.segment for row in few)
-        if not few:
+        thinned.update(row.segment for row in batch)
+        if not batch:
             return None
-        files = tuple(row.file for row in few)
-        return KeepDecision(ActKind.EXPIRE, policy=policy_of(recorded).version, files=files, thinned=few)
+        files = tuple(row.file for row in batch)
+        return KeepDecision(ActKind.EXPIRE, policy=policy_of(recorded).version, files=files, thinned=batch)
 
     def record() -> None:
         nonlocal latest, staying

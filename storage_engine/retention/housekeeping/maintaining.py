@@ -259,8 +259,8 @@ class JournalExpiry:
                 thinned |= batch.thinned
         old = self._database.read(partial(_old_samples, store_id=store_id, now_ms=now_ms, expiry=expiry))
         for start in range(0, 0 if dry_run else len(old), _SAMPLE_BATCH):
-            some = old[start : start + _SAMPLE_BATCH]
-            self._database.write(partial(_delete_samples, store_id=store_id, sample_ids=some))
+            batch_ids = old[start : start + _SAMPLE_BATCH]
+            self._database.write(partial(_delete_samples, store_id=store_id, sample_ids=batch_ids))
         topic_rows = 0
         for day in self._database.read(partial(_old_days, store_id=store_id, now_ms=now_ms, expiry=expiry)):
             topic_rows += transaction(partial(_expire_day, store_id=store_id, day=day, dry_run=dry_run))
@@ -292,12 +292,12 @@ def _read_quarantined(connection: Connection, store_id: str) -> set[str]:
     keys = (
         select(runs.c.run_key).join(events, events.c.run_id == runs.c.id).where(runs.c.store_id == store_id)
     )
-    over = keys.where(
+    done = keys.where(
         events.c.step.in_([Step.EMPTY_QUARANTINE.value, Step.UNDO.value]),
         events.c.phase == Phase.RESULT.value,
     )
     begun = keys.where(events.c.step == Step.QUARANTINE.value)
-    return {*connection.execute(begun).scalars()} - {*connection.execute(over).scalars()}
+    return {*connection.execute(begun).scalars()} - {*connection.execute(done).scalars()}
 
 
 def _expire_runs(
@@ -584,8 +584,8 @@ def maintain_directory(
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(journal_url)
     # Another machine's disk is its own to look at.
-    here = [record for record in journal.all_stores() if record.host in (None, this_host())]
-    emptied = [line for record in here for line in _empty(Keeper(journal, record, lakes), now_ms, dry_run)]
+    records = [record for record in journal.all_stores() if record.host in (None, this_host())]
+    emptied = [line for record in records for line in _empty(Keeper(journal, record, lakes), now_ms, dry_run)]
     store_ids = JournalExpiry(journal_url).store_ids()
     unwritten = [
         line

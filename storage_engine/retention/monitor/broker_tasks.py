@@ -362,8 +362,8 @@ def _unproven_clause(context: Context, leftover: LeftOver, proofs: Proofs) -> st
     lacking = [Path(file.facts.path).name for file, _ in _files(leftover) if not any(_hashes(file, proofs))]
     if not lacking:
         return ""
-    off = not context.store.archives
-    return f"no lake has {', '.join(lacking)}{', as nothing is archived' if off else ''}"
+    is_off = not context.store.archives
+    return f"no lake has {', '.join(lacking)}{', as nothing is archived' if is_off else ''}"
 
 
 def _silence(leftover: LeftOver, proofs: Proofs) -> str:

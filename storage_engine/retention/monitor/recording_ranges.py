@@ -118,7 +118,7 @@ def look_for_ranges(
     if context.store.archives:
         journal_url, store_id = context.store.journal_url, context.record.store_id
         memory = kept_ranges(journal_url, store_id)
-        lakes, updated = _lakes(context, snapshot, measured, memory)
+        lakes, updated = _read_lakes(context, snapshot, measured, memory)
         updated = _with_deleted(context, updated)
         if updated != memory:
             keep_ranges(journal_url, store_id, updated)
@@ -126,10 +126,10 @@ def look_for_ranges(
     shielded = shielded_spans(context.store.real_root, context.record.lineages)
     present = present_logs(context.broker, snapshot)
     missing = missing_logs(context.store, context.journal, context.record, context.broker, snapshot)
-    missed = missing_spans(context.journal, context.record, missing)
+    missing_parts = missing_spans(context.journal, context.record, missing)
     segment_ends = ends_of_segments(context, snapshot, measured)
     holes = hole_spans(context, snapshot, segment_ends, present)
-    gone = (*gone_spans(context.journal, context.record), *deleted, *missed, *holes)
+    gone = (*gone_spans(context.journal, context.record), *deleted, *missing_parts, *holes)
     decisions = [_with_end(decision, segment_ends.get(decision.segment.id)) for decision in plan.decisions]
 
     def ranges(lakes: Lakes) -> tuple[OffsetRange, ...]:
@@ -171,7 +171,7 @@ def _replica_ranges(
     )
 
 
-def _lakes(
+def _read_lakes(
     context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None, memory: RangeMemory
 ) -> tuple[Lakes, RangeMemory]:
     if measured is None:

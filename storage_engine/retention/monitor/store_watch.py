@@ -661,7 +661,7 @@ class HostWatch:
     def end(self, seconds: float = 5.0) -> None:
         """End all its threads. A thread that a disk or a database delays for longer is left behind."""
         deadline = time.monotonic() + seconds
-        watches = self._now()
+        watches = self._list_watches()
         for watch in watches:
             watch.end()
         if self._recorder.ident is None:
@@ -670,7 +670,7 @@ class HostWatch:
             thread.join(max(deadline - time.monotonic(), 0))
         self._recorder.end(max(deadline - time.monotonic(), 0))
 
-    def _now(self) -> list[StoreWatch]:
+    def _list_watches(self) -> list[StoreWatch]:
         with self._changing:
             return [*(watch for watch, _ in self._watches.values()), *self._leaving]
 

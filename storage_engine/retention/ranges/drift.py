@@ -141,8 +141,8 @@ def _covers(other: Drift, drift: Drift, *, earlier: bool) -> bool:
     if other.kind is not drift.kind:
         return False
     same = (other.start_offset, other.end_offset) == (drift.start_offset, drift.end_offset)
-    inside = other.start_offset <= drift.start_offset and drift.end_offset <= other.end_offset
-    return other.log == drift.log and inside and (earlier or not same)
+    is_inside = other.start_offset <= drift.start_offset and drift.end_offset <= other.end_offset
+    return other.log == drift.log and is_inside and (earlier or not same)
 
 
 def gone_ranges(

@@ -385,7 +385,7 @@ def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
 
 
 def _is_same(run: OffsetRange, piece: OffsetRange) -> bool:
-    alike = (run.lineage, run.where, run.reason) == (piece.lineage, piece.where, piece.reason)
+    is_alike = (run.lineage, run.where, run.reason) == (piece.lineage, piece.where, piece.reason)
     # What is lost is told one loss by one, what expired by its act, and what isn't archived by its rule.
     same_detail = (
         run.where not in (Place.LOST, Place.UNKNOWN, Place.EXPIRED, Place.NOT_ARCHIVED)
@@ -393,4 +393,4 @@ def _is_same(run: OffsetRange, piece: OffsetRange) -> bool:
         or run.detail == piece.detail
     )
     in_part = (NOT_ARCHIVED in run.detail, NOT_ARCHIVED in piece.detail)
-    return alike and same_detail and in_part[0] == in_part[1] and run.end_offset == piece.start_offset
+    return is_alike and same_detail and in_part[0] == in_part[1] and run.end_offset == piece.start_offset

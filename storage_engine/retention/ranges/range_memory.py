@@ -174,7 +174,7 @@ def known_spans(
     rows: list[ReceiptSpan | ArchivedSpan] = [*memory.settled]
     for mark in memory.marks:
         look = read(mark.lake_id, max(0, mark.sequence))
-        if not _goes_on(mark, look):
+        if not _is_continued(mark, look):
             return None
         rows += (*mark.open, *look.rows)
     return tuple(rows)
@@ -220,7 +220,7 @@ def _advance(
         doubted.update((row.log, row.lineage, row.start_offset) for row in at_fault)
     settled = tuple(
         span
-        for span in _settling(spans, first_offsets, lineages)
+        for span in _find_settled(spans, first_offsets, lineages)
         if (span.log, span.lineage, span.start_offset) not in doubted
     )
     slots = {(span.log, span.lineage, span.start_offset) for span in settled}
@@ -252,7 +252,7 @@ def _is_contradicted(
         return False
     new = [_new_rows(mark, look) for mark, look in zip(memory.marks, looks, strict=True)]
     for mark, look, rows in zip(memory.marks, looks, new, strict=True):
-        if not _goes_on(mark, look):
+        if not _is_continued(mark, look):
             return True
         hashes = {*mark.faulty, *(row.row_hash for row in (*mark.open, *rows))}
         if not _faulty(look.history) <= hashes:
@@ -269,7 +269,7 @@ def _is_contradicted(
     )
 
 
-def _goes_on(mark: LakeMark, look: LakeLook) -> bool:
+def _is_continued(mark: LakeMark, look: LakeLook) -> bool:
     """Return whether a lake's chain of receipts still begins with the known part."""
     last = next((row for row in look.rows if row.sequence == mark.sequence), None)
     is_same = last is not None and last.row_hash == mark.row_hash and look.has_those_before
@@ -278,8 +278,8 @@ def _goes_on(mark: LakeMark, look: LakeLook) -> bool:
 
 def _overlaps(runs: Sequence[ArchivedSpan], row: ReceiptSpan) -> bool:
     """Return whether a receipt overlaps one of the runs. The runs are sorted and don't overlap each other."""
-    at = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
-    return at > 0 and runs[at - 1].end_offset > row.start_offset
+    index = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
+    return index > 0 and runs[index - 1].end_offset > row.start_offset
 
 
 def _faulty(history: History) -> set[str]:
@@ -291,7 +291,7 @@ class _Hash:
     row_hash: str
 
 
-def _settling(
+def _find_settled(
     spans: Iterable[ArchivedSpan], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> Iterator[ArchivedSpan]:
     """Yield the sound spans that end before the log's begin on disk and overlap no other span."""
@@ -301,9 +301,9 @@ def _settling(
         starts = [span.start_offset for span in members]
         reached = members[0].start_offset
         for at, span in enumerate(members):
-            alone = reached <= span.start_offset and bisect_left(starts, span.end_offset) == at + 1
+            is_alone = reached <= span.start_offset and bisect_left(starts, span.end_offset) == at + 1
             reached = max(reached, span.end_offset)
-            if alone and not span.fault and (first is None or span.end_offset <= first):
+            if is_alone and not span.fault and (first is None or span.end_offset <= first):
                 yield span
 
 

@@ -209,10 +209,10 @@ def _changed_finding(
 
 def _changes(history: RunHistory, rows: Sequence[DeletedRange]) -> str:
     try:
-        now = tuple(ranges_by_event(history, None))
+        ranges = tuple(ranges_by_event(history, None))
     except (BadInputError, KeyError, TypeError, ValueError) as error:
         return f"; the record can't be understood any more ({error})"
-    return _clauses(change for row in rows for change in _change(row, now))
+    return _clauses(change for row in rows for change in _change(row, ranges))
 
 
 def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
@@ -240,9 +240,9 @@ def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
 
 
 def _clauses(clauses: Iterable[str]) -> str:
-    every = list(clauses)
-    more = f"; and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
-    return f" ({'; '.join(every[:_NAMED])}{more})" if every else ""
+    all_clauses = list(clauses)
+    more = f"; and {len(all_clauses) - _NAMED} more" if len(all_clauses) > _NAMED else ""
+    return f" ({'; '.join(all_clauses[:_NAMED])}{more})" if all_clauses else ""
 
 
 _PROVEN = (Where.BOTH, Status.OK)
@@ -455,14 +455,14 @@ def other_lake_findings(
     late = [f"{log} from {offset}" for log, offset in sorted(result.begins.items()) if offset > 0]
     if has_rows and not late:
         return
-    here = (
+    note = (
         f"the named lakes have only {', '.join(late)} on" if has_rows else "the named lakes have none of it"
     )
     for head in others:
         yield Finding(
             Status.WARNING if has_rows else Status.FAILURE,
             f"lake {lake_named(head)}",
-            f"the store was archived into it, by its stamp or journal, up to receipt {head.sequence}; {here}",
+            f"the store was archived into it, by its stamp or journal, up to receipt {head.sequence}; {note}",
             f"Name that lake: {how_to_name(head)}; to name two lakes, use --second-lake for one of them.",
         )
 

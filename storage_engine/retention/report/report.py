@@ -417,8 +417,8 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         archived=archived,
         unproven=tuple(segment.base_offset for segment in unproven),
         unproven_logs=tuple(segment.log for segment in unproven),
-        archived_ahead=len(_ahead(events, hashed_again=False)),
-        hashed_again=len(_ahead(events, hashed_again=True)),
+        archived_ahead=len(_find_ahead(events, hashed_again=False)),
+        hashed_again=len(_find_ahead(events, hashed_again=True)),
         archive_lag=archive_lag,
         alarms=_alarms(context, archive_lag, checkpoint, hold),
         waiver=waiver,
@@ -579,7 +579,7 @@ def read_lakes(context: Context, run: Run) -> InLakes:
     return archived, lacking, proofs.outages, proofs.wrong_lakes
 
 
-def _ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
+def _find_ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
     """Return the segments that the run proved, or found still proven, besides those that it deletes."""
     done = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
     return {row.subject for row in done if bool(row.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}

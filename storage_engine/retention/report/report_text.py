@@ -321,9 +321,9 @@ def _notices(report: Report) -> Iterator[str]:
 
 
 def _position(row: QueueLag) -> str:
-    behind = "unknown" if row.lag_messages is None else count_text(row.lag_messages, "message")
+    count = "unknown" if row.lag_messages is None else count_text(row.lag_messages, "message")
     group, topic = shortened(row.group, _NAME_WIDTH), shortened(row.topic, _NAME_WIDTH)
-    return f"{group} {topic}/{row.queue_id}: {behind} behind"
+    return f"{group} {topic}/{row.queue_id}: {count} behind"
 
 
 def _pending(report: Report) -> Iterator[str]:
