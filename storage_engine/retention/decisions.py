@@ -594,11 +594,11 @@ def _is_other(head: LakeHead, lakes: Sequence[_AskedLake]) -> bool:
 def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
     """Return the store's last receipt in each lake, by journal or stamp, whichever knows the longer chain."""
     stamp = read_stamp(store.real_root)
-    of_others = stamp.lakes if stamp is not None and stamp.store_id != record.store_id else ()
+    other_heads = stamp.lakes if stamp is not None and stamp.store_id != record.store_id else ()
     longest: dict[tuple[str, str], LakeHead] = {}
     for head in known_heads(journal, replace(record, real_path=store.real_root)).heads:
         key = (head.lake_id, "" if head.lake_id else head.location)
-        if head not in of_others and (key not in longest or longest[key].sequence <= head.sequence):
+        if head not in other_heads and (key not in longest or longest[key].sequence <= head.sequence):
             longest[key] = head
     return tuple(longest.values())
 

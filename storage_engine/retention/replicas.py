@@ -94,10 +94,10 @@ def compare_logs(
         return
     groups = by_log(sorted(segments, key=attrgetter("log", "base_offset")))
     # The newest are the last that a broker deletes.
-    newest = [of_log[-1] for of_log in groups.values()]
+    newest = [group[-1] for group in groups.values()]
     contexts = replicas.contexts(newest)
     log_ids = {slot.log: context.log_id for slot, context in contexts.items() if context.log_id is not None}
-    groups = {log: of_log for log, of_log in groups.items() if log in log_ids}
+    groups = {log: group for log, group in groups.items() if log in log_ids}
     files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
     spans = {
         log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset)
@@ -106,9 +106,9 @@ def compare_logs(
         for log in groups
     }
     receipts = replica_receipts(lake, record.store_id, spans)
-    for log, of_log in groups.items():
+    for log, group in groups.items():
         if rows := receipts.get(log_ids[log], ()):
-            compare = partial(_compare, replicas, lake, of_log, rows, depth)
+            compare = partial(_compare, replicas, lake, group, rows, depth)
             remaining, comparison = answer_for_left(files[log], compare)
             sign = divergence(broker, record, log, comparison.same)
             if (
@@ -214,8 +214,8 @@ def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[R
     rows: dict[str, dict[str, Receipt]] = {}
     for segment_id, receipts in by_replicas.items():
         rows.setdefault(segment_id.log, {}).update({row.row_hash: row for row in receipts})
-    for log, of_log in rows.items():
-        if reason := divergence(context.broker, context.record, log, list(of_log.values())):
+    for log, group in rows.items():
+        if reason := divergence(context.broker, context.record, log, list(group.values())):
             raise diverged(context, log, reason)
 
 
@@ -382,8 +382,8 @@ class _Compared:
                 return {}
         return {
             segment_id: proof
-            for of_log in logs.values()
-            for segment_id, proof in self.covers_of_each_log(of_log, there).items()
+            for group in logs.values()
+            for segment_id, proof in self.covers_of_each_log(group, there).items()
         }
 
     def _covers(

@@ -207,9 +207,9 @@ def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str
     if row.streams is None:
         for topic in counted:
             yield topic.topic, topic.size_bytes, (topic.newest_day + 1) * DAY_MS - 1
-        of_log = find_broker(row.broker).topics.of_log(row.log)
-        if not counted and row.root is not None and of_log is not None:
-            yield of_log, row.size_bytes, row.last_store_timestamp_ms
+        log_topic = find_broker(row.broker).topics.of_log(row.log)
+        if not counted and row.root is not None and log_topic is not None:
+            yield log_topic, row.size_bytes, row.last_store_timestamp_ms
         return
     for stream in json.loads(row.streams):
         if stream["gone"] is None:

@@ -324,10 +324,10 @@ def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrit
     records = {} if journal is None else {record.store_id: record for record in journal.all_stores()}
     # Holds go by the name, too, that the journal alone knows; rules by that of the newest receipt.
     names = dict(by_receipts)
-    for store_id, of_store in by_receipts.items():
+    for store_id, aliases in by_receipts.items():
         name = records[store_id].name if store_id in records else None
-        if name is not None and name not in of_store:
-            names[store_id] = (name, *of_store)
+        if name is not None and name not in aliases:
+            names[store_id] = (name, *aliases)
     segments: list[ExpirySegment] = []
     rows: dict[SegmentIdentity, Receipt] = {}
     stores: dict[str, StoreContent] = {}
@@ -363,7 +363,7 @@ def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrit
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
     """:raises BadInputError: no store of the lake has this name or id, or several have it."""
-    called = [store_id for store_id, of_store in names.items() if name in (store_id, *of_store[-1:])]
+    called = [store_id for store_id, aliases in names.items() if name in (store_id, *aliases[-1:])]
     if len(called) != 1:
         raise BadInputError(
             f"--store-gone {name}: expected the name or the id of one store of the lake, found "
@@ -486,8 +486,8 @@ def _streams(
         topics = [(stream["name"], stream["last_ms"], stream["bytes"]) for stream in listed]
     elif row.root is not None and len({topic.topic for topic in counted}) == 1:
         topics = [(counted[0].topic, row.last_store_timestamp_ms, row.size_bytes)]
-    elif row.root is not None and is_named and (of_log := broker.topics.of_log(row.log)) is not None:
-        topics = [(of_log, row.last_store_timestamp_ms, row.size_bytes)]
+    elif row.root is not None and is_named and (log_topic := broker.topics.of_log(row.log)) is not None:
+        topics = [(log_topic, row.last_store_timestamp_ms, row.size_bytes)]
     elif row.root is not None and broker.rows.sets_times and not row.message_count:
         # A broker that stores all topics in one log names none where it has no message.
         topics = [("", None, row.size_bytes)]

@@ -362,12 +362,12 @@ def _old_runs(
         .with_for_update(of=runs)
     )
     rows = connection.execute(query).all()
-    of_report = (
+    report_query = (
         select(events.c.run_id, events.c.payload)
         .where(events.c.run_id.in_([row.id for row in rows]))
         .where(events.c.step == Step.REPORT.value, events.c.phase == Phase.RESULT.value)
     )
-    reported = {row.run_id for row in connection.execute(of_report) if not row.payload.get(SINCE)}
+    reported = {row.run_id for row in connection.execute(report_query) if not row.payload.get(SINCE)}
     return tuple(
         OldRun(
             run_id=row.id,

@@ -477,7 +477,7 @@ class Teller(threading.Thread):
                 tell(subject, alarms, self._means, happened=happened)
                 for _, (subject, alarms, happened) in present
             ]
-            notices = tuple(dict.fromkeys(notice for of_store in results for notice in of_store))
+            notices = tuple(dict.fromkeys(notice for group in results for notice in group))
             if notices != self._reported:
                 self._reported = notices
                 for notice in notices:

@@ -205,7 +205,7 @@ def _read_lakes(
     unproven, touched = measured.unproven, measured.touched
     if unasked:
         missing = proofs.unproven(sealed)
-        unproven, touched = (frozenset(s.id for s in of) for of in (missing, proofs.touched(missing)))
+        unproven, touched = (frozenset(s.id for s in group) for group in (missing, proofs.touched(missing)))
     unproven |= {segment.id for segment in proofs.left_out(sealed)}
     proven_ids = frozenset(segment.id for segment in sealed) - (unproven - touched)
     at_fault = proven_ids & (doubted - sound)

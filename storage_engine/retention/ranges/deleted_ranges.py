@@ -262,8 +262,8 @@ def missing_ranges(
     )
     rows: list[DeletedRange] = []
     ordered = sorted(parts, key=lambda row: (*map(str, _kind(row)), row.start_offset))
-    for _, of_kind in groupby(ordered, key=_kind):
-        for row in of_kind:
+    for _, group in groupby(ordered, key=_kind):
+        for row in group:
             if rows and _kind(rows[-1]) == _kind(row) and rows[-1].end_offset == row.start_offset:
                 at_ms = max(rows[-1].at_ms, row.at_ms)
                 rows[-1] = replace(rows[-1], end_offset=row.end_offset, at_ms=at_ms)
@@ -375,12 +375,12 @@ def find_absent(
     """
     journalled = {(run.run_key, run.begun_at_ms) for run in runs}
     witnesses: dict[tuple[str, int], tuple[dict[RunDigest, None], list[DeletedRange]]] = {}
-    of_rows = [(row.digest, [row]) for row in rows]
-    for digest, its_rows in (*((digest, list[DeletedRange]()) for digest in digests), *of_rows):
+    pairs = [(row.digest, [row]) for row in rows]
+    for digest, its_rows in (*((digest, list[DeletedRange]()) for digest in digests), *pairs):
         if (digest.run, digest.begun_at_ms) not in journalled:
-            of_run = witnesses.setdefault((digest.run, digest.begun_at_ms), ({}, []))
-            of_run[0][digest] = None
-            of_run[1].extend(its_rows)
+            witness = witnesses.setdefault((digest.run, digest.begun_at_ms), ({}, []))
+            witness[0][digest] = None
+            witness[1].extend(its_rows)
     return tuple(
         AbsentRun(*key, tuple(its_digests), tuple(its_rows))
         for key, (its_digests, its_rows) in witnesses.items()

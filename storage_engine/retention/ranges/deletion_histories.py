@@ -77,8 +77,8 @@ def _contradictions(history: RunHistory, record: RunRecord) -> Iterator[str]:
     if record.state != RunState.EXPIRED:
         yield from _compare_plan(history, record, deleted)
     if record.released is not None or (has_ended and deleted):
-        of_result = map(_subject, result.get("deleted", ()))
-        yield from _compare_subjects("deleted segments in its result", deleted, of_result)
+        subjects = map(_subject, result.get("deleted", ()))
+        yield from _compare_subjects("deleted segments in its result", deleted, subjects)
         yield from _compare("the plan of its result", history.run.plan_digest, result.get("digest"))
     report = record.report
     if report is None or report.version != REPORT_VERSION:
@@ -162,8 +162,8 @@ def _compare_segments(
     }
     for subject in sorted(deleted.keys() & rows.keys()):
         row, payload = rows[subject], deleted[subject].payload
-        for name, of_event in _OF_RELEASE.items():
-            yield from _compare(f"{name} of {subject} in its report", payload[of_event], row[name])
+        for name, key in _OF_RELEASE.items():
+            yield from _compare(f"{name} of {subject} in its report", payload[key], row[name])
         if (decision := decisions.get(subject)) is not None:
             reason = (decision.reason.value, decision.detail)
             yield from _compare(

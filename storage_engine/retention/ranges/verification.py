@@ -412,7 +412,7 @@ def _proven_ends(
 ) -> dict[SegmentId, int]:
     """Return the end offsets of sealed segments by their receipts."""
     by_id: dict[SegmentId, list[Receipt]] = {}
-    for row in (receipt for of_lake in rows for receipt in whole(of_lake)):
+    for row in (receipt for group in rows for receipt in whole(group)):
         if row.lineage == record.lineage_of(row.log):
             by_id.setdefault(SegmentId(row.log, row.base_offset), []).append(row)
     return proven_ends(snapshot, lambda id_: by_id.get(id_, ()), read_own_acts(record.real_path))
