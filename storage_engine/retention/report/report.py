@@ -372,10 +372,7 @@ def build_report(store: AnyStore, run_key: str) -> Report:
 
 
 def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
-    """Return the same as :func:`build_report` for an open context.
-
-    Rows of the lakes may be given if they were just read.
-    """
+    """Return the same as :func:`build_report`, for an open context and lakes that may have just been read."""
     store, plan = context.store, run.plan
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
