@@ -6,7 +6,7 @@ The running broker of a store is also given by options, as the table of settings
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -42,7 +42,8 @@ from storage_engine.model.settings.store_settings import SETTINGS, STORE_SETTING
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
-DecoratedFunction = TypeVar("DecoratedFunction", bound=Callable[..., Any])
+Function = Callable[..., Any]
+DecoratedFunction = TypeVar("DecoratedFunction", bound=Function)
 
 _UNVERIFIED = "tls_unverified"
 _NAMES = tuple(one.name for one in STORE_SETTINGS if one.live)
@@ -68,10 +69,13 @@ def with_live_broker(command: DecoratedFunction) -> DecoratedFunction:
         given = {str(option.name): values.pop(str(option.name)) for option in LIVE_OPTIONS}
         return command(*arguments, live=live_broker(given), **values)
 
-    # As click.option does for a function that is no command yet.
-    params = called.__dict__.setdefault("__click_params__", [])
-    params.extend(reversed(LIVE_OPTIONS))
+    _add_parameters(called, LIVE_OPTIONS)
     return called  # type: ignore[return-value]
+
+
+def _add_parameters(command: Function, parameters: Sequence[click.Parameter]) -> None:
+    """Add parameters, as click.option does before a function is a command: the first comes last."""
+    command.__dict__.setdefault("__click_params__", []).extend(reversed(parameters))
 
 
 def address_options(broker: str | None) -> str:
@@ -134,9 +138,6 @@ def _shown_option(name: str) -> str:
 
 def _refuse(name: str, expected: str, found: object) -> click.UsageError:
     return click.UsageError(f"{_shown_option(name)}: expected {expected}, found {found or 'none'}.")
-
-
-Function = Callable[..., Any]
 
 
 def installed_broker(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
@@ -245,10 +246,7 @@ def takes_store(
             chosen = Policy(**policy_values({name: values.pop(name) for name in policy}))
             conn_id = values.pop("conn_id", None)
             if conn_id is not None:
-                if names := ", ".join(filter(None, (_shown({**given, "live": live}), *_stated(policy)))):
-                    raise click.UsageError(
-                        f"--conn-id: expected no option for a field of the connection, found {names}."
-                    )
+                _check_no_fields({**given, "live": live}, policy)
                 managed = store_of_connection(conn_id)
             elif given["store"] is not None:
                 if connection and lake and given["lake_dir"] is None:
@@ -256,25 +254,23 @@ def takes_store(
                 if not looks:
                     given["broker_type"] = given["broker_type"] or _kind_if_readable(given["store"])
                 managed = managed_store(**given, live=live, policy=chosen)
-            elif each and not (wants_json() or any(values.values())) and named_stores():
-                managed = None
-            elif connection:
-                raise click.UsageError(f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE.")
             else:
-                others = {name: value for name, value in given.items() if name != "lake_dir"}
-                if names := _shown({**others, "live": live}):
-                    raise click.UsageError(f"{names}: expected STORE, found none.")
+                if not (each and not (wants_json() or any(values.values())) and named_stores()):
+                    if connection:
+                        raise click.UsageError(
+                            f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE."
+                        )
+                    _check_needs_no_store({**given, "live": live})
                 managed = None
             return command(*arguments, managed=managed, **values)
 
-        params = called.__dict__.setdefault("__click_params__", [])
-        # As decorators do: what is shown first comes last.
-        options = [*own, *lakes, *([CONN_ID] if connection else ()), *LIVE_OPTIONS]
-        options += [policy_option(name) for name in policy]
-        params.extend(reversed(options))
-        # Eager: what is said of a lake that isn't there depends on the store's kind.
-        must = required and not connection
-        params.append(click.Argument(["store"], type=StoreArgument(), required=must, is_eager=True))
+        # Eager: an error about a missing lake depends on the store's kind.
+        store = click.Argument(
+            ["store"], type=StoreArgument(), required=required and not connection, is_eager=True
+        )
+        connections = [CONN_ID] if connection else []
+        policies = [policy_option(name) for name in policy]
+        _add_parameters(called, [store, *own, *lakes, *connections, *LIVE_OPTIONS, *policies])
         return called
 
     lakes = [] if lake is False else [lake_of(required=lake is True and not connection)]
@@ -284,6 +280,24 @@ def takes_store(
     taken = ["store", *(str(option.name) for option in (*own, *lakes))]
     live_names = [str(option.name) for option in LIVE_OPTIONS]
     return decorate
+
+
+def _check_no_fields(given: Mapping[str, object], policy: tuple[str, ...]) -> None:
+    """Refuse options beside --conn-id that stand for fields of its connection.
+
+    :raises click.UsageError: there is such an option.
+    """
+    if names := ", ".join(filter(None, (_shown(given), *_stated(policy)))):
+        raise click.UsageError(f"--conn-id: expected no option for a field of the connection, found {names}.")
+
+
+def _check_needs_no_store(given: Mapping[str, object]) -> None:
+    """Refuse options that have no effect without STORE.
+
+    :raises click.UsageError: there is such an option.
+    """
+    if names := _shown({name: value for name, value in given.items() if name != "lake_dir"}):
+        raise click.UsageError(f"{names}: expected STORE, found none.")
 
 
 def _kind(given: Mapping[str, Any]) -> str | None:
