@@ -370,7 +370,11 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
                 f"{count_text(len(one.logs), 'log')} are neither planned nor archived",
                 "compare the file with the logs, and bring it back from a backup while the broker is stopped",
             )
-    unformatted = [str(one.path) for one in node.directories if one.meta is None and not one.fault]
+    unformatted = [
+        str(directory.path)
+        for directory in node.directories
+        if directory.meta is None and not directory.fault
+    ]
     if unformatted:
         yield Finding(
             Severity.WARNING,
@@ -378,7 +382,7 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             f"{named_in_short(unformatted)} has no meta.properties, so its node and cluster are unknown",
             "bring the file back from a backup: a broker doesn't start without it",
         )
-    if not any((one.path / PLAIN_STAMP).is_file() for one in node.directories):
+    if not any((directory.path / PLAIN_STAMP).is_file() for directory in node.directories):
         yield Finding(
             Severity.NOTE,
             "no-stamp",

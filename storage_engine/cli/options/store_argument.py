@@ -46,7 +46,7 @@ Function = Callable[..., Any]
 DecoratedFunction = TypeVar("DecoratedFunction", bound=Function)
 
 _UNVERIFIED = "tls_unverified"
-_NAMES = tuple(one.name for one in STORE_SETTINGS if one.live)
+_NAMES = tuple(setting.name for setting in STORE_SETTINGS if setting.live)
 _FLAGGED = ("deletes", "hold")
 """Settings with two choices. Their option stands for the second choice."""
 LIVE_OPTIONS = (
@@ -100,22 +100,22 @@ def live_broker(
     :param kind: returns the name of the store's kind of broker, for a message; None: any kind.
     :raises click.UsageError: options contradict each other, or an option is missing.
     """
-    said = {name: values[SETTINGS[name].own_field] for name in _NAMES}
-    if values[_UNVERIFIED] and not said["tls"]:
+    settings = {name: values[SETTINGS[name].own_field] for name in _NAMES}
+    if values[_UNVERIFIED] and not settings["tls"]:
         raise click.UsageError(f"--tls-unverified: expected {_shown_option('tls')} with it, found none.")
-    if not (said["broker_address"] or said["name_servers"] or said["client_config"]):
-        if given := [
+    if not (settings["broker_address"] or settings["name_servers"] or settings["client_config"]):
+        if typed := [
             _shown_option(name)
-            for name, value in said.items()
+            for name, value in settings.items()
             if value and _is_typed(SETTINGS[name].own_field)
         ]:
             expected = address_options(kind())
-            raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
+            raise click.UsageError(f"{', '.join(typed)}: expected {expected} with it, found none.")
         return None
-    tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if said["tls"] else None
-    said |= {name: SETTINGS[name].choices[1] for name in _FLAGGED if said[name]}
-    broker = live.live_broker({**said, "tls": tls}, _refuse, _shown_option)
-    access_key = said["conn_id"] or ""
+    tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if settings["tls"] else None
+    settings |= {name: SETTINGS[name].choices[1] for name in _FLAGGED if settings[name]}
+    broker = live.live_broker({**settings, "tls": tls}, _refuse, _shown_option)
+    access_key = settings["conn_id"] or ""
     secret_key = os.environ.get(SECRET_KEY, "") if access_key else ""
     if access_key and not secret_key:
         raise click.UsageError(
