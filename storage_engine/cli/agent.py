@@ -98,7 +98,7 @@ def agent(
     token = "" if token_file is None else read_token(token_file)
     listening = AgentListening(*listen, tls_cert, tls_key, client_ca, token, plain)
     listening.tls()
-    served = [_looked_at(word) for word in words]
+    served = [_look_at(word) for word in words]
     files = sum(len(tuple(_segment_files(store))) for store in served)
     found = Agent(
         {store.real_root: partial(_segment_files, store) for store in served},
@@ -117,7 +117,7 @@ def agent(
     return 0
 
 
-def _looked_at(word: str) -> ManagedStore:
+def _look_at(word: str) -> ManagedStore:
     """Return a store by its path or name, from its files only: no broker is asked."""
     named = find_named(word)
     store = managed_store(Path(word)) if named is None else named.managed(None, None)

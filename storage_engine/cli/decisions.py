@@ -107,8 +107,8 @@ def approve(
             "recorded. Name the journal or the lake of the store's runs."
         )
     if lower_to is not None:
-        wanted = ApprovalPolicy(lower_to)
-        lowered = lower_policy(journal, record, wanted, minimum_retention_hours, this_account())
+        lowest = ApprovalPolicy(lower_to)
+        lowered = lower_policy(journal, record, lowest, minimum_retention_hours, this_account())
         if lowered is None:
             text = (
                 f"{managed.real_root}: asked for approval: {lower_to}. Another account has to say the same."

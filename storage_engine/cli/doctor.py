@@ -287,13 +287,11 @@ def _print_finding(finding: Finding, arguments: Arguments, width: int) -> None:
 
 
 def _sentence(text: str, arguments: Arguments) -> str:
-    sentence = printable(with_arguments(text, arguments))
+    words = printable(with_arguments(text, arguments))
     # A setting, a command or a path stays as it is written.
-    first = sentence.partition(" ")[0]
+    first = words.partition(" ")[0]
     return (
-        sentence[:1].upper() + sentence[1:]
-        if first.isalpha() and first.islower() and first != "airflow"
-        else sentence
+        words[:1].upper() + words[1:] if first.isalpha() and first.islower() and first != "airflow" else words
     )
 
 

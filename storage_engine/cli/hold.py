@@ -174,11 +174,11 @@ def shield(managed: ManagedStore, remove: bool, acceptance: Acceptance | None) -
 
 def _print_shield(result: ShieldResult) -> None:
     say(f"Shield: {count_text(result.links, 'segment')} kept")
-    for what, offsets in (
+    for title, offsets in (
         ("archived now, with proof", result.archived),
         ("gone from the log and not in the lake", result.gone),
         ("given up for space", result.given_up),
     ):
         if offsets:
-            say(f"{what}: offset {', '.join(map(str, offsets))}")
+            say(f"{title}: offset {', '.join(map(str, offsets))}")
     say_notes(result.notices)

@@ -337,17 +337,10 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
         yield "last run", "none" if store.last_run is None else _run(store.last_run)
     if store.standing is not None:
         yield from _standing(store.standing)
-    for quarantine in store.quarantines:
-        until = (
-            f"until {time_text(quarantine.until_ms)}"
-            if quarantine.until_ms is not None
-            else "no window known"
-        )
-        text = (
-            quarantine.error
-            or f"{count_text(quarantine.files, 'file')}, {bytes_text(quarantine.size_bytes)}, {until}"
-        )
-        yield "quarantine", f"run {quarantine.run_key or 'unknown'}: {text}"
+    for look in store.quarantines:
+        until = f"until {time_text(look.until_ms)}" if look.until_ms is not None else "no window known"
+        text = look.error or f"{count_text(look.files, 'file')}, {bytes_text(look.size_bytes)}, {until}"
+        yield "quarantine", f"run {look.run_key or 'unknown'}: {text}"
 
 
 def _on_disk(store: ManagedOverview) -> Iterator[tuple[str, str]]:

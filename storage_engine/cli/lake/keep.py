@@ -264,13 +264,13 @@ def print_forecast(found: KeepForecast) -> None:
             ("id", "since", "by", "of", "archive"),
             (
                 (
-                    _id_text(rule.rule_id),
-                    time_text(rule.at_ms),
-                    rule.person,
-                    rule.scope.text,
-                    archive_text(rule),
+                    _id_text(act.rule_id),
+                    time_text(act.at_ms),
+                    act.person,
+                    act.scope.text,
+                    archive_text(act),
                 )
-                for rule in found.archive_rules
+                for act in found.archive_rules
             ),
         )
     if found.holds:

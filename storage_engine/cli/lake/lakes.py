@@ -413,11 +413,11 @@ def print_info(found: LakeInfo) -> None:
     if found.copy_of is not None:
         facts.append(("copy of", f"{found.copy_of}, read-only"))
     if found.promoted is not None:
-        promotion = found.promoted
+        act = found.promoted
         facts.append(
             (
                 "promoted",
-                f"by {promotion['person']}: {promotion['reason']}; was a copy of {promotion['copy_of']}",
+                f"by {act['person']}: {act['reason']}; was a copy of {act['copy_of']}",
             )
         )
     if found.acts:
@@ -456,10 +456,10 @@ def print_info(found: LakeInfo) -> None:
                 store.head_sequence,
                 log,
                 lineage,
-                f"[{start}, {end}){said}",
+                f"[{start}, {end}){state}",
             )
             for store in found.stores
-            for ranges, said in (
+            for ranges, state in (
                 (store.ranges, ""),
                 (store.expired, " EXPIRED"),
                 (store.in_part, " in part NOT ARCHIVED"),
@@ -477,14 +477,14 @@ def _mark(table: TableInfo, found: LakeInfo) -> str:
     """Return the faults of a table's mark."""
     if table.mark is None:
         return "none"
-    said = []
+    faults = []
     if table.mark.lake_id != found.lake_id:
-        said.append(f"lake {table.mark.lake_id}")
+        faults.append(f"lake {table.mark.lake_id}")
     if table.mark.catalog != found.catalog:
-        said.append(f"catalog {table.mark.catalog}")
+        faults.append(f"catalog {table.mark.catalog}")
     if table.mark.metadata != table.metadata:
-        said.append(f"metadata {table.mark.metadata}")
-    return ", ".join(said) or "agrees"
+        faults.append(f"metadata {table.mark.metadata}")
+    return ", ".join(faults) or "agrees"
 
 
 def print_rebuilt(done: Rebuilt) -> None:

@@ -182,14 +182,14 @@ def print_lag(
     behind = sum(row["lag_messages"] or 0 for row in rows)
     groups = len({row["group"] for row in rows})
     risky = sum(row["at_risk"] for row in rows)
-    deleter = (
+    actor = (
         "a cleanup by hand (--manual) deletes; none is deleted now" if by_hand else "a cleanup deletes now"
     )
     if by_broker:
-        deleter = "the broker deletes now"
+        actor = "the broker deletes now"
     say(
         f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
-        f"{count_text(risky, unit)} the next message is in a segment that {deleter}."
+        f"{count_text(risky, unit)} the next message is in a segment that {actor}."
     )
     if source.positions is PositionsFrom.BROKER:
         say("Positions: from the running broker.")

@@ -126,7 +126,7 @@ def nobody_listens(bootstrap: str) -> bool:
 
     :param bootstrap: ``bootstrap.servers``, as librdkafka reads it.
     """
-    addresses = [one.strip() for one in bootstrap.split(",") if one.strip()]
+    addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
     return bool(addresses) and all(map(_refuses, addresses))
 
 
@@ -149,9 +149,9 @@ def _answer(family: int, kind: int, place: Any) -> int | None:
     """Return the error number of a connection; 0: the connection was made; None: no answer in time, or an
     error without a number."""
     try:
-        with socket.socket(family, kind) as one:
-            one.settimeout(_CONNECT_SECONDS)
-            one.connect(place)
+        with socket.socket(family, kind) as connection:
+            connection.settimeout(_CONNECT_SECONDS)
+            connection.connect(place)
     except OSError as error:
         return error.errno
     return 0
@@ -236,9 +236,9 @@ def _config_file(path: Path) -> dict[str, str]:
     try:
         return dict(parse_properties(read_stored(path, _MAX_CONFIG_BYTES), str(path)))
     except (OSError, CorruptFileError) as error:
-        said = error.strerror if isinstance(error, OSError) else "something else"
+        reason = error.strerror if isinstance(error, OSError) else "something else"
         raise BadInputError(
-            f"{path}: expected settings of librdkafka, one name=value a line, found {said}. Nothing was "
+            f"{path}: expected settings of librdkafka, one name=value a line, found {reason}. Nothing was "
             "changed."
         ) from error
 
@@ -270,7 +270,7 @@ class Cluster:
         self._is_shut_out = False
         self._has_answered = False
         self._settings = settings
-        self.admin = self._connected(settings)
+        self.admin = self._connect(settings)
 
     def answer(self, what: str, future: Future[Answer]) -> Answer:
         """Return the answer to a request.
@@ -283,9 +283,9 @@ class Cluster:
         with self._errors(what):
             while True:
                 try:
-                    found = future.result(_POLL_SECONDS)
+                    result = future.result(_POLL_SECONDS)
                     self._has_answered = True
-                    return found
+                    return result
                 except TimeoutError:
                     self.admin.poll(0)
                     waited = time.monotonic() - begun
@@ -322,18 +322,18 @@ class Cluster:
 
         outdated_codes = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH)
         deadline = time.monotonic() + _ELECTION_SECONDS
-        left = keys
-        while left:
+        pending = keys
+        while pending:
             outdated: list[Key] = []
-            for key, answer in self._each(what, left, ask):
+            for key, answer in self._each(what, pending, ask):
                 code = answer.code if isinstance(answer, BrokerRefusedError) else None
                 if code in outdated_codes and time.monotonic() <= deadline:
                     outdated.append(key)
                 else:
                     yield key, answer
-            if left := outdated:
+            if pending := outdated:
                 time.sleep(_POLL_SECONDS)
-                self.admin = self._connected(self._settings)
+                self.admin = self._connect(self._settings)
 
     def _each(
         self,
@@ -394,9 +394,9 @@ class Cluster:
         if node_id is None:
             return {}
         resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
-        (asked,) = self.admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS).values()
+        (future,) = self.admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS).values()
         try:
-            entries = self.answer("settings of the node", asked)
+            entries = self.answer("settings of the node", future)
         except BrokerRefusedError:
             # Which right is lacking is a finding of its own.
             return {}
@@ -432,7 +432,7 @@ class Cluster:
             # Who can't be reached, or doesn't let us in, is no broker that hangs.
             if self._trouble or self._is_shut_out:
                 raise
-        self.admin = self._connected(self._settings)
+        self.admin = self._connect(self._settings)
         return self._described()
 
     def _described(self) -> DescribeClusterResult:
@@ -440,16 +440,16 @@ class Cluster:
             "its brokers and its controller", self.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
         )
 
-    def _connected(self, settings: Mapping[str, str]) -> AdminClient:
+    def _connect(self, settings: Mapping[str, str]) -> AdminClient:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         try:
             return AdminClient({**_OURS, **settings, "error_cb": self._note})
         except KafkaException as error:
-            said = self.shown(error.args[0].str())
+            reason = self.shown(error.args[0].str())
             raise BadInputError(
-                f"{self.address}: expected settings that librdkafka takes, found: {said}. Nothing was "
+                f"{self.address}: expected settings that librdkafka takes, found: {reason}. Nothing was "
                 "changed."
             ) from None
 
@@ -472,19 +472,19 @@ class Cluster:
         try:
             yield
         except (KafkaException, TimeoutError) as error:
-            found = error.args[0] if isinstance(error, KafkaException) else None
+            failure = error.args[0] if isinstance(error, KafkaException) else None
             # Local errors are below 0: nobody has answered.
-            if found is not None and found.code() > 0:
+            if failure is not None and failure.code() > 0:
                 raise BrokerRefusedError(
-                    f"{self.address}: asked for {what}, the cluster refuses: {found.name()}: "
-                    f"{self.shown(found.str())}",
-                    code=found.code(),
-                    remark=self.shown(found.str()),
+                    f"{self.address}: asked for {what}, the cluster refuses: {failure.name()}: "
+                    f"{self.shown(failure.str())}",
+                    code=failure.code(),
+                    remark=self.shown(failure.str()),
                 ) from error
-            said = (str(error) or "no answer in time") if found is None else self.shown(found.str())
+            reason = (str(error) or "no answer in time") if failure is None else self.shown(failure.str())
             self.admin.poll(0)
             more = f" ({self._trouble})" if self._trouble else ""
             raise BrokerUnavailableError(
-                f"{self.address}: asked for {what}, expected an answer of the cluster, found: {said}{more}. "
-                "Check the address, and that a broker runs there."
+                f"{self.address}: asked for {what}, expected an answer of the cluster, found: "
+                f"{reason}{more}. Check the address, and that a broker runs there."
             ) from error

@@ -223,7 +223,7 @@ class Decompressor:
         except ExpansionError as error:
             return sizes, error
         except _FAILURES as error:
-            return sizes, ExpansionError(f"records compressed by {CODEC_NAMES[codec]}", _in_short(error))
+            return sizes, ExpansionError(f"records compressed by {CODEC_NAMES[codec]}", _short_text(error))
         return sizes, None
 
     @functools.cached_property
@@ -286,8 +286,8 @@ class _ZstdContext:
             stop,
             sizes,
         )
-        found: list[int] = sizes[:count].tolist()
-        return found
+        result: list[int] = sizes[:count].tolist()
+        return result
 
 
 @functools.cache
@@ -295,10 +295,10 @@ def _zstd_library() -> ctypes.CDLL | None:
     """Return the library in zstandard's wheel that exports zstd's functions, after a trial call; None: there
     is none that works."""
     try:
-        found = importlib.util.find_spec("zstandard._cffi")
-        if found is None or found.origin is None:
+        spec = importlib.util.find_spec("zstandard._cffi")
+        if spec is None or spec.origin is None:
             return None
-        library = ctypes.CDLL(found.origin)
+        library = ctypes.CDLL(spec.origin)
         for name, result, arguments in _ZSTD_FUNCTIONS:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
@@ -377,7 +377,7 @@ def _snappy_block(block: memoryview, out: memoryview) -> int:
         return int(size)
 
 
-def _in_short(error: Exception) -> str:
+def _short_text(error: Exception) -> str:
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 

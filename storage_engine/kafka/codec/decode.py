@@ -66,10 +66,10 @@ def decode_chunk(
         filling = _Filling(data, origin, rest, arena)
         filling.fill(decompressor)
         rest = rest.chosen(slice(filling.batches, None))
-        found = [(filling.table(), merged(filling.damages()))]
+        results = [(filling.table(), merged(filling.damages()))]
         # Neither is held on to here: their memory serves the next table.
         del filling
-        yield found.pop()
+        yield results.pop()
 
 
 class _Filling:
@@ -233,8 +233,8 @@ def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content)
         return pa.Array.from_buffers(kind, rows, [bits, values])
 
     def views(column: int, valid: int) -> pa.Array[Any]:
-        found: Any = [memory.bits(valid, rows), memory.buffer(column, rows * kernels.VIEW_BYTES), *buffers]
-        return pa.Array.from_buffers(pa.binary_view(), rows, found)
+        parts: Any = [memory.bits(valid, rows), memory.buffer(column, rows * kernels.VIEW_BYTES), *buffers]
+        return pa.Array.from_buffers(pa.binary_view(), rows, parts)
 
     in_batch = kernels.IN_BATCH if state[kernels.OTHERS] else None
     headers, spoiled = _headers(memory, state)
@@ -255,7 +255,7 @@ def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content)
         None if in_batch is None else memory.bits(in_batch, rows),
         memory.bits(kernels.IS_TRANSACTIONAL, rows),
     ]
-    found: dict[str, pa.Array[Any]] = {
+    columns: dict[str, pa.Array[Any]] = {
         "physical_offset": fixed("physical_offset", kernels.PHYSICAL_OFFSET, None),
         "size": fixed("size", kernels.SIZE, None),
         "kind": _kinds(memory, rows),
@@ -272,9 +272,9 @@ def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content)
         "transactional": pa.Array.from_buffers(pa.bool_(), rows, transactional),
         "raw": views(kernels.RAW, kernels.HAS_RAW) if has_raw else _nulls("raw", rows),
     }
-    found |= {name: fixed(name, column, in_batch) for name, column in _SHARED.items()}
-    found |= {name: fixed(name, column, kernels.IS_OWN) for name, column in _OWN.items()}
-    return pa.Table.from_arrays([found[name] for name in FILE_SCHEMA.names], schema=FILE_SCHEMA)
+    columns |= {name: fixed(name, column, in_batch) for name, column in _SHARED.items()}
+    columns |= {name: fixed(name, column, kernels.IS_OWN) for name, column in _OWN.items()}
+    return pa.Table.from_arrays([columns[name] for name in FILE_SCHEMA.names], schema=FILE_SCHEMA)
 
 
 def _kinds(memory: RowColumns, rows: int) -> pa.Array[Any]:
@@ -322,8 +322,8 @@ def _headers(
     except pa.ArrowInvalid:
         # Kafka's clients give such a name with U+FFFD; the row's raw bytes have it as it is.
         coded = names.dictionary_encode()
-        known = [java_text(name) for name in coded.dictionary.to_pylist()]
-        texts = pa.array(known, pa.string()).take(coded.indices)
+        words = [java_text(name) for name in coded.dictionary.to_pylist()]
+        texts = pa.array(words, pa.string()).take(coded.indices)
         bad = pc.not_equal(texts.cast(pa.binary()), names).to_numpy(zero_copy_only=False)
         places = memory.array(kernels.HEADER_START, rows + 1, np.int32)
         spoiled = np.unique(np.searchsorted(places, np.flatnonzero(bad), side="right") - 1)

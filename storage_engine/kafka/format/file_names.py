@@ -124,9 +124,9 @@ def partition_directory(name: str) -> PartitionDirectory | None:
 
 def log_file(name: str) -> LogFile | None:
     """Return the parts of the name of a segment's file (LogFileUtils); None: it is no segment's file."""
-    found = kind_and_state(name)
+    parsed = kind_and_state(name)
     offset = offset_of(name[:OFFSET_DIGITS])
-    return None if found is None or offset is None else LogFile(offset, *found)
+    return None if parsed is None or offset is None else LogFile(offset, *parsed)
 
 
 def kind_and_state(name: str) -> tuple[FileKind, FileState] | None:

@@ -45,15 +45,15 @@ class TopicsHold(StoreHold):
     node: LiveNode
 
     def renew(self, now_ms: int) -> HoldStatus:
-        return hold.renew(self.node, now_ms) if self.node.is_ours else self._described()
+        return hold.renew(self.node, now_ms) if self.node.is_ours else self._describe()
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
         return hold.hold_due(self.node, proven, margin_ms, now_ms)
 
     def status(self, now_ms: int) -> HoldStatus:
-        return hold.look(self.node, now_ms) if self.node.is_ours else self._described()
+        return hold.look(self.node, now_ms) if self.node.is_ours else self._describe()
 
-    def _described(self) -> HoldStatus:
+    def _describe(self) -> HoldStatus:
         return hold.described(load_state(self.node.memory))
 
     def holds(self, log: str) -> bool:
