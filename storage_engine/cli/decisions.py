@@ -1,5 +1,4 @@
-"""waive, approve, accept-loss, adopt, move, stamp: decisions that only a person may take, with name and
-reason."""
+"""waive, approve, accept-loss, adopt, move, stamp: decisions of a person, with name and reason."""
 
 from __future__ import annotations
 

@@ -67,8 +67,7 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @takes_store(policy=("archive_margin_hours",))
 @json_option
 def hold(managed: ManagedStore) -> int:
-    """Hold STORE beside its running broker, or renew its hold. Then the broker deletes only segments that we
-    release.
+    """Hold STORE beside its running broker, or renew its hold. Then the broker deletes only what we release.
 
     clean holds by itself; inspect shows a hold and changes nothing. A hold that isn't renewed for
     --hold-hours ends by itself. Before a first hold, its changes at the broker are shown. Exit code 1: the

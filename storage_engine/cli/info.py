@@ -209,8 +209,7 @@ def runs(
 
 
 def _quarantine_notices(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
-    """Return notices about files in a store's quarantines that the journal doesn't know, if the store is on
-    this host."""
+    """Return notices about files in a store's quarantines that the journal doesn't know, if it is here."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories

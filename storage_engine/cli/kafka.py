@@ -287,8 +287,7 @@ def run_tasks(
     deleted_topics: dict[str, str],
     run_key: str | None,
 ) -> int:
-    """Do the five background tasks of STORE's stopped broker. If the broker runs, show the state of its
-    tasks.
+    """Do the five background tasks of STORE's stopped broker. If the broker runs, show their state.
 
     cleanupLogs archives, proves and deletes as storage-engine clean does, and finishes deletions that the
     broker had begun. deleteLogs removes the files of deleted topics. The other three are verified. Exit code

@@ -94,8 +94,7 @@ def _room(directory: LogDirectory, topics: TopicSettings, at_ms: int) -> Directo
 
 
 def came_bytes(log: PartitionLog, at_ms: int) -> int:
-    """Return about how many bytes were written to a log within a day, by the times at which its segments were
-    last written.
+    """Return about how many bytes were written to a log within a day, by the last times of its segments.
 
     A segment was begun when the segment before it was closed. If only a part of that time lies within the
     day, the same part of its bytes counts.
@@ -171,8 +170,7 @@ def full_disks(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
 
 
 def _fills_ms(sharing: Sequence[DirectoryRoom], disk: DiskUsage) -> int | None:
-    """Return the time until a disk is full at the present growth of all its directories; None: unknown, or
-    never."""
+    """Return the time until a disk is full at its directories' present growth; None: unknown, or never."""
     gained = sum(room.came_bytes - room.goes_bytes for room in sharing)
     return None if disk.usable_bytes is None else fills_in_ms(disk.usable_bytes, gained)
 
@@ -307,8 +305,7 @@ def diagnose(
 
 
 def _last_active_ms(node: Node, now_ms: int) -> int:
-    """Return when a stopped broker was last active: a running broker writes its high watermarks every 5
-    seconds."""
+    """Return when a stopped broker was last active: a running one writes high watermarks every 5 seconds."""
     paths = (directory.path / HIGH_WATERMARK for directory in node.directories)
     times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
     return min(max(times, default=now_ms), now_ms)
@@ -391,8 +388,7 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
 
 
 def _missing(node: Node) -> Iterator[Finding]:
-    """Yield a finding about logs that the node should have, by its own copy of the metadata, but has in no
-    directory."""
+    """Yield a finding about logs that the node lacks, though its own copy of the metadata names them."""
     if missing := missing_logs(node, read_topic_settings(replace(node, live=None))):
         yield Finding(Severity.WARNING, "logs-missing", missing_text(missing), ADVICE)
 

@@ -89,8 +89,7 @@ def _cleaned_to(node: Node) -> dict[str, int]:
 
 
 def _lasting_absences(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the logs that are still missing after a while: a running broker may just be making their
-    directories."""
+    """Return the logs that are still missing after a while: a running broker may just be making them."""
     for _ in range(_LOOKS):
         if not missing or not runs(node):
             break

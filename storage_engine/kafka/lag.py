@@ -37,14 +37,12 @@ Place = tuple[str, str, int]
 pc: Any = pyarrow.compute
 
 _MAX_DECODED_BYTES = 64 << 20
-"""Size of a batch above which its newest timestamp stands for all of its records. Such a batch is not
-decoded."""
+"""Size of a batch above which its newest timestamp stands for all its records: it is not decoded."""
 _BYTES_PER_DECODE = 8 << 20
 """Bytes of batches, from any logs, that one call decodes. A call alone costs as much as hundreds of batches.
 """
 _UnreadPlace = tuple[Place, bool, str, int]
-"""Where a group loses records: the group's partition, whether its position is known, the log, and the first
-lost offset."""
+"""Where a group loses records: its partition, whether its position is known, log, first lost offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,7 @@ class Consumers:
 
     @property
     def table(self) -> pa.Table:
-        """Return a row for each group and partition that it reads, in the order of topic, partition and
-        group."""
+        """Return a row for each group and partition that it reads, by topic, partition and group."""
         order = sorted(self.committed, key=lambda one: (one[1], one[2], one[0]))
         rows = [
             {"topic": topic, "queue_id": number, "group": group, "committed_offset": self.committed[place]}
@@ -391,8 +388,7 @@ def _record_times(
 
 @dataclass(slots=True)
 class _OfGroup:
-    """Unread records of a group in a topic, either in the partitions where its position is known or in the
-    others.
+    """Unread records of a group in a topic, in the partitions where its position is known or in the others.
 
     :param messages: number of unread records; None: not known.
     :param from_ms: time at which the first of them was written, in ms since the epoch; None: not known.

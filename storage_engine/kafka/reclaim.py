@@ -619,8 +619,7 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
 
 
 def _with_leaders_starts(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
-    """Return a directory whose logs begin at their leaders' log starts, but at the latest at the active
-    segment.
+    """Return a directory whose logs begin at their leaders' log starts, or at their active segments if lower.
 
     Segments below are deleted, whatever their age.
     """

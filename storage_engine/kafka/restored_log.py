@@ -112,8 +112,7 @@ def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
 def continues(left: Receipt, right: Receipt) -> bool:
     """Return whether the leaders' epochs of two adjacent segments belong to one history of the log.
 
-    After an unclean election a log may have two histories. Then the epochs at the offset between the segments
-    differ.
+    After an unclean election a log may have two histories. Then the epochs between the segments differ.
     """
     before, after = list(_known_epochs(left)), list(_known_epochs(right))
     if left.log_id is None or left.log_id != right.log_id or not before or not after:

@@ -16,8 +16,7 @@ from storage_engine.core.clock import DAY_MS
 
 UNLIMITED = -1
 LIKE_RETENTION = -2
-"""Value of ``local.retention.ms`` and ``local.retention.bytes`` that means: the same as without remote
-storage."""
+"""Value of ``local.retention.ms`` and ``local.retention.bytes``: the same as without remote storage."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +208,7 @@ def size_breached(segments: Sequence[SegmentFacts], kept_bytes: int) -> Breaches
     """Return the check of the rule for the log's size (UnifiedLog#deleteRetentionSizeBreachedSegments); None:
     the rule is off.
 
-    At least ``kept_bytes`` stay. The check counts the bytes that it deletes: call it once for each segment,
-    in order.
+    At least ``kept_bytes`` stay. The check counts what it deletes: call it once for each segment, in order.
     """
     if kept_bytes < 0:
         return None

@@ -209,8 +209,7 @@ def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark
 
 
 def forgotten_below(log: PartitionLog, end: int) -> int:
-    """Return the offset below which no file tells of transactions that are open at another offset; 0: all are
-    known.
+    """Return the offset below which no file tells of transactions open at another offset; 0: all are known.
 
     If segments before the log's first one were deleted, a broker that starts also removes the first segment's
     snapshot (ProducerStateManager#truncateAndReload).

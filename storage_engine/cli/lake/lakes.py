@@ -1,5 +1,4 @@
-"""lake: describe, expire and compact lakes, and mend a lake that was moved or copied, or has lost its
-catalog."""
+"""lake: describe, expire and compact lakes, and mend a lake that was moved, copied or lost its catalog."""
 
 from __future__ import annotations
 

@@ -184,8 +184,7 @@ def journal_of(lake_dir: Path) -> str:
 
 
 def check_store(managed: ManagedStore) -> None:
-    """Check that the store can be read before anything is recorded. So bad input leaves no trace, not even a
-    run.
+    """Check that the store can be read before anything is recorded: bad input leaves no trace and no run.
 
     :raises BadInputError: the path is no store, or no plan can be made for the store.
     """
@@ -278,8 +277,7 @@ def places_of(conn_id: str, store: ManagedStore) -> str:
 
 
 def before_airflow() -> None:
-    """Set up the environment before Airflow is imported: connections as for a server process, and only errors
-    in the log."""
+    """Set up the environment before Airflow's import: connections as for a server, only errors in the log."""
     # As Airflow's own commands do: without it, it looks for connections in the environment alone.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")

@@ -216,8 +216,7 @@ def takes_store(
     looks: bool = True,
     policy: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
-    """Give a command the argument STORE with all options to manage a store. It receives the store as
-    ``managed``.
+    """Give a command the argument STORE with all options to manage a store, which it receives as ``managed``.
 
     :param required: whether STORE must be given. A command that works without STORE then receives None, and
         also ``lake_dir``.

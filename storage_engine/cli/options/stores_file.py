@@ -112,8 +112,7 @@ class NamedStore:
 
 
 def stores_file() -> Path | None:
-    """Return the path of the file of stores: from the variable, the user's own file, or the machine's; None:
-    there is none.
+    """Return the path of the file of stores: from the variable, the user's own, or the machine's; None: none.
 
     It is never looked for in the working directory.
 
@@ -142,8 +141,7 @@ def _own_file() -> Path:
 
 
 def add_store(name: str, fields: Mapping[str, str]) -> Path:
-    """Add a store to the file of stores. If there is no file, make the user's own. Its other content isn't
-    changed.
+    """Add a store to the file of stores. If there is none, make the user's own. Its other content stays.
 
     :param fields: by a connection's keys.
     :return: the file.

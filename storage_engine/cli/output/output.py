@@ -289,8 +289,7 @@ def _message(error: Exception, arguments: Arguments) -> str:
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table. A heading ends in '#' for numbers, '~' for long names, '?' for a column that may be left
-    out.
+    """Print a table. A heading ends in '#' for numbers, '~' for long names, '?' for one that may be left out.
 
     In a terminal, names are shortened in the middle first. Then columns are left out, which is reported. Only
     the last column is ever wrapped. A file or pipe gets the whole table, one row on each line.

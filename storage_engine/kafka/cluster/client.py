@@ -91,8 +91,7 @@ _HINTS = {"sasl.jaas.config": " This is a setting of the Java client: give sasl.
 def check_options(settings: Mapping[str, str]) -> None:
     """Make sure that a client's settings only describe how to reach and ask a cluster.
 
-    :raises BadInputError: a setting does something else, or contains a command for a shell. The message shows
-        no value.
+    :raises BadInputError: a setting does something else, or has a shell command. The message shows no value.
     """
     for name, value in settings.items():
         if name not in ALLOWED:
@@ -116,8 +115,7 @@ _DEFAULT_PORT, _LAST_PORT = 9092, (1 << 16) - 1
 _CONNECT_SECONDS = 1.0
 """Time limit for one address. A listener that is slower than this is not counted as missing."""
 _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT})
-"""Errors of an address that this machine can't reach at all, such as an IPv6 address on a machine without
-IPv6."""
+"""Errors of an address that this machine can't reach at all, such as IPv6 on a machine without it."""
 
 
 def nobody_listens(bootstrap: str) -> bool:
@@ -181,8 +179,7 @@ _OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "
 """Default settings of every client. Settings that a user names win over them."""
 _MAX_CONFIG_BYTES = 1 << 20
 _PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
-"""Settings in a connection's extra that name Python functions. Airflow's Kafka provider calls them; we never
-do."""
+"""Settings in a connection's extra that name Python functions, which only Airflow's provider calls."""
 _MECHANISM = "SCRAM-SHA-512"
 """SASL mechanism for an access key whose settings name no mechanism."""
 _HIDDEN = (

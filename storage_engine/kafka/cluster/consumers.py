@@ -17,8 +17,7 @@ from storage_engine.model.report.diagnosis import named_in_short
 _TOPICS, _GROUPS = ("topic", "Describe"), ("cluster", "Describe")
 """Rights that an account may lack without an error: answers then leave out positions, or groups."""
 _TAKE_OVER_SECONDS = 30.0
-"""Time that a coordinator may need to read the groups that it takes over, as it does after each start of a
-broker."""
+"""Time that a coordinator may need to read groups that it takes over, as after each start of a broker."""
 _PAUSE_SECONDS = 0.5
 
 

@@ -1,5 +1,4 @@
-"""Rights that an account lacks to look at a node's partitions, or to hold and delete, as the cluster reports
-them."""
+"""Rights that an account lacks to look at partitions, or to hold and delete, by the cluster's word."""
 
 from __future__ import annotations
 

@@ -118,8 +118,7 @@ def scan(
 ) -> None:
     """Find the batches in about ``limit`` bytes from the walk's position on, at least one.
 
-    After an impossible length, all the rest is undecodable. After a wrong CRC, the walk continues behind the
-    batch.
+    After an impossible length, the rest is undecodable. After a wrong CRC, the walk goes on behind it.
     """
     position = state[POSITION]
     run_end = state[RUN_END]
@@ -188,8 +187,7 @@ _LARGEST_WINDOW: Final = 17 << 3
 
 @inlined
 def has_unusual_window(at: int, size: int) -> bool:
-    """Return whether a stream may refuse one of the frames at address ``at`` because of its window (RFC
-    8878)."""
+    """Return whether a stream may refuse a frame at address ``at`` because of its window (RFC 8878)."""
     end = at + size
     while at + 8 <= end:
         magic = load_u32(at)

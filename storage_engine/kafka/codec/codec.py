@@ -1,5 +1,4 @@
-"""Segments of a Kafka log ↔ Arrow: a row for each batch and each record, from which the segment can be made
-again.
+"""Segments of a Kafka log ↔ Arrow: a row for each batch and each record, to make the segment again.
 
 ``encode(decode(segment)) == segment`` for any bytes whatever. Typed columns contain as much as they can. If
 they don't give a row's exact bytes back, ``raw`` contains these bytes as well. The proof compares the encoded

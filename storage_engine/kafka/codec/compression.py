@@ -34,8 +34,7 @@ _HEADER_SUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
 _TRAILER = struct.Struct("<II")
 _UINT16 = struct.Struct("<H")
 _USUAL_START: Final = bytes.fromhex("04224d18604082")
-"""First bytes of the frames that Java and librdkafka write: independent blocks of at most 64 KiB, without
-checksums."""
+"""First bytes of frames of Java and librdkafka: independent blocks of at most 64 KiB, no checksums."""
 _MAGIC: Final = _USUAL_START[:4]
 _VERSION_MASK, _VERSION = 0xC0, 0x40
 _INDEPENDENT, _BLOCK_SUMS, _CONTENT_SIZE, _CONTENT_SUM, _RESERVED = 0x20, 0x10, 0x08, 0x04, 0x03
@@ -471,11 +470,9 @@ def _descriptor(data: memoryview) -> _Descriptor:
 
 
 def _rest_of_record(content: memoryview) -> int:
-    """Return how many bytes are missing from the content's last record; 0: the content ends with a whole
-    record.
+    """Return how many bytes are missing from the content's last record; 0: it ends with a whole record.
 
-    At an empty block Kafka's stream reports its end, unless a read asks for more bytes than the stream reads
-    ahead.
+    At an empty block Kafka's stream reports its end, unless a read asks for more bytes than it reads ahead.
     """
     at = 0
     while at < len(content):

@@ -29,8 +29,7 @@ _MAX_EXPANDED_ROWS = 1 << 22
 """A table ends before a compressed batch with which it would have more rows than this. A larger first batch
 is alone in its table."""
 _GROUP_BYTES: Final = 1 << 20
-"""Bytes that are decompressed before their records are read: so few that they are still in the processor's
-cache."""
+"""Bytes that are decompressed before their records are read: few enough for the processor's cache."""
 _SHARED = {
     "producer_id": kernels.PRODUCER_ID,
     "producer_epoch": kernels.PRODUCER_EPOCH,
@@ -306,8 +305,7 @@ def without_values(kind: pa.DataType, rows: int) -> pa.Array[Any]:
 def _headers(
     memory: RowColumns, state: npt.NDArray[np.int64]
 ) -> tuple[pa.Array[Any], npt.NDArray[np.int64] | None]:
-    """Return the records' headers, and the rows with a header name that isn't UTF-8; None: there are no such
-    rows."""
+    """Return the records' headers, and the rows with a header name that isn't UTF-8; None: there are none."""
     rows, headers = int(state[kernels.ROWS]), int(state[kernels.HEADERS])
     kind = FILE_SCHEMA.field("headers").type
     starts: Any = memory.buffer(kernels.HEADER_START, 4 * (rows + 1))

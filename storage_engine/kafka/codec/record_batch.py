@@ -72,8 +72,7 @@ class BatchChunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """The batches of format 2 in a segment, one array element for each batch, and the ranges that are no
-    batch.
+    """The batches of format 2 in a segment, an array element for each, and the ranges that are no batch.
 
     :param last_offsets: the offset of a batch's last record, even if the cleaner has removed that record.
     :param legacy: number of messages of formats 0 and 1.

@@ -421,8 +421,7 @@ def copy_headers(
 ) -> bool:
     """Copy the names and values of all headers, which ``decode_batches`` has checked and counted.
 
-    :return: False if they no longer take the room that they took then: another process has changed their
-        bytes.
+    :return: False if they no longer take the same room: another process has changed their bytes.
     """
     starts = word(columns, HEADER_START)
     places = word(columns, HEADER_PLACE)

@@ -1,5 +1,4 @@
-"""The facts that a segment's rows need in addition to its bytes: topic, partition, and the outcome of its
-transactions.
+"""The facts that a segment's rows need beside its bytes: topic, partition and its transactions' outcome.
 
 They are written as JSON text where the store is, and read where its segments are decoded.
 """

@@ -1,9 +1,7 @@
-"""The records of a log that a consumer of committed records gets: all records except those of aborted
-transactions.
+"""The records of a log that a consumer of committed records gets: all but those of aborted transactions.
 
 A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
-producer ends the transaction. So it is enough to know the aborted and the open transactions. There are two
-sources:
+producer ends the transaction. So it is enough to know aborted and open transactions. There are two sources:
 
 - small files: the transaction indexes of all segments, and the producer snapshot at the offset where they end
   (:meth:`UncommittedTransactions.of_files`);
@@ -135,8 +133,7 @@ class UncommittedTransactions:
 
     @property
     def aborted(self) -> tuple[tuple[int, int, int], ...]:
-        """Return the producer, first and last offset of each aborted transaction, in the order of the
-        markers."""
+        """Return the producer, first and last offset of each aborted transaction, in order of markers."""
         ended = np.flatnonzero(self.last_offsets != _OPEN_END)
         ended = ended[np.argsort(self.last_offsets[ended])]
         columns = (self.producer_ids, self.first_offsets, self.last_offsets)

@@ -33,8 +33,7 @@ class DirectoryState(StrEnum):
     FUTURE = "future"
     """Unfinished copy of a log that is in another log directory of the node."""
     STRAY = "stray"
-    """Directory that a broker set aside at its start: the cluster has no such topic, or has it with another
-    topic id."""
+    """Directory that a broker set aside at its start: the cluster has no such topic, or another id of it."""
 
 
 class FileKind(StrEnum):
@@ -84,8 +83,7 @@ class PartitionDirectory:
 class LogFile(NamedTuple):
     """The parts of the name of a log's file.
 
-    :param offset: offset of the segment's first record. A snapshot knows the producers of all records below
-        its offset.
+    :param offset: offset of the segment's first record. A snapshot has the producers of all records below.
     """
 
     offset: int
@@ -130,8 +128,7 @@ def log_file(name: str) -> LogFile | None:
 
 
 def kind_and_state(name: str) -> tuple[FileKind, FileState] | None:
-    """Return a file's kind and state, by its name after the :data:`OFFSET_DIGITS`; None: it is no file of a
-    log."""
+    """Return a file's kind and state, by its name after the :data:`OFFSET_DIGITS`; None: no file of a log."""
     return _SUFFIXES.get(name[OFFSET_DIGITS:])
 
 

@@ -224,8 +224,7 @@ class Node:
 
     @property
     def broker_epochs(self) -> frozenset[int]:
-        """Return the broker's epochs in the markers of a clean stop: a single one if all markers are of the
-        same stop."""
+        """Return the broker's epochs in the markers of a clean stop: a single one if all are of one stop."""
         return frozenset(d.broker_epoch for d in self.directories if d.broker_epoch is not None)
 
     @property
@@ -243,8 +242,7 @@ class Node:
 
 
 def store_around(path: Path) -> Path | None:
-    """Return the store that ``path`` belongs to: the node's file itself, or the log directory at or around
-    the path.
+    """Return the store that ``path`` belongs to: the node's file itself, or a log directory at or around it.
 
     None: there is neither.
     """

@@ -1,5 +1,4 @@
-"""Drift of held topics: differences between the remembered and the present state that other programs or time
-have caused.
+"""Drift of held topics: differences from the remembered state that other programs or time have caused.
 
 Pure.
 """

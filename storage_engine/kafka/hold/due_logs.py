@@ -1,5 +1,4 @@
-"""Unproven segments of a node's logs: when its broker's rules delete them, and which were deleted without a
-proof. Pure.
+"""Unproven segments of a node's logs: when its broker deletes them, and which went without a proof. Pure.
 
 The active segment is included. By age, the time of a deletion is known. By size, it follows from the log's
 latest growth; if the growth isn't known, the time isn't either. A segment that isn't certainly safe counts as
@@ -54,8 +53,7 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return the segments that will be deleted within a margin, or within half of the retention time if
-        that is less.
+        """Return the segments that will be deleted within a margin, or half of the retention time if less.
 
         :param times: number of margins.
         """
@@ -98,8 +96,7 @@ def due_logs(
     proven: Mapping[SegmentId, FileFacts],
     now_ms: int,
 ) -> DueLogs:
-    """Return the unproven segments of each log, with the time of their deletion under the settings before the
-    hold.
+    """Return the unproven segments of each log, with the time of deletion by the settings before the hold.
 
     :param others: the remembered holds of the journal's other stores.
     :param proven: the proven segments and their files. Another topic of the same name has other files.
@@ -284,8 +281,7 @@ def _expiry_by_age(segment: SegmentFacts, settings: RetentionSettings, now_ms: i
 def _expiry_by_size(
     behind_bytes: int, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
 ) -> int | None:
-    """Return the time from which on a segment is deleted by size, when enough bytes follow it; None: never,
-    or not known."""
+    """Return the time from which on a segment is deleted by size; None: never, or not known."""
     left_bytes = settings.kept_bytes - behind_bytes
     if settings.kept_bytes < 0:
         return None
@@ -295,8 +291,7 @@ def _expiry_by_size(
 
 
 def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
-    """Return the bytes written to a log since a given time; None: its active segment of that time no longer
-    exists."""
+    """Return the bytes written to a log since a given time; None: its active segment of then is gone."""
     later = [segment for segment in segments if segment.base_offset >= since.base_offset]
     if not later or later[0].base_offset != since.base_offset:
         return None
@@ -312,8 +307,7 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 
 
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
-    """Return a log's least growth rate if its remembered segment no longer exists: all present bytes were
-    written since.
+    """Return a log's least growth rate if its remembered segment is gone: all bytes were written since.
 
     :return: bytes a millisecond; None: not known.
     """
@@ -417,8 +411,7 @@ def _absence_reasons(name: str, log: KnownLog, look: HoldLook) -> Iterator[str]:
 
 
 def _long_hold_alarm(topic: str, state: HoldState, look: HoldLook, margin_ms: int) -> str:
-    """Return an alarm about a topic that is held longer than a margin after its records were due; "": it
-    isn't.
+    """Return an alarm about a topic that is held longer than a margin after its records were due; "": none.
 
     An active segment can't be archived yet, so it alone causes no alarm.
     """
@@ -441,8 +434,7 @@ def _long_hold_alarm(topic: str, state: HoldState, look: HoldLook, margin_ms: in
 
 
 def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
-    """Return the segments of each log that will be deleted, also the active one, which its broker closes for
-    that. Pure.
+    """Return the segments of each log that will be deleted, also the active one, once it is closed. Pure.
 
     If another store of the journal still needs a topic's raised settings, they stay raised. If size counts
     and a log's growth isn't known, all of its segments count.

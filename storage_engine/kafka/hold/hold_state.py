@@ -168,8 +168,7 @@ def save_state(memory: HoldMemory, state: HoldState | None) -> None:
 def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
     """Return a node as its running cluster knows it.
 
-    If a log's topic has another id by now, the answers about it are ignored: the log's files belong to a
-    deleted topic.
+    If a log's topic has another id by now, answers about it are ignored: its files belong to a deleted topic.
 
     :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories are of another cluster.

@@ -55,8 +55,7 @@ class LogAge:
         """Return by how many bytes the log may grow within some time.
 
         Twice its average growth is expected, because the future is unknown, but no more than all its growth
-        within ``span_ms``. It is no less than its latest growth: a log that has begun to grow fast may
-        continue.
+        within ``span_ms``. It is no less than its latest growth: a log that grows fast may continue.
         """
         average = min(2 * self.grown_bytes * for_ms // self.span_ms, self.grown_bytes)
         return max(average + self.segment_bytes, self.latest_bytes)
@@ -73,8 +72,7 @@ class TopicAge:
 
 
 def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int:
-    """Return the smallest value of a setting with which the logs' present records stay for another
-    ``kept_ms``.
+    """Return the smallest value of a setting that keeps the logs' present records for another ``kept_ms``.
 
     For ``retention.bytes``, it allows for twice the growth until now, and for two more segments.
     """
@@ -159,8 +157,7 @@ def raised(
 
 
 def ends_at_ms(topics: Collection[TopicAge]) -> int | None:
-    """Return when the brokers' rules begin to delete by age, with the present settings; None: never, or not
-    known."""
+    """Return when the brokers' rules begin to delete by age, as settings are; None: never, or unknown."""
     times = [
         log.oldest_ms + topic.settings[RETENTION_MS].value + 1
         for topic in topics
@@ -210,8 +207,7 @@ def set_by_another(others: Sequence[HoldState], held: HeldSetting, found: TopicS
 
 
 def with_first_value(others: Sequence[HoldState], change: HeldSetting) -> HeldSetting:
-    """Return a setting that is about to be changed, with the original value from before another store's
-    change."""
+    """Return a setting that is about to be changed, with its value before another store's change."""
     for setting in same_setting(others, change.topic_id, change.key):
         if setting.has_set(change.original):
             return replace(change, original=setting.original)

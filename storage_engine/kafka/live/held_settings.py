@@ -135,8 +135,7 @@ def raise_settings(
 
 
 def _too_short(bears: Bearable, interval_ms: int) -> str:
-    """Return why a hold would end before its change takes effect: because of its wanted length, or because of
-    a disk."""
+    """Return why a hold would end before its change takes effect: its wanted length, or a disk's room."""
     least_ms = _SHORTEST_INTERVALS * interval_ms
     least = (
         f"{duration_text(least_ms)}, four of the brokers' rounds "

@@ -1,5 +1,4 @@
-"""Hold the topics of a running node: their records don't expire until we release them, as long as we renew
-the hold.
+"""Hold the topics of a running node: their records don't expire until released, as long as we renew the hold.
 
 A topic's retention.ms and retention.bytes are raised as far as the hold needs, but no further than the disks
 have room. So a hold that nobody renews ends by the brokers' own rules. Each change of a setting is remembered
@@ -137,8 +136,7 @@ def cluster_of(seen: SeenNode) -> str:
 
 
 def looked_at(live_node: LiveNode, state: HoldState, now_ms: int) -> HoldState:
-    """Return the state with the time of this look, and the time for which raised settings keep records after
-    it."""
+    """Return the state with the time of this look, and for how long raised settings keep records."""
     holds_for_ms = 0 if live_node.live.hold == STRICT else live_node.live.hold_hours * HOUR_MS
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 

@@ -134,8 +134,7 @@ _MASK = (1 << 64) - 1
 def _offsets(
     cluster: Cluster, partitions: Sequence[PartitionDirectory]
 ) -> Iterable[tuple[str, Mapping[str, str], Mapping[str, int], Mapping[str, int]]]:
-    """Yield, for each kind of offset: its name, the reasons of refusals, the offsets and the leaders' epochs,
-    each by log.
+    """Yield, for each kind of offset: its name, refusals' reasons, offsets and leaders' epochs, each by log.
 
     The log's start is asked for last. It only grows, so all records below it are certainly deleted.
     """

@@ -371,8 +371,7 @@ def cut_remembered(
     *,
     is_held: bool,
 ) -> None:
-    """Ask leaders to move their log starts to the boundaries, after the request is remembered. Then check the
-    result.
+    """Remember the request, ask leaders to move their log starts to the boundaries, and check the result.
 
     :param root: the store's, for messages.
     :param memory: memory of the request: without it, other stores would report the deletion as another
@@ -473,8 +472,7 @@ class Witness:
 
 
 def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark: int) -> Witness | None:
-    """Return the first batch that ends at or after a boundary and that the leader serves to consumers; None:
-    there is none.
+    """Return the first batch that ends at or after a boundary and that consumers get; None: there is none.
 
     :param segments: segments of a log, from the segment that ends at the boundary on.
     :raises OSError: a file can't be read.

@@ -38,8 +38,7 @@ _DEFAULT_INTERVAL_MS = 300_000
 
 
 _NO_SUCH_TOPIC = 3
-"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol (Errors). An account without the right to know gets another
-code."""
+"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol (Errors). Without the right to know, the code is another."""
 
 
 def is_deleted(answer: object) -> bool:

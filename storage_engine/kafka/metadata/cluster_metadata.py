@@ -39,8 +39,7 @@ _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)
 _FOOTER = "snapshot-footer"
 _MAX_BYTES = 1 << 30
 _Values = Generator[tuple[Path, bytes], None, tuple[int, str | None]]
-"""Values of records. Returns the offset after the last record and, if the last one is a control record, its
-kind."""
+"""Values of records. Returns the offset after the last record and, if that is a control record, its kind."""
 
 
 def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
@@ -116,8 +115,7 @@ _PARTITION_CHANGE = 5
 _NEWEST_PARTITION = 2
 _LEADER_TAG, _REPLICAS_TAG, _REMOVING_TAG, _ADDING_TAG, _SAME_LEADER = 1, 2, 3, 4, -2
 _VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
-"""The newest version that Kafka 4.4 knows (MetadataVersion). Later versions may keep settings in other
-records."""
+"""The newest version of Kafka 4.4 (MetadataVersion). Later ones may keep settings in other records."""
 _ALWAYS = frozenset({_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL})
 _OF_PARTITIONS = frozenset({_PARTITION, _PARTITION_CHANGE})
 _OF_BROKER, _OF_TOPIC = 4, 2
@@ -352,8 +350,7 @@ def _parse_change(reader: _Reader, before: PartitionState) -> PartitionState:
 def replica_fault(
     metadata: ClusterMetadata, topic_id: uuid.UUID, partition: int, node_id: int, replicas_stopped: str
 ) -> tuple[Reason, str] | None:
-    """Return why no segment of a log may be deleted because of its replicas; None: nothing forbids a
-    deletion.
+    """Return why no segment of a log may be deleted because of its replicas; None: nothing forbids it.
 
     :param metadata: with the states of partitions.
     :param node_id: id of the node that has the log.

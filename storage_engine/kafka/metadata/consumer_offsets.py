@@ -1,7 +1,6 @@
 """Positions of consumer groups, read from the records of ``__consumer_offsets`` on a node's disk.
 
-Each group has its records in one partition of that topic. So a node knows only the groups of its own
-partitions.
+Each group's records are in one partition of that topic. So a node knows only its own partitions' groups.
 """
 
 from __future__ import annotations
@@ -96,8 +95,7 @@ def read_consumer_offsets(
 
 
 def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mapping[bytes, bytes | None]:
-    """Return the newest value of each key of a log, oldest first, without records of aborted and open
-    transactions.
+    """Return the newest value of each key of a log, oldest first, without aborted and open transactions.
 
     :param faults: receives ranges that are no whole batch.
     """

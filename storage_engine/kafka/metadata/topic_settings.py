@@ -60,8 +60,7 @@ class TopicSettings:
         return not isinstance(topic, str) and topic.remote
 
     def values(self, topic: str) -> Mapping[str, str]:
-        """Return a topic's settings by Kafka's names: all settings if its running cluster reports them, else
-        its own."""
+        """Return a topic's settings by Kafka's names: all if its cluster reports them, else its own."""
         return self.live.get(topic) or self.metadata.topic_settings.get(topic, {})
 
 

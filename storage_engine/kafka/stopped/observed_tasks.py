@@ -92,8 +92,7 @@ def _group_by_segment(log: PartitionLog, files: list[FileFacts]) -> Iterator[Lef
 
 
 def _order(facts: FileFacts) -> tuple[int, str]:
-    """Return a file's place in the order of deletion: the log file first, as when a segment in use is
-    deleted."""
+    """Return a file's place in the order of deletion: the log file first, as for a segment in use."""
     file = log_file(Path(facts.path).name)
     kind = _OWN.index(file.kind) if file is not None and file.kind in _OWN else len(_OWN)
     return kind, facts.path
@@ -211,8 +210,7 @@ def renamed_ms(facts: FileFacts) -> int:
 
 
 def delays(topics: Mapping[str, str], topic: Mapping[str, str]) -> int | None:
-    """Return the delay, in milliseconds, after which a topic's deleted files are removed; None: it can't be
-    read.
+    """Return the delay, in milliseconds, after which a topic's deleted files are removed; None: unreadable.
 
     :param topics: settings of the node.
     :param topic: settings of the topic. They win.
@@ -269,8 +267,7 @@ def _place_of_topic(node: Node, settings: TopicSettings, topic: str) -> str:
 
 
 OVERDUE_MS = HOUR_MS
-"""Grace after the delay of a minute. A removal that is later than this has failed; the broker's log tells the
-reason."""
+"""Grace after the delay of a minute. A later removal has failed; the broker's log tells the reason."""
 _LOOK = "Look into the broker's log for why"
 CLEANUP_LOGS = "cleanupLogs"
 FLUSH_DIRTY_LOGS = "flushDirtyLogs"
@@ -340,8 +337,7 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
     """Measure the bytes after recovery points.
 
-    A log's recovery point moves when a segment is closed, or by ``flush.ms`` and ``flush.messages`` if these
-    are set.
+    A log's recovery point moves when a segment is closed, or by ``flush.ms`` and ``flush.messages`` if set.
     """
     behind = sorted(((_unflushed(directory, log), log) for directory, log in managed_logs(node)), key=_size)
     total = sum(size for size, _ in behind)

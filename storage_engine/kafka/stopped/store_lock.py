@@ -1,15 +1,12 @@
-"""Locks that keep brokers away from a stopped node's log directories. They are the locks that a broker takes
-itself.
+"""Locks that keep brokers away from a stopped node's log directories: those that a broker takes itself.
 
 A broker that starts takes a POSIX lock on the whole file ``.lock`` in each of its directories (FileLock).
-When it stops, it first releases the lock and then removes the file. So a locked file may no longer have a
-name, and then it keeps nobody out. Therefore the name is checked after locking, and again before each
-deletion.
+When it stops, it first releases the lock and then removes the file. So a locked file may have no name any
+more, and keeps nobody out. Therefore the name is checked after locking, and again before each deletion.
 
 We take a lock of the open file description, which conflicts with a broker's lock. It isn't released if
 another descriptor of the file is closed. The file stays when the block ends: a broker may have opened it
-without locking it yet. If we removed it, that broker would run on a file without a name, and nobody could see
-that it runs.
+without locking it yet. If we removed it, that broker would run on a file without a name, unseen.
 """
 
 from __future__ import annotations
@@ -182,8 +179,7 @@ def _remedy(error: OSError) -> str:
 
 
 def _settle(descriptor: int, directory: Path) -> None:
-    """Give a lock file that root makes to the broker's user: the broker must be able to open it when it
-    starts."""
+    """Give a lock file that root makes to the broker's user: a broker that starts must be able to open it."""
     try:
         owner = (directory / meta_properties.NAME).lstat()
     except FileNotFoundError:
@@ -202,8 +198,7 @@ def _has_name(path: Path, descriptor: int) -> bool:
 
 
 def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
-    """Make sure that no other process uses the node's files: a broker goes on even if its lock file is
-    removed.
+    """Make sure that no other process uses the node's files: a broker goes on without its lock file.
 
     :return: notices about processes that can't be checked.
     :raises StoreBusyError: another process uses the files, or may use them.

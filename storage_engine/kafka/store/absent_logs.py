@@ -131,8 +131,7 @@ def _judge_by_replicas(node: Node, metadata: ClusterMetadata, topic_id: uuid.UUI
 
 
 def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
-    """Return the names of logs that have no directory on a node, though its copy of the metadata names a
-    replica here.
+    """Return the names of logs without a directory on a node, though its own metadata have a replica here.
 
     Return none if that is unknown or if directories have failed, which is reported elsewhere. A log that its
     broker has set aside is not missing.

@@ -105,8 +105,7 @@ def archivable_of_logs(
     logs: Mapping[str, tuple[LogDirectory, PartitionLog]],
     settings: TopicSettings,
 ) -> Archivable:
-    """Return the segments of some logs that may be archived now. A log with a fault doesn't keep other logs
-    out.
+    """Return the segments of some logs that may be archived now. A log with a fault keeps no other log out.
 
     :param logs: the present logs with their directories, by name. It may contain more logs.
     """
@@ -287,8 +286,7 @@ def _epochs(log: PartitionLog) -> tuple[LeaderEpoch, ...]:
 
 
 def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs of the offsets [first, end): the epoch at the first offset, and those that begin
-    after it."""
+    """Return the epochs of the offsets [first, end): the one at the first offset, and later ones."""
     before = [epoch for epoch in epochs if epoch.start_offset <= first]
     return (*before[-1:], *(epoch for epoch in epochs if first < epoch.start_offset < end))
 
@@ -335,8 +333,7 @@ def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
 
 
 def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the transactions that were open at an offset and were aborted after it: producer, first and last
-    offset.
+    """Yield transactions that were open at an offset and aborted after it: producer, first and last offset.
 
     Mostly the snapshot at that offset shows that no transaction was open. Then nothing is read.
     """
@@ -364,8 +361,7 @@ def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnap
 
 
 def _logs_by_own_marks(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
-    """Yield logs with their directories. For a stopped broker, the high watermarks are those of its own
-    checkpoint.
+    """Yield logs with their directories. A stopped broker's high watermarks are those of its own checkpoint.
 
     Its leaders' high watermarks don't apply to this copy: the end of the copy may differ from the leader's
     log, and is cut off at the next start.

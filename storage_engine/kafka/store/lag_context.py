@@ -115,8 +115,7 @@ def _log(
 def _losses(seen_log: SeenLog, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
     """Return the ms until age allows each segment's deletion.
 
-    The active segment is included if all older segments have a time: the broker closes it once all records
-    have expired.
+    The active segment is included if all older ones have a time: the broker closes it once all have expired.
     """
     facts = log_facts(seen_log, settings, now_ms, until_kept=False)
     moments = dict(deletes_at_ms(facts, settings, now_ms))

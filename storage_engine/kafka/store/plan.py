@@ -48,8 +48,7 @@ DELETED_BY = {
 
 
 def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now_ms: int) -> str:
-    """Return what closes a log's active segment (LogSegment#shouldRoll). Before that, no record in it is
-    deleted.
+    """Return what closes a log's active segment (LogSegment#shouldRoll). Until then, all its records stay.
 
     Time alone doesn't close a segment: the broker checks the time only when a record arrives.
     """
@@ -87,8 +86,7 @@ def kept_because(
 ) -> tuple[Reason, str]:
     """Return why the first segment that stays in a log does so.
 
-    :param is_only_replica: no other node has a replica. Then a high watermark below the log's end is only
-        outdated.
+    :param is_only_replica: no other node has a replica: a high watermark below the end is only outdated.
     """
     at_start, by_size, by_age = found.halts
     if is_only_replica and Stop.HIGH_WATERMARK in {halt.stop for halt in found.halts}:
@@ -279,8 +277,7 @@ def _compaction(seen_log: SeenLog, settings: RetentionSettings, topics: TopicSet
 
 
 def _open_text(seen_log: SeenLog, action: str) -> tuple[int | None, str]:
-    """Return the first offset of the oldest open transaction, if one is known, and a text about open
-    transactions."""
+    """Return the oldest open transaction's first offset, if known, and a text about open transactions."""
     try:
         transaction = oldest_open(seen_log.log, seen_log.end.offset)
     except CorruptFileError as error:
@@ -354,8 +351,7 @@ def _decisions(
 def cut_to_archivable(
     plan: LogPlan, archivable: Archivable, may: Set[SegmentId], *, has_remote: bool
 ) -> LogPlan:
-    """Return a log's plan for our deletions, without segments that may not be archived, and without all newer
-    segments.
+    """Return a log's plan for our deletions, without segments that may not be archived and all newer ones.
 
     :param may: ids of the segments in ``archivable``, of all logs.
     :param has_remote: its topic uses remote storage, though no segment may be copied to it now.
@@ -450,12 +446,10 @@ def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanReq
 
 
 def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
-    """Return when the rules allow each segment's deletion, by its base offset; None: never because of its
-    age.
+    """Return when the rules allow each segment's deletion, by base offset; None: never because of its age.
 
     A segment is deleted no earlier than older segments. Segments above the high watermark are left out,
-    because nobody knows when it rises. The active segment is left out, because nobody knows when it is
-    closed.
+    because nobody knows when it rises. So is the active segment, because nobody knows when it is closed.
     """
     going = {deletion.base_offset for deletion in retention_pass(facts, settings, now_ms).deletions}
     moments: dict[int, int | None] = {}
