@@ -100,7 +100,7 @@ def agent(
     listening.tls()
     served = [_look_at(word) for word in words]
     files = sum(len(tuple(_segment_files(store))) for store in served)
-    found = Agent(
+    server = Agent(
         {store.real_root: partial(_segment_files, store) for store in served},
         listening,
         lease_seconds=lease_seconds,
@@ -109,11 +109,11 @@ def agent(
         log=partial(say, err=True),
     )
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    threading.Thread(target=found.serve, daemon=True).start()
+    threading.Thread(target=server.serve, daemon=True).start()
     roots = ", ".join(store.real_root for store in served)
-    say(f"{files} files of segments of {roots} are served at {listen[0]}:{found.port}.")
+    say(f"{files} files of segments of {roots} are served at {listen[0]}:{server.port}.")
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
-    found.close()
+    server.close()
     return 0
 
 

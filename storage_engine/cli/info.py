@@ -314,7 +314,7 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
         here = " (this one)" if is_this_host(store.host) else ""
         yield "host", f"{store.host}{here}" if store.host else "not known"
     yield "broker", store.broker or "not known"
-    yield from _on_disk(store)
+    yield from _disk_lines(store)
     for note in store.filled:
         yield "with filler", note
     if not store.archived:
@@ -342,7 +342,7 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
         yield "quarantine", f"run {look.run_key or 'unknown'}: {text}"
 
 
-def _on_disk(store: ManagedOverview) -> Iterator[tuple[str, str]]:
+def _disk_lines(store: ManagedOverview) -> Iterator[tuple[str, str]]:
     if store.on_disk is None:
         yield "on disk", f"not seen: {store.not_seen}"
         return

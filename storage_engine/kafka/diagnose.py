@@ -358,13 +358,13 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             f"log directories have markers of different stops, of the broker's epochs {epochs}",
             "the controller will treat the stop as unclean: make sure that other replicas are in sync",
         )
-    for one in node.directories:
-        if one.fault:
+    for directory in node.directories:
+        if directory.fault:
             yield Finding(
                 Severity.URGENT,
                 "directory-offline",
-                f"{one.fault}: a broker takes {one.path} offline, and its "
-                f"{count_text(len(one.logs), 'log')} are neither planned nor archived",
+                f"{directory.fault}: a broker takes {directory.path} offline, and its "
+                f"{count_text(len(directory.logs), 'log')} are neither planned nor archived",
                 "compare the file with the logs, and bring it back from a backup while the broker is stopped",
             )
     unformatted = [

@@ -37,7 +37,7 @@ _MISSING = "the log isn't on disk, and by its copy of the cluster's metadata thi
 
 
 @dataclass(slots=True)
-class _Found:
+class _Facts:
     local: list[LocalSegment] = field(default_factory=list)
     segments: list[SegmentFact] = field(default_factory=list)
     frames: list[FrameFact] = field(default_factory=list)
@@ -45,9 +45,9 @@ class _Found:
     checkpoint: list[CheckpointFact] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, more: _Found) -> None:
-        for one in fields(self):
-            getattr(self, one.name).extend(getattr(more, one.name))
+    def add(self, more: _Facts) -> None:
+        for item in fields(self):
+            getattr(self, item.name).extend(getattr(more, item.name))
 
 
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
@@ -58,7 +58,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     :raises StoreNotFoundError: a directory is missing, or is no log directory of Kafka.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
     """
-    node, facts = read_node(Path(settings.root)), _Found()
+    node, facts = read_node(Path(settings.root)), _Facts()
     logs = [(directory, log) for directory, log in node.logs if not log.name.is_internal]
     if missing := missing_logs(node, read_topic_settings(node)):
         facts.notes.append(f"{missing_text(missing)}; {ADVICE}")
@@ -100,7 +100,7 @@ def _lasting_absences(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
     return missing
 
 
-def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, facts: _Found) -> None:
+def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, facts: _Facts) -> None:
     end = known_end(directory, log)
     for files, following in zip_longest(log.segments, log.segments[1:]):
         try:
@@ -121,14 +121,14 @@ def _segment_facts(
     files: SegmentFiles,
     following: SegmentFiles | None,
     end: LogEnd,
-) -> _Found:
+) -> _Facts:
     """Return the facts about a segment: its times, its end, and its faults.
 
     :param following: the next segment; None: this segment is active.
     :param end: the end of the log.
     :raises OSError: one of its files can't be read.
     """
-    name, facts = log.name.log, _Found()
+    name, facts = log.name.log, _Facts()
     cleaned_to = directory.cleaned_offset(name)
     own_end = segment_end(files) if following is not None or end.unread else end.offset
     if following is not None and own_end < following.base_offset <= cleaned_to:
@@ -148,12 +148,12 @@ def _segment_facts(
 
 def _unread(
     log: PartitionLog, files: SegmentFiles, following: SegmentFiles | None, end: LogEnd, error: OSError
-) -> _Found:
+) -> _Facts:
     """Return the facts that the name of an unreadable segment tells."""
     name, first, size = log.name.log, files.base_offset, files.log.size_bytes
     behind = max(end.offset, first + 1) if following is None else following.base_offset
     reason = f"{error.strerror or error}: {error.filename or files.log.path}"
-    return _Found(
+    return _Facts(
         local=[LocalSegment(name, first, behind, files.log, files.companions, reason)],
         segments=[
             SegmentFact(

@@ -306,7 +306,7 @@ def _choose_store(lake: Lake, store_id: str | None) -> str:
     return chosen
 
 
-def _nothing_matched(selection: Selection, lake: Lake) -> str:
+def _no_match_text(selection: Selection, lake: Lake) -> str:
     criteria = {
         "topic": selection.topic,
         "topic id": selection.topic_id,
@@ -390,7 +390,7 @@ def export(
     for span in result.expired:
         say(f"Note: {expired_line(span)}. None of it was exported.", err=True)
     if not result.message_count:
-        say(_nothing_matched(selection, lake), err=True)
+        say(_no_match_text(selection, lake), err=True)
     first, last = time_text(result.first_store_timestamp_ms), time_text(result.last_store_timestamp_ms)
     text = (
         f"{result.path}: {result.message_count:,} messages, {bytes_text(result.size_bytes)}"

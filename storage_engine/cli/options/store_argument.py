@@ -237,7 +237,7 @@ def takes_store(
             if not (required or connection):
                 values["lake_dir"] = given["lake_dir"]
             if (named := click.get_current_context().meta.get(NAMED)) is not None:
-                of_file = _of_name(named, given, values, policy)
+                of_file = _named_store(named, given, values, policy)
                 for name in (*live_names, *policy, "conn_id"):
                     values.pop(name, None)
                 return command(*arguments, managed=of_file, **values)
@@ -286,7 +286,7 @@ def _check_no_fields(given: Mapping[str, object], policy: tuple[str, ...]) -> No
 
     :raises click.UsageError: there is such an option.
     """
-    if names := ", ".join(filter(None, (_shown(given), *_stated(policy)))):
+    if names := ", ".join(filter(None, (_option_names(given), *_policy_options(policy)))):
         raise click.UsageError(f"--conn-id: expected no option for a field of the connection, found {names}.")
 
 
@@ -295,7 +295,7 @@ def _check_needs_no_store(given: Mapping[str, object]) -> None:
 
     :raises click.UsageError: there is such an option.
     """
-    if names := _shown({name: value for name, value in given.items() if name != "lake_dir"}):
+    if names := _option_names({name: value for name, value in given.items() if name != "lake_dir"}):
         raise click.UsageError(f"{names}: expected STORE, found none.")
 
 
@@ -367,7 +367,7 @@ def managed_store(
     )
 
 
-def _of_name(
+def _named_store(
     named: NamedStore, given: Mapping[str, Any], values: Mapping[str, Any], policy: tuple[str, ...]
 ) -> ManagedStore:
     """Return a store of the file of stores, changed by the options of a call.
@@ -385,9 +385,9 @@ def _of_name(
     of_file = {*(str(option.name) for option in LIVE_OPTIONS), *given, "conn_id"} - _OVERRIDES
     if fixed := of_file & typed.keys():
         params = context.command.params
-        shown = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
+        listed = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
         raise click.UsageError(
-            f"{named.source}: expected this setting only in the file, found {shown}. Nothing was changed."
+            f"{named.source}: expected this setting only in the file, found {listed}. Nothing was changed."
         )
     store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))
     overrides = typed.get("overrides", {})
@@ -408,11 +408,11 @@ def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) 
 
     :raises click.UsageError: the call asks for less approval than the file does.
     """
-    wanted = chosen.get("approval", policy.approval)
-    if wanted.rank < policy.approval.rank:
+    approval = chosen.get("approval", policy.approval)
+    if approval.rank < policy.approval.rank:
         raise click.UsageError(
             f"{named.source}: expected --approval {policy.approval.value}, as in the file, or more, found "
-            f"{wanted.value}. Nothing was changed. To lower it, change the file."
+            f"{approval.value}. Nothing was changed. To lower it, change the file."
         )
     return replace(policy, **chosen)
 
@@ -425,14 +425,14 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
     """
     from storage_engine.brokers import find_broker
 
-    known = find_broker(broker).settings.known if overrides else None
-    if known is None:
+    names = find_broker(broker).settings.known if overrides else None
+    if names is None:
         return
-    for name in sorted(set(overrides) - known):
+    for name in sorted(set(overrides) - names):
         raise click.BadParameter(
             Text(
                 "expected a setting that has an effect on storage-engine, found "
-                f"{name!r}.{meant(name, known)} Nothing was changed. ",
+                f"{name!r}.{meant(name, names)} Nothing was changed. ",
                 Command("inspect"),
                 " lists them. Other settings stay in broker.conf, and have no effect here.",
             ),
@@ -445,12 +445,12 @@ def has_lake(managed: ManagedStore) -> bool:
     return bool(managed.journal_url)
 
 
-def _stated(policy: tuple[str, ...]) -> list[str]:
+def _policy_options(policy: tuple[str, ...]) -> list[str]:
     """Return the policy's options that a call gives."""
     source = click.get_current_context().get_parameter_source
-    given = [name for name in policy if source(name) is ParameterSource.COMMANDLINE]
-    return [policy_option(name).opts[0] for name in given]
+    names = [name for name in policy if source(name) is ParameterSource.COMMANDLINE]
+    return [policy_option(name).opts[0] for name in names]
 
 
-def _shown(given: Mapping[str, object]) -> str:
+def _option_names(given: Mapping[str, object]) -> str:
     return ", ".join(_SHOWN[name] for name, value in given.items() if value)

@@ -93,6 +93,6 @@ def _end_in_time(wake: int, handler: object) -> None:
                 threading.Event().wait(_GRACE_SECONDS)
                 remove_unfinished()
                 with suppress(OSError):
-                    shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
-                    os.write(sys.stderr.fileno(), f"{shown}{INTERRUPTED}\n".encode())
+                    cursor = _SHOW_CURSOR if sys.stderr.isatty() else ""
+                    os.write(sys.stderr.fileno(), f"{cursor}{INTERRUPTED}\n".encode())
                 os._exit(128 + number[0])

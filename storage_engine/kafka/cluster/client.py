@@ -129,12 +129,12 @@ def nobody_listens(bootstrap: str) -> bool:
 
 
 def _refuses(address: str) -> bool:
-    found = _ADDRESS.match(address)
-    port = int(found["port"] or _DEFAULT_PORT) if found else 0
-    if found is None or port > _LAST_PORT:
+    parts = _ADDRESS.match(address)
+    port = int(parts["port"] or _DEFAULT_PORT) if parts else 0
+    if parts is None or port > _LAST_PORT:
         return False
     try:
-        places = socket.getaddrinfo(found["v6"] or found["host"], port, type=socket.SOCK_STREAM)
+        places = socket.getaddrinfo(parts["v6"] or parts["host"], port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         return error.errno == socket.EAI_NONAME
     except (OSError, UnicodeError):
@@ -199,9 +199,9 @@ def client_settings(live: LiveBroker) -> dict[str, str]:
         shows no value.
     """
     if live.name_servers or live.broker_name or live.tls_server_name:
-        said = live.name_servers or live.broker_name or live.tls_server_name
+        text = live.name_servers or live.broker_name or live.tls_server_name
         raise BadInputError(
-            f"{said}: expected only the address of a broker to name a cluster of Kafka, found a name "
+            f"{text}: expected only the address of a broker to name a cluster of Kafka, found a name "
             "server, a broker's name or a name for TLS. Nothing was changed. Leave it out."
         )
     settings = {} if not live.client_config else _config_file(Path(live.client_config))
@@ -424,15 +424,15 @@ class Cluster:
         :raises BrokerUnavailableError: no broker answers, or no broker accepts our credentials.
         """
         try:
-            return self._described()
+            return self._describe()
         except BrokerUnavailableError:
             # Who can't be reached, or doesn't let us in, is no broker that hangs.
             if self._trouble or self._is_shut_out:
                 raise
         self.admin = self._connect(self._settings)
-        return self._described()
+        return self._describe()
 
-    def _described(self) -> DescribeClusterResult:
+    def _describe(self) -> DescribeClusterResult:
         return self.answer(
             "its brokers and its controller", self.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
         )

@@ -78,10 +78,10 @@ def fault_of(
         return FAULT_TORN
     if magic == 0 or magic == 1:
         if check != CHECK_NONE:
-            found = crc32(
+            crc = crc32(
                 crc32_function, crc32_table, at + header.LEGACY_CRC_AT + 4, size - header.LEGACY_CRC_AT - 4
             )
-            if found != load_be_u32(at + header.LEGACY_CRC_AT):
+            if crc != load_be_u32(at + header.LEGACY_CRC_AT):
                 return FAULT_CRC
         return FAULT_NONE
     if magic != header.MAGIC:
@@ -92,8 +92,8 @@ def fault_of(
     compressed = load_be_i16(at + header.ATTRIBUTES_AT) & header.CODEC_MASK != 0
     many = count < 0 or (not compressed and count > (size - header.HEADER_BYTES) // header.MIN_RECORD_BYTES)
     if check == CHECK_ALL or (check == CHECK_COMPRESSED and (compressed or many)):
-        found = crc32c(crc_function, crc_table, at + header.ATTRIBUTES_AT, size - header.ATTRIBUTES_AT)
-        if found != load_be_u32(at + header.CRC_AT):
+        crc = crc32c(crc_function, crc_table, at + header.ATTRIBUTES_AT, size - header.ATTRIBUTES_AT)
+        if crc != load_be_u32(at + header.CRC_AT):
             return FAULT_CRC
     return FAULT_COUNT if many else FAULT_NONE
 
@@ -129,8 +129,8 @@ def scan(
         kind = UNDECODABLE
         fault = FAULT_NONE
         if position >= run_end:
-            left = length - position
-            fault = fault_of(at, left, crc_function, crc_table, crc32_function, crc32_table, check)
+            left_bytes = length - position
+            fault = fault_of(at, left_bytes, crc_function, crc_table, crc32_function, crc32_table, check)
             if fault in (FAULT_TORN, FAULT_SIZE):
                 run_end = length
             else:

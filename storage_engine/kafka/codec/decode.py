@@ -285,9 +285,9 @@ def _kinds(memory: RowColumns, rows: int) -> pa.Array[Any]:
 
 def _control(memory: RowColumns, rows: int) -> pa.Array[Any]:
     types = memory.array(kernels.CONTROL_TYPE, rows, np.int8)
-    known = np.minimum(types, len(CONTROL_TYPES) - 1)
+    capped = np.minimum(types, len(CONTROL_TYPES) - 1)
     bits = np.packbits(types >= 0, bitorder="little")
-    numbers = pa.Array.from_buffers(pa.int8(), rows, [pa.py_buffer(bits.data), pa.py_buffer(known.data)])
+    numbers = pa.Array.from_buffers(pa.int8(), rows, [pa.py_buffer(bits.data), pa.py_buffer(capped.data)])
     words: pa.Array[Any] = cast("Any", CONTROL_TYPES).take(numbers)
     return words
 

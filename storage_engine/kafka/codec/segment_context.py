@@ -65,16 +65,16 @@ class SegmentColumns:
         self.misplaced: tuple[Damage, ...] = ()
         if self._said is not None:
             batches = read_batches(data, check_crc=False)
-            own: tuple[tuple[int, int, int], ...] = ()
+            aborted: tuple[tuple[int, int, int], ...] = ()
             # Most segments have no transaction: nothing has to be followed there.
             if (batches.attributes & header.TRANSACTIONAL != 0).any():
                 transactions = UncommittedTransactions.of_open(
                     map(tuple, self._said["open_before"]), base_offset
                 )
-                own = transactions.continued(data, self._end).aborted
+                aborted = transactions.continued(data, self._end).aborted
             later = map(tuple, self._said["aborted_later"])
             entries = [
-                AbortedTransaction(producer, first, last, 0) for producer, first, last in (*own, *later)
+                AbortedTransaction(producer, first, last, 0) for producer, first, last in (*aborted, *later)
             ]
             self._transactions = UncommittedTransactions.of_files(entries, (), self._end)
             self.misplaced = tuple(_find_misplaced(batches, base_offset, self._end))

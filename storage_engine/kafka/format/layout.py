@@ -215,8 +215,8 @@ class Node:
     @cached_property
     def logs(self) -> tuple[tuple[LogDirectory, PartitionLog], ...]:
         """Return all logs with their directories, by name."""
-        found = [(directory, log) for directory in self.directories for log in directory.logs]
-        return tuple(sorted(found, key=lambda one: (one[1].name.topic, one[1].name.partition)))
+        pairs = [(directory, log) for directory in self.directories for log in directory.logs]
+        return tuple(sorted(pairs, key=lambda one: (one[1].name.topic, one[1].name.partition)))
 
     @property
     def cluster_ids(self) -> frozenset[str]:
@@ -318,9 +318,9 @@ def read_what_is_left(root: Path) -> Node:
         else:
             directories.append(directory)
     if any(directory.meta for directory in directories):
-        for one in directories:
-            if one.meta is None:
-                failed[str(one.path)] = f"expected {meta_properties.NAME} in it, found none: is it mounted?"
+        for place in directories:
+            if place.meta is None:
+                failed[str(place.path)] = f"expected {meta_properties.NAME} in it, found none: is it mounted?"
         directories = [directory for directory in directories if directory.meta]
     if not directories:
         return read_node(root)
@@ -337,13 +337,13 @@ def _check(node: Node) -> Node:
         )
     logs: dict[str, PartitionLog] = {}
     for log in (log for directory in node.directories for log in directory.logs):
-        other = logs.setdefault(log.name.log, log)
-        if other is not log:
-            for place in (other, log):
+        first = logs.setdefault(log.name.log, log)
+        if first is not log:
+            for place in (first, log):
                 # A broker moves it to another of its directories just now: that ends with the one gone.
                 place.path.stat()
             raise StoreLayoutError(
-                f"{root}: log {log.name.log}: expected one directory, found {other.path} and {log.path}. "
+                f"{root}: log {log.name.log}: expected one directory, found {first.path} and {log.path}. "
                 "Nothing was changed. Find out which directory the broker used last: it doesn't start "
                 "with both."
             )

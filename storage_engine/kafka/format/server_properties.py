@@ -113,7 +113,7 @@ def read_server_properties(path: Path) -> ServerProperties:
 
 def _directories_fault(directories: Collection[Path]) -> str:
     """Return the fault of a node's directories and the remedy; "": there is no fault."""
-    relative = [str(one) for one in directories if not one.is_absolute()]
+    relative = [str(path) for path in directories if not path.is_absolute()]
     if not directories:
         return (
             "neither log.dirs nor log.dir. Nothing was changed. A broker without them takes "

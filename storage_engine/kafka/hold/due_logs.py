@@ -252,15 +252,15 @@ def expiry(
     expiries: dict[int, int | None] = {}
     behind_bytes = sum(segment.size_bytes for segment in facts.segments)
     before_ms: int | None = now_ms
-    for one in facts.segments:
-        behind_bytes -= one.size_bytes
+    for segment in facts.segments:
+        behind_bytes -= segment.size_bytes
         moments = [
-            _expiry_by_age(one, settings, now_ms),
+            _expiry_by_age(segment, settings, now_ms),
             _expiry_by_size(behind_bytes, settings, now_ms, bytes_per_ms),
         ]
         times = [at_ms for at_ms in moments if at_ms is not None]
         before_ms = max(before_ms, min(times)) if times and before_ms is not None else None
-        expiries[one.base_offset] = before_ms
+        expiries[segment.base_offset] = before_ms
     return expiries
 
 

@@ -162,8 +162,8 @@ def why_not(
     :param live: the cluster's present facts about the log.
     :param node_id: id of the node whose files were proven.
     """
-    if why := log_fault(prefix, live, cluster_id):
-        return why
+    if fault := log_fault(prefix, live, cluster_id):
+        return fault
     assert live is not None
     log = state.logs.get(prefix.name.log)
     if log is None:
@@ -396,10 +396,10 @@ def cut_remembered(
         check_not_too_far(root, prefixes, starts)
     undone = [log_cut for log_cut in cuts if starts[log_cut.prefix.name.log] < log_cut.prefix.boundary]
     names = {log_cut.prefix.name.log for log_cut in undone}
-    done = [log_cut for log_cut in cuts if log_cut.prefix.name.log not in names]
-    _check_cut_as_proven(cluster, root, done, meanwhile)
+    moved_cuts = [log_cut for log_cut in cuts if log_cut.prefix.name.log not in names]
+    _check_cut_as_proven(cluster, root, moved_cuts, meanwhile)
     if undone:
-        _remember(memory, state, done)
+        _remember(memory, state, moved_cuts)
         raise refused(undone[0].prefix, f"the cluster refuses: {refusals[undone[0].prefix.key].remark}")
 
 

@@ -288,10 +288,12 @@ def found_logs(
         except (StorageEngineError, OSError) as error:
             epochs[name] = reason_of(error)
     cluster_id = "" if node.live is None else node.live.cluster_id
-    return FoundLogs(told, frozenset(here), elsewhere, epochs, _failed(node), node_id_of(node), cluster_id)
+    return FoundLogs(
+        told, frozenset(here), elsewhere, epochs, _find_failed(node), node_id_of(node), cluster_id
+    )
 
 
-def _failed(node: Node) -> Mapping[str, str]:
+def _find_failed(node: Node) -> Mapping[str, str]:
     """Return the faults of directories that can't be read, or that their broker no longer serves."""
     unread = {
         path: f"it can't be read: {reason}. What its logs have is unknown, and nothing of the node is "

@@ -154,10 +154,10 @@ def _directory_findings(
         return
     checkpoint = directory.path / checkpoints.CLEANER
     wrote_ms = checkpoint.stat().st_mtime_ns // _MILLION if checkpoint.exists() else None
-    dead = [log_due for log_due in overdue if wrote_ms is None or wrote_ms < log_due.since_ms]
+    dead = [late for late in overdue if wrote_ms is None or wrote_ms < late.since_ms]
     if dead:
-        worst = [_text(one) for one in sorted(dead, key=lambda log_due: -log_due.dirty_bytes)]
-        since = time_text(min(one.since_ms for one in dead))
+        worst = [_text(late) for late in sorted(dead, key=lambda log_due: -log_due.dirty_bytes)]
+        since = time_text(min(late.since_ms for late in dead))
         when = "never" if wrote_ms is None else f"last at {time_text(wrote_ms)}"
         yield Finding(
             Severity.WARNING,
@@ -167,7 +167,7 @@ def _directory_findings(
             "look for the error of kafka-log-cleaner-thread in the broker's log-cleaner.log; after a "
             "restart it cleans again until the same error occurs",
         )
-    skipped = [one for one in overdue if one not in dead and at_ms - one.since_ms > _SKIPPED_MS]
+    skipped = [late for late in overdue if late not in dead and at_ms - late.since_ms > _SKIPPED_MS]
     for log_due in sorted(skipped, key=lambda one: -one.dirty_bytes)[:3]:
         yield Finding(
             Severity.WARNING,

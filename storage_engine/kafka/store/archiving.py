@@ -310,21 +310,21 @@ def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Seq
         return f"it ends at {log_end}, and offsets up to {last.end} are archived"
     epochs = _epochs(log)
     for receipt in receipts:
-        known = [LeaderEpoch(*words) for words in receipt.known.get("leader_epochs", ())]
+        archived = [LeaderEpoch(*words) for words in receipt.known.get("leader_epochs", ())]
         # What lies below the log's first epoch was deleted, and is told by nobody.
         first = max(receipt.base_offset, epochs[0].start_offset if epochs else receipt.end)
-        if first < receipt.end and _steps(known, first, receipt.end) != _steps(epochs, first, receipt.end):
+        if first < receipt.end and _steps(archived, first, receipt.end) != _steps(epochs, first, receipt.end):
             return (
                 f"its leaders' epochs of offsets [{first}, {receipt.end}) are "
                 f"{_epochs_text(epochs, first, receipt.end)}, and the archived ones are "
-                f"{_epochs_text(known, first, receipt.end)}"
+                f"{_epochs_text(archived, first, receipt.end)}"
             )
     return ""
 
 
 def _steps(epochs: Sequence[LeaderEpoch], first: int, end: int) -> list[tuple[int, int]]:
     """Return the epochs of [first, end), each with the offset from which on it was in force."""
-    return [(one.epoch, max(one.start_offset, first)) for one in epochs_in(epochs, first, end)]
+    return [(epoch.epoch, max(epoch.start_offset, first)) for epoch in epochs_in(epochs, first, end)]
 
 
 def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
@@ -342,16 +342,18 @@ def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]
     # NumPy and the kernels, which a log without transactions needs for nothing here.
     from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
 
-    found = UncommittedTransactions.of_open(((it.producer_id, it.first_offset) for it in open_there), end)
+    transactions = UncommittedTransactions.of_open(
+        ((txn.producer_id, txn.first_offset) for txn in open_there), end
+    )
     for files, behind in log.with_ends(_LAST_OFFSET):
         if files.base_offset < end or not files.log.size_bytes:
             continue
         with mapped(files.log.path) as data:
-            found = found.continued(data, behind)
-        first_open = found.first_open_offset
+            transactions = transactions.continued(data, behind)
+        first_open = transactions.first_open_offset
         if first_open is None or first_open >= end:
             break
-    yield from (one for one in found.aborted if one[1] < end)
+    yield from (entry for entry in transactions.aborted if entry[1] < end)
 
 
 def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:

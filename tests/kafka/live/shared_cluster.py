@@ -157,7 +157,7 @@ class Store:
                 in_sync=(1,),
                 leader_epoch=0,
             )
-        seen = _seen(with_live(node, LiveFacts(now_ms, CLUSTER, told), "kafka:1"))
+        seen = _see_node(with_live(node, LiveFacts(now_ms, CLUSTER, told), "kafka:1"))
         self.after_look()
         return seen
 
