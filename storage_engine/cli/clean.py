@@ -126,14 +126,14 @@ def show_dry_run(
     """
     from storage_engine.brokers import find_broker
 
-    def in_words(_: object) -> None:
+    def print_words(_: object) -> None:
         say("Dry run: this is what a run would do now.")
         print_plan(managed, seen, asked())
         print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
         say("\nDry run: nothing was archived, deleted or changed.")
 
     consumers = {"groups": lag.groups, "source": lag.source}
-    return answer(kind, {"dry_run": True, "plan": plan_json(managed, seen), **consumers}, in_words)
+    return answer(kind, {"dry_run": True, "plan": plan_json(managed, seen), **consumers}, print_words)
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, tell_alarms: AlarmsTold) -> int:

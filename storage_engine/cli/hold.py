@@ -124,11 +124,11 @@ def _running(managed: ManagedStore) -> RunningBroker:
 
 
 def _print(kind: str, broker: RunningBroker, result: HoldResult) -> int:
-    def in_words(shown: object) -> None:
+    def print_words(shown: object) -> None:
         say(broker_text(broker))
         print_hold(result.status)
 
-    return answer(kind, {"broker": to_jsonable(broker), **to_jsonable(result)}, in_words)
+    return answer(kind, {"broker": to_jsonable(broker), **to_jsonable(result)}, print_words)
 
 
 @command()

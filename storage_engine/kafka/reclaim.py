@@ -127,7 +127,7 @@ def only_needed(
     """
     needed = set(_needed_ids(plans, shortages, deleted))
 
-    def decided(decision: Decision) -> Decision:
+    def decide(decision: Decision) -> Decision:
         if decision.segment.id in needed:
             return decision
         shortage = shortages.get(decision.segment.facts.device, Shortage(None, None))
@@ -138,7 +138,7 @@ def only_needed(
         )
         return replace(decision, reason=Reason.TARGET_REACHED, detail=text)
 
-    return tuple(plan.with_going(decided) for plan in plans)
+    return tuple(plan.with_going(decide) for plan in plans)
 
 
 def _needed_ids(
@@ -258,7 +258,7 @@ def _recovery_points(directory: Path) -> Mapping[str, int]:
 def _force(plan: LogPlan, reason: str) -> LogPlan:
     """Delete, at a person's request, also segments that are kept only for their age or for the log's size."""
 
-    def decided() -> Iterator[Decision]:
+    def decide_all() -> Iterator[Decision]:
         stops = False
         for decision in plan.decisions:
             stops = stops or not (decision.deletes or decision.reason in _ONLY_AGE)
@@ -267,7 +267,7 @@ def _force(plan: LogPlan, reason: str) -> LogPlan:
             else:
                 yield Decision(decision.segment, Reason.FORCED, f"a person asks for room: {reason}")
 
-    return LogPlan(plan.log, tuple(decided()))
+    return LogPlan(plan.log, tuple(decide_all()))
 
 
 def _keep_uncertain(plan: LogPlan, recovery_point: int) -> LogPlan:
@@ -307,12 +307,12 @@ def _cut_by_way(
             return None
         return reason, f"{way.said}, and can't be told to delete it: {detail} (otherwise: {decision.detail})"
 
-    def said(decision: Decision) -> str:
+    def ground_of(decision: Decision) -> str:
         if decision.segment.end_offset <= way.led_from:
             return f"; {way.said}, so it is deleted for the cluster"
         return f"; {way.said}, and is told to delete it first"
 
-    return _add_ground(cut_from(plan, fault_of), said)
+    return _add_ground(cut_from(plan, fault_of), ground_of)
 
 
 def _add_ground(plan: LogPlan, ground_of: Callable[[Decision], str]) -> LogPlan:

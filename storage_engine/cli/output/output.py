@@ -102,7 +102,7 @@ def table_lines(
     widths = [max(cell_width(row[at]) for row in rows) for at in range(len(columns))]
     room = max(width - sum(widths[:-1]) - GAP * (len(columns) - 1), 1)
 
-    def padded(text: str, at: int) -> str:
+    def pad(text: str, at: int) -> str:
         space = " " * (widths[at] - cell_width(text))
         return f"{space}{toned(text)}" if columns[at].is_number else f"{toned(text)}{space}"
 
@@ -111,7 +111,7 @@ def table_lines(
     lines: list[list[str]] = []
     for row in rows:
         first, *more = _wrapped(row[-1], room)
-        cells = [padded(text, at) for at, text in enumerate((*row[:-1], first))]
+        cells = [pad(text, at) for at, text in enumerate((*row[:-1], first))]
         lines.append([line.rstrip() for line in (gap.join(cells), *(f"{before}{part}" for part in more))])
     return lines
 

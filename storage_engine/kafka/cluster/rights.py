@@ -114,16 +114,16 @@ def _granted_operations(
     described = admin.describe_cluster(include_authorized_operations=True, request_timeout=limit)
     yield "cluster", "", _operations(cluster.answer(subject, described))
 
-    def of_topics(some: Sequence[str]) -> Any:
+    def ask_topics(some: Sequence[str]) -> Any:
         collection = TopicCollection(list(some))
         return admin.describe_topics(collection, include_authorized_operations=True, request_timeout=limit)
 
-    def of_groups(some: Sequence[str]) -> Any:
+    def ask_groups(some: Sequence[str]) -> Any:
         return admin.describe_consumer_groups(
             list(some), include_authorized_operations=True, request_timeout=limit
         )
 
-    for resource, names, ask in (("topic", topics, of_topics), ("group", groups, of_groups)):
+    for resource, names, ask in (("topic", topics, ask_topics), ("group", groups, ask_groups)):
         for name, answer in cluster.answers(subject, names, ask):
             if not isinstance(answer, BrokerRefusedError):
                 yield resource, name, _operations(answer)

@@ -225,7 +225,7 @@ def from_their_starts(node: Node) -> Node:
     These segments are deleted, though the broker removes their files later.
     """
 
-    def left(log: PartitionLog, start: int | None) -> PartitionLog:
+    def cut_log(log: PartitionLog, start: int | None) -> PartitionLog:
         if start is None:
             return log
         count = sum(following.base_offset <= start for following in log.segments[1:])
@@ -236,7 +236,7 @@ def from_their_starts(node: Node) -> Node:
     return replace(
         node,
         directories=tuple(
-            replace(directory, logs=tuple(left(log, starts.get(log.name.log)) for log in directory.logs))
+            replace(directory, logs=tuple(cut_log(log, starts.get(log.name.log)) for log in directory.logs))
             for directory in node.directories
         ),
     )

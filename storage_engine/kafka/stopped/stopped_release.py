@@ -195,11 +195,11 @@ def cut_to_stopped(
             stopped.metadata, topic_id, log.name.partition, stopped.node_id, replicas_stopped
         )
 
-    def decided(plan: LogPlan) -> LogPlan:
+    def cut_plan(plan: LogPlan) -> LogPlan:
         fault = fault_of(logs[plan.log]) if plan.to_delete else None
         return plan if fault is None else kept(plan, fault)
 
-    return tuple(map(decided, plans))
+    return tuple(map(cut_plan, plans))
 
 
 _CRASHED: Fault = (

@@ -369,7 +369,7 @@ def cut_to_archivable(
 def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | None]) -> LogPlan:
     """Return a log's plan that deletes nothing from the first segment on that has a fault."""
 
-    def decided() -> Iterator[Decision]:
+    def decide_all() -> Iterator[Decision]:
         stops = False
         for decision in plan.decisions:
             if not decision.deletes:
@@ -382,7 +382,7 @@ def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | 
             else:
                 yield decision
 
-    return LogPlan(plan.log, tuple(decided()))
+    return LogPlan(plan.log, tuple(decide_all()))
 
 
 def _leave_to_broker(plan: LogPlan) -> LogPlan:
