@@ -253,13 +253,12 @@ def takes_store(
                 if not looks:
                     given["broker_type"] = given["broker_type"] or _kind_if_readable(given["store"])
                 managed = managed_store(**given, live=live, policy=chosen)
+            elif each and not (wants_json() or any(values.values())) and named_stores():
+                managed = None
+            elif connection:
+                raise click.UsageError(f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE.")
             else:
-                if not (each and not (wants_json() or any(values.values())) and named_stores()):
-                    if connection:
-                        raise click.UsageError(
-                            f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE."
-                        )
-                    _check_needs_no_store({**given, "live": live})
+                _check_needs_no_store({**given, "live": live})
                 managed = None
             return command(*arguments, managed=managed, **values)
 
