@@ -267,9 +267,7 @@ def _set_up(
     say("\nNext, in this order:")
     for number, step in enumerate(
         (
-            *_settings_steps(
-                [option for option in by_variable if option != listed or stores != airflow.stores]
-            ),
+            *_settings_steps([item for item in by_variable if item != listed or stores != airflow.stores]),
             *_connection_steps(conn_id, definition, is_there=is_there, is_known=store is not None),
             *(() if adds_spark else _spark_steps(spark)),
             *([_queue_step(conn_id, str(edge))] if is_misplaced else ()),
