@@ -115,10 +115,10 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
     """Return how many bytes of a disk a request wants to be free. None: the disk's size isn't known."""
     if disk.total_bytes is None:
         return None
-    wanted = request.free_bytes or 0
+    free_bytes = request.free_bytes or 0
     if request.target_used_percent is None:
-        return wanted
-    return max(wanted, -(-disk.total_bytes * (100 - request.target_used_percent) // 100))
+        return free_bytes
+    return max(free_bytes, -(-disk.total_bytes * (100 - request.target_used_percent) // 100))
 
 
 class Release(Protocol):
@@ -197,10 +197,10 @@ class LogPlan:
     def kept(self, reason: Reason, why: str, *, from_offset: int = 0) -> list[Decision]:
         """Return the decisions, changed so that every segment from an offset on is kept, with this reason."""
         return [
-            Decision(one.segment, reason, why)
-            if one.deletes and one.segment.base_offset >= from_offset
-            else one
-            for one in self.decisions
+            Decision(decision.segment, reason, why)
+            if decision.deletes and decision.segment.base_offset >= from_offset
+            else decision
+            for decision in self.decisions
         ]
 
     @property
@@ -213,7 +213,7 @@ class LogPlan:
 
     def with_going(self, change: Callable[[Decision], Decision]) -> LogPlan:
         """Return the plan with a new decision on each segment that it deletes."""
-        return LogPlan(self.log, tuple(change(one) if one.deletes else one for one in self.decisions))
+        return LogPlan(self.log, tuple(change(old) if old.deletes else old for old in self.decisions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class Plan:
                 "version": 2,
                 "store_id": self.store_id,
                 "lineage": self.lineage,
-                "logs": {log.log: [_digested(segment) for segment in log.to_delete] for log in self.logs},
+                "logs": {log.log: [_list_fields(segment) for segment in log.to_delete] for log in self.logs},
             }
             if self.log_lineages:
                 content["log_lineages"] = dict(self.log_lineages)
@@ -300,14 +300,14 @@ def of_only_log(by_log: Mapping[str, T]) -> T | None:
     return next(iter(by_log.values())) if len(by_log) == 1 else None
 
 
-def _digested(segment: Segment) -> tuple[object, ...]:
-    own = (segment.base_offset, *_listed(segment.facts))
+def _list_fields(segment: Segment) -> tuple[object, ...]:
+    own = (segment.base_offset, *_list_facts(segment.facts))
     if segment.end is None and not segment.companions:
         return own
-    return (*own, segment.end, [_listed(companion) for companion in segment.companions])
+    return (*own, segment.end, [_list_facts(companion) for companion in segment.companions])
 
 
-def _listed(facts: FileFacts) -> tuple[int | str, ...]:
+def _list_facts(facts: FileFacts) -> tuple[int | str, ...]:
     times = (facts.mtime_ns, facts.ctime_ns)
     return (facts.path, facts.device, facts.inode, facts.size_bytes, *times)
 
@@ -358,12 +358,12 @@ def limited(
         if place + 1 < len(segments):
             heapq.heappush(waiting, (segments[place + 1].mtime_ns, number, place + 1))
     chosen = {segment.id for segment in going}
-    return tuple(LogPlan(of.log, tuple(_kept(one, chosen, why) for one in of.decisions)) for of in logs)
+    return tuple(LogPlan(of.log, tuple(_keep(old, chosen, why) for old in of.decisions)) for of in logs)
 
 
-def _kept(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -> Decision:
-    goes = not decision.deletes or decision.segment.id in chosen
-    return decision if goes else Decision(decision.segment, *why)
+def _keep(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -> Decision:
+    is_same = not decision.deletes or decision.segment.id in chosen
+    return decision if is_same else Decision(decision.segment, *why)
 
 
 def target_reached(
@@ -439,7 +439,7 @@ class Person:
         """
         if self.realm is not other.realm:
             return False
-        names = [{name.casefold() for name in (one.name, one.behind) if name} for one in (self, other)]
+        names = [{name.casefold() for name in (side.name, side.behind) if name} for side in (self, other)]
         return all(names) and not names[0] & names[1] and (self.uid is None or self.uid != other.uid)
 
 
@@ -530,9 +530,9 @@ class RecordedPolicy:
         """Return the policy after a run with these settings. They may make it stricter, but never less
         strict.
         """
-        hours = [one for one in (self.minimum_retention_hours, minimum_hours) if one is not None]
-        kept = [one for one in (self.kept_ms, kept_ms) if one is not None]
-        strictest = max(self.approval, approval, key=lambda one: one.rank)
+        hours = [value for value in (self.minimum_retention_hours, minimum_hours) if value is not None]
+        kept = [value for value in (self.kept_ms, kept_ms) if value is not None]
+        strictest = max(self.approval, approval, key=lambda policy: policy.rank)
         if strictest is ApprovalPolicy.NONE:
             return self
         most = max(hours, default=None), self.persons, self.at_ms, max(kept, default=None)
@@ -584,7 +584,7 @@ def runs_of(
 
     :param detail: returns the part of a decision's text to show.
     """
-    for _, group in groupby(decisions, lambda one: (one.reason, without_moments(detail(one)))):
+    for _, group in groupby(decisions, lambda decision: (decision.reason, without_moments(detail(decision)))):
         run = tuple(group)
         yield DecisionRun(run, with_spans([detail(decision) for decision in run]))
 
@@ -602,5 +602,5 @@ def with_spans(details: Sequence[str]) -> str:
         moments[0] if len(set(moments)) == 1 else f"{min(moments)} to {max(moments)}"
         for moments in zip(*(_MOMENT.findall(text) for text in details), strict=True)
     ]
-    told = iter(spans)
-    return _MOMENT.sub(lambda _: next(told), details[0])
+    texts = iter(spans)
+    return _MOMENT.sub(lambda _: next(texts), details[0])

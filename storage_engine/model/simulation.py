@@ -369,13 +369,13 @@ def condensed(segments: Sequence[tuple[int, int]], most_runs: int = 200) -> tupl
     return tuple(SegmentRun(len(run), run[0][0], run[0][1], run[-1][1]) for run in runs)
 
 
-def _require(holds: bool, what: str, expected: str, found: object) -> None:
+def _require(holds: bool, subject: str, expected: str, value: object) -> None:
     if not holds:
-        raise BadInputError(f"{what}: expected {expected}, found {found!r}.")
+        raise BadInputError(f"{subject}: expected {expected}, found {value!r}.")
 
 
-def _require_bytes(what: str, found: int, *, least: int = 1) -> None:
-    _require(least <= found <= _MOST_BYTES, what, f"{least} to {_MOST_BYTES}", found)
+def _require_bytes(subject: str, value: int, *, least: int = 1) -> None:
+    _require(least <= value <= _MOST_BYTES, subject, f"{least} to {_MOST_BYTES}", value)
 
 
 _BUCKETS = 330
@@ -490,13 +490,13 @@ class CourseRecord:
             by_used = [used for _, used, _ in points]
             by_age = [retention for _, _, retention in points]
             extremes = (min(by_used), max(by_used), min(by_age), max(by_age))
-            found = (
+            indexes = (
                 by_used.index(extremes[0]),
                 by_used.index(extremes[1]),
                 by_age.index(extremes[2]),
                 by_age.index(extremes[3]),
             )
-            points = [points[index] for index in sorted({0, *found, len(points) - 1})]
+            points = [points[index] for index in sorted({0, *indexes, len(points) - 1})]
         self._points += points
 
 
@@ -583,7 +583,7 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
     :param zone: time zone of the profile's hours.
     :return: None: fewer than two moments are known, or no bytes arrived between them.
     """
-    came, covered = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
+    arrived, covered = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
     for (start_ms, start), (end_ms, end) in pairwise(points):
         if end_ms <= start_ms or end < start:
             continue
@@ -592,13 +592,13 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
         while time_ms < end_ms:
             until_ms = min(end_ms, time_ms - time_ms % _STEP_MS + _STEP_MS)
             hour = _local_hour(time_ms, zone)
-            came[hour] += rate * (until_ms - time_ms)
+            arrived[hour] += rate * (until_ms - time_ms)
             covered[hour] += until_ms - time_ms
             time_ms = until_ms
-    if sum(covered) == 0 or sum(came) <= 0:
+    if sum(covered) == 0 or sum(arrived) <= 0:
         return None
-    mean = sum(came) / sum(covered)
-    rates = [bytes_ / ms if ms else mean for bytes_, ms in zip(came, covered, strict=True)]
+    mean = sum(arrived) / sum(covered)
+    rates = [bytes_ / ms if ms else mean for bytes_, ms in zip(arrived, covered, strict=True)]
     bytes_per_day = int(sum(rates) / HOURS_A_DAY * DAY_MS)
     if bytes_per_day == 0:
         return None

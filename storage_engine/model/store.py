@@ -51,10 +51,10 @@ T = TypeVar("T")
 
 def grouped(items: Iterable[Item], key_of: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return items grouped by a key, in their given order."""
-    found: dict[Key, list[Item]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key_of(item), []).append(item)
-    return found
+        groups.setdefault(key_of(item), []).append(item)
+    return groups
 
 
 def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
@@ -489,19 +489,19 @@ class LogNames:
         :param gone: deleted ranges of logs, oldest first.
         :param others: deleted ranges of logs whose names other logs have by now.
         """
-        rows, went, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
+        rows, past, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
         not_present = {(row.log, row.log_id) for row in replaced}
         last = {
             **{row.log: _NO_LOG for row in replaced},
             **{
-                row.log: str(row.log_id) for row in (*rows, *went) if (row.log, row.log_id) not in not_present
+                row.log: str(row.log_id) for row in (*rows, *past) if (row.log, row.log_id) not in not_present
             },
             **present,
         }
         of_lineages = {(row.log, row.lineage): str(row.log_id) for row in rows}
-        labels = {log_label(row.log, str(row.log_id)): str(row.log_id) for row in (*rows, *went, *replaced)}
-        told = {log: log_id for log, log_id in last.items() if log_id not in ("", _NO_LOG)}
-        return cls(last, of_lineages, labels | told)
+        labels = {log_label(row.log, str(row.log_id)): str(row.log_id) for row in (*rows, *past, *replaced)}
+        ids = {log: log_id for log, log_id in last.items() if log_id not in ("", _NO_LOG)}
+        return cls(last, of_lineages, labels | ids)
 
     def is_label(self, called: str) -> bool:
         """Return whether a log has a label, because another log has its name."""

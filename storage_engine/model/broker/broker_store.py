@@ -638,7 +638,7 @@ def former_members(**parts: str) -> Mapping[str, str]:
     :param parts: the members that are now in each part, by the part's name. ``former=new`` is a member with a
         new name; with ``former=`` the part itself has replaced the member.
     """
-    moved = [(part, *one.partition("=")) for part, names in parts.items() for one in names.split()]
+    moved = [(part, *word.partition("=")) for part, names in parts.items() for word in names.split()]
     return {old: f"{part}.{new or old}" if new or not sign else part for part, old, sign, new in moved}
 
 
@@ -670,12 +670,12 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
     :param former: the present name of each former member.
     :raises TypeError: the package defines a former member.
     """
-    for one in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
-        own = getattr(one, "__dict__", {})
-        for name in former.keys() & {*own, *own.get("__annotations__", ())}:
+    for cls in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
+        members = getattr(cls, "__dict__", {})
+        for name in former.keys() & {*members, *members.get("__annotations__", ())}:
             # What has kept its name was a method, and is an object.
-            if former[name].partition(".")[0] != name or isfunction(own.get(name)):
-                of = one if isinstance(one, type) else type(one)
+            if former[name].partition(".")[0] != name or isfunction(members.get(name)):
+                of = cls if isinstance(cls, type) else type(cls)
                 raise TypeError(f"{of.__qualname__} defines {name}, which is {former[name]} since 0.2")
 
 
@@ -913,8 +913,8 @@ def watch_of(store: BrokerStore, now_ms: int) -> Watch:
     if store.causes is not None:
         return store.causes.watch(now_ms)
     levels = store.snapshot(now_ms).disks
-    known = [disk.used_percent for disk in levels if disk.used_percent is not None]
-    return Watch(now_ms, (ALWAYS,), (), levels, max(known, default=None), None, None)
+    percents = [disk.used_percent for disk in levels if disk.used_percent is not None]
+    return Watch(now_ms, (ALWAYS,), (), levels, max(percents, default=None), None, None)
 
 
 def check_manageable(store: BrokerStore) -> None:

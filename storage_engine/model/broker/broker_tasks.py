@@ -44,7 +44,7 @@ class LeftOver:
 
     @property
     def size_bytes(self) -> int:
-        return sum(one.facts.size_bytes for one in self.files)
+        return sum(file.facts.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -523,10 +523,10 @@ def check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) ->
 
     :raises BadInputError: a segment isn't in the store, and wasn't deleted meanwhile.
     """
-    there = {segment.id for log in snapshot.logs for segment in log.segments}
+    present = {segment.id for log in snapshot.logs for segment in log.segments}
     begins = {log.name: log.min_offset for log in snapshot.logs}
-    went = {one for one in plan_segments if one.base_offset < begins.get(one.log, 0)}
-    if unknown := set(plan_segments) - went - there:
+    deleted = {segment for segment in plan_segments if segment.base_offset < begins.get(segment.log, 0)}
+    if unknown := set(plan_segments) - deleted - present:
         name, base_offset = min(unknown)
         raise BadInputError(
             f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "

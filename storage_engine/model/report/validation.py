@@ -264,10 +264,10 @@ class StoreVerification:
     @property
     def begins(self) -> dict[str, int]:
         """Return the first known offset of each log."""
-        found: dict[str, int] = {}
+        starts: dict[str, int] = {}
         for row in self.ranges:
-            found[row.log] = min(found.get(row.log, row.start_offset), row.start_offset)
-        return found
+            starts[row.log] = min(starts.get(row.log, row.start_offset), row.start_offset)
+        return starts
 
     @property
     def overall(self) -> Status:
