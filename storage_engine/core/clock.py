@@ -60,10 +60,10 @@ def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) 
     """
     if now is None:
         return 0
-    known = (
+    starts = (
         reading.started_at_ms
         for reading in before
         if reading.boot_id == now.boot_id and now.boottime_ms - reading.boottime_ms < REMEMBERED_MS
     )
-    jumped = max((now.started_at_ms - started_at_ms for started_at_ms in known), default=0)
+    jumped = max((now.started_at_ms - started_at_ms for started_at_ms in starts), default=0)
     return jumped if jumped >= JUMP_MS else 0

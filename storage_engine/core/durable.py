@@ -58,12 +58,12 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     :raises OSError: the path can't be opened, or the device refuses.
     """
     # A pipe waits for nobody then, and can't be flushed.
-    with opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as fd, _named(path):
+    with opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as fd, _name_errors(path):
         os.fsync(fd)
 
 
 @contextmanager
-def _named(path: str | os.PathLike[str]) -> Iterator[None]:
+def _name_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Add the file's name to an error of the system: a write or a flush only knows a descriptor."""
     try:
         yield
@@ -191,7 +191,7 @@ def replacing(
     try:
         # Buffered: an unbuffered file may take less than it is given.
         with (
-            _named(path),
+            _name_errors(path),
             create(temporary, dir_fd=dir_fd, shared=shared) as raw,
             io.BufferedWriter(raw) as file,
         ):
@@ -304,12 +304,12 @@ def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: boo
         writing.
     """
     pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(suffix)}")
-    for found in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
+    for entry in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
         # A file that vanishes, or is locked, or that can't be told from one that is, stays to its writer.
-        with suppress(OSError), io.FileIO(os.open(found, _ANY_FILE, dir_fd=dir_fd)) as file:
+        with suppress(OSError), io.FileIO(os.open(entry, _ANY_FILE, dir_fd=dir_fd)) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if alone or time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_SECONDS:
-                os.unlink(found, dir_fd=dir_fd)
+                os.unlink(entry, dir_fd=dir_fd)
 
 
 def settle_modes(directory: str | os.PathLike[str]) -> None:
@@ -456,7 +456,7 @@ def locked(root: str | os.PathLike[str], name: str, *, wait_seconds: float = WAI
         ``wait_seconds``.
     :raises OSError: the directory can't be written.
     """
-    with _opened(root, name) as (directory, descriptor):
+    with _open_lock_file(root, name) as (directory, descriptor):
         lock(descriptor, Path(root) / DIRECTORY / name, wait_seconds)
         yield directory
 
@@ -487,7 +487,7 @@ def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
         lock.
     :raises OSError: the directory can't be written.
     """
-    with _opened(root, name) as (directory, descriptor):
+    with _open_lock_file(root, name) as (directory, descriptor):
         yield directory if try_lock(descriptor) else None
 
 
@@ -504,7 +504,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 @contextmanager
-def _opened(root: str | os.PathLike[str], name: str) -> Iterator[tuple[int, int]]:
+def _open_lock_file(root: str | os.PathLike[str], name: str) -> Iterator[tuple[int, int]]:
     with own_directory(root, makes=True) as directory:
         descriptor = open_lock(name, dir_fd=directory)
         try:

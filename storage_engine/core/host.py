@@ -22,10 +22,10 @@ def this_host() -> str:
     the name.
     """
     try:
-        found = _MACHINE_ID.read_text().strip()
+        machine_id = _MACHINE_ID.read_text().strip()
     except OSError:
-        found = ""
-    return socket.gethostname() if found in ("", _NO_ID) else found
+        machine_id = ""
+    return socket.gethostname() if machine_id in ("", _NO_ID) else machine_id
 
 
 def person() -> str:

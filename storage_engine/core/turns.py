@@ -143,11 +143,11 @@ def flock_holders(descriptor: int) -> tuple[int, ...]:
 
 def command_text(words: Sequence[str]) -> str:
     """Return a process's command without options and paths, such as ``storage-engine clean``; "": unknown."""
-    left = list(words)
-    if left and os.path.basename(left[0]).startswith("python"):  # noqa: PTH119
-        left = [word for word in left[1:] if not word.startswith("-")] or left[:1]
-    names = [os.path.basename(word) for word in left[:1]]  # noqa: PTH119
-    for word in left[1:]:
+    parts = list(words)
+    if parts and os.path.basename(parts[0]).startswith("python"):  # noqa: PTH119
+        parts = [word for word in parts[1:] if not word.startswith("-")] or parts[:1]
+    names = [os.path.basename(word) for word in parts[:1]]  # noqa: PTH119
+    for word in parts[1:]:
         if word.startswith("-") or os.sep in word:
             break
         names.append(word)
