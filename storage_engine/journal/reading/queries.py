@@ -161,8 +161,8 @@ def read_drifts(
     # Payloads are read of the last ones alone.
     last = select(events.c.id, events.c.payload).where(events.c.id.in_([row.last_id for row in rows]))
     payloads = {row.id: row.payload for row in connection.execute(last)}
-    found = [DriftRow(row.first_ms, payloads[row.last_id], row.times, row.until_ms) for row in rows]
-    return tuple(sorted(found, key=lambda one: one.at_ms))
+    drifts = [DriftRow(row.first_ms, payloads[row.last_id], row.times, row.until_ms) for row in rows]
+    return tuple(sorted(drifts, key=lambda row: row.at_ms))
 
 
 def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
@@ -172,19 +172,19 @@ def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) 
     """
     # As many rows as it takes: a journal may have a million.
     streamed = connection.execution_options(stream_results=True)
-    found: dict[str, Row[Any]] = {}
+    by_subject: dict[str, Row[Any]] = {}
     # One run may have all that is asked for, or a thousand a segment each.
     count = 1
     with streamed.execute(_last_of_runs(store_id)) as last_of_runs:
         while some := [*islice(last_of_runs, count)]:
-            after = min((row.id for row in found.values()), default=0) if len(found) == limit else 0
+            after = min((row.id for row in by_subject.values()), default=0) if len(by_subject) == limit else 0
             # A run whose last event is older than all that was found can't add to it, nor can those behind.
             if (some[0].last_id or 0) <= after:
                 break
-            newer = _became(streamed, [row.id for row in some], after, limit)
-            found = _newest(found, newer, limit)
+            newer = _find_last(streamed, [row.id for row in some], after, limit)
+            by_subject = _merge(by_subject, newer, limit)
             count = min(2 * count, MOST_VALUES)
-    return tuple(_segment(row) for row in found.values())
+    return tuple(_segment(row) for row in by_subject.values())
 
 
 def _last_of_runs(store_id: str) -> Select[Any]:
@@ -202,7 +202,7 @@ def _last_of_runs(store_id: str) -> Select[Any]:
     return select(runs.c.id, last).where(runs.c.store_id == store_id).order_by(last.desc().nulls_last())
 
 
-def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: int) -> dict[str, Row[Any]]:
+def _find_last(connection: Connection, run_ids: Sequence[int], after: int, limit: int) -> dict[str, Row[Any]]:
     """Return the last state event of each segment in some runs, the newest first.
 
     :param after: only events after this one.
@@ -214,25 +214,25 @@ def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: i
         .where(events.c.run_id.in_(run_ids), events.c.id > after, BECAME_OF_SEGMENT)
         .order_by(events.c.id.desc())
     )
-    found: dict[str, Row[Any]] = {}
+    by_subject: dict[str, Row[Any]] = {}
     with connection.execute(query) as became:
         for row in became:
             if row.step != Step.RELEASE.value or row.run_id not in undone:
-                found.setdefault(row.subject, row)
-            if len(found) == limit:
+                by_subject.setdefault(row.subject, row)
+            if len(by_subject) == limit:
                 break
-    return found
+    return by_subject
 
 
-def _newest(one: Mapping[str, Row[Any]], other: Mapping[str, Row[Any]], limit: int) -> dict[str, Row[Any]]:
+def _merge(left: Mapping[str, Row[Any]], right: Mapping[str, Row[Any]], limit: int) -> dict[str, Row[Any]]:
     """Merge two results: return the last event of each segment, the newest first, at most ``limit`` of
     them.
     """
-    rows = sorted([*one.values(), *other.values()], key=lambda row: -row.id)
-    found: dict[str, Row[Any]] = {}
+    rows = sorted([*left.values(), *right.values()], key=lambda row: -row.id)
+    by_subject: dict[str, Row[Any]] = {}
     for row in rows:
-        found.setdefault(row.subject, row)
-    return dict(list(found.items())[:limit])
+        by_subject.setdefault(row.subject, row)
+    return dict(list(by_subject.items())[:limit])
 
 
 def _segment(row: Row[Any]) -> SegmentRow:
@@ -319,17 +319,17 @@ def read_verified(
     """
     if not inspect(connection).has_table(_verifications.name):
         return {}
-    found = _verifications.c
+    columns = _verifications.c
     query = select(
-        found.store_id,
-        func.count(found.receipt_hash.distinct()) if counted else null(),
-        func.min(found.at_ms),
-        func.max(found.at_ms),
-        func.count(found.receipt_hash.distinct()).filter(found.fault != ""),
-    ).group_by(found.store_id)
+        columns.store_id,
+        func.count(columns.receipt_hash.distinct()) if counted else null(),
+        func.min(columns.at_ms),
+        func.max(columns.at_ms),
+        func.count(columns.receipt_hash.distinct()).filter(columns.fault != ""),
+    ).group_by(columns.store_id)
     return {
-        store_id: VerifiedRow(*told)
-        for store_id, *told in of_stores(connection, query, found.store_id, store_ids)
+        store_id: VerifiedRow(*values)
+        for store_id, *values in of_stores(connection, query, columns.store_id, store_ids)
     }
 
 
@@ -351,7 +351,7 @@ class JournalReader:
 
     def stores(self) -> tuple[StoreRecord, ...]:
         """Return every store, by name and path."""
-        return tuple(sorted(self.read(read_stores), key=lambda one: (one.name or "", one.real_path)))
+        return tuple(sorted(self.read(read_stores), key=lambda store: (store.name or "", store.real_path)))
 
     summaries = reads(read_summaries)
     cleanups = reads(read_cleanups)
@@ -402,8 +402,8 @@ class JournalReader:
                 return None if row is None else row.unchanged_since
             return StoredReport(row.version, row.at_ms, json.loads(zlib.decompress(row.report)))
 
-        found = self.read(read)
-        return self.report(store_id, found) if isinstance(found, str) else found
+        answer = self.read(read)
+        return self.report(store_id, answer) if isinstance(answer, str) else answer
 
     def findings(self, store_id: str) -> Findings | None:
         """Return the findings of the last look. None: there was no look yet."""
@@ -459,8 +459,8 @@ class JournalReader:
             ) from error
 
     def _check_version(self, connection: Connection) -> None:
-        there = inspect(connection).has_table(schema_version.name)
-        version = connection.execute(select(schema_version.c.version)).scalar() if there else None
+        has_version = inspect(connection).has_table(schema_version.name)
+        version = connection.execute(select(schema_version.c.version)).scalar() if has_version else None
         if version != SCHEMA_VERSION:
             is_newer = version is not None and version > SCHEMA_VERSION
             raise BadInputError(
@@ -539,8 +539,8 @@ def read_archive_lags(
 def last_moments(connection: Connection, store_id: str, span: BucketSpan) -> tuple[Moment, ...]:
     """Return the last sample with known log ends of each bucket, by time."""
     buckets = _starts(span)
-    known = (samples.c.store_id == store_id, samples.c.max_offset.is_not(None))
-    last = select(samples.c.at_ms).where(*known, *_inside(samples.c.at_ms, buckets, span))
+    conditions = (samples.c.store_id == store_id, samples.c.max_offset.is_not(None))
+    last = select(samples.c.at_ms).where(*conditions, *_inside(samples.c.at_ms, buckets, span))
     # Not joined to their samples: a database may begin with all of those.
     newest = select(last.order_by(samples.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
     moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
@@ -574,17 +574,17 @@ def sample_extremes(
 
     The values are the retention time in whole seconds, and the unarchived bytes in whole MiB.
     """
-    buckets, mine = _starts(span), samples.c.store_id == store_id
+    buckets, where = _starts(span), samples.c.store_id == store_id
     at_ms = samples.c.at_ms
     inside = _inside(at_ms, buckets, span)
-    ends = [select(end(at_ms)).where(mine, *inside).scalar_subquery() for end in (func.min, func.max)]
+    ends = [select(end(at_ms)).where(where, *inside).scalar_subquery() for end in (func.min, func.max)]
     query = select(*ends).select_from(buckets)
     moments: list[Extremes | None] = [
         None if first is None else ((first, first), (last, last)) for first, last in connection.execute(query)
     ]
     retention = (at_ms - samples.c.oldest_message_ms) // 1000
     values = (retention, samples.c.archive_lag_bytes // _MIB)
-    kept, lagging = _extremes(connection, at_ms, values, mine, span)
+    kept, lagging = _extremes(connection, at_ms, values, where, span)
     return moments, kept, lagging
 
 
@@ -592,11 +592,11 @@ def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> t
     """Return the used bytes of a disk at the last look of each bucket with a known level, by time."""
     buckets = _starts(span)
     used_bytes = levels.c.total_bytes - levels.c.usable_bytes
-    known = (levels.c.disk_id == disk_id, used_bytes.is_not(None))
-    last = select(levels.c.at_ms).where(*known, *_inside(levels.c.at_ms, buckets, span))
+    conditions = (levels.c.disk_id == disk_id, used_bytes.is_not(None))
+    last = select(levels.c.at_ms).where(*conditions, *_inside(levels.c.at_ms, buckets, span))
     newest = select(last.order_by(levels.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
     moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
-    query = select(levels.c.at_ms, used_bytes.label("used_bytes")).where(*known).order_by(levels.c.at_ms)
+    query = select(levels.c.at_ms, used_bytes.label("used_bytes")).where(*conditions).order_by(levels.c.at_ms)
     return tuple(
         (row.at_ms, row.used_bytes)
         for some in in_parts(sorted(moments))
@@ -606,9 +606,9 @@ def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> t
 
 def level_extremes(connection: Connection, disk_id: int, span: BucketSpan) -> Sequence[Extremes | None]:
     """Return the extremes of a disk's level, bucket by bucket. None: unknown."""
-    mine = levels.c.disk_id == disk_id
-    (found,) = _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), mine, span)
-    return found
+    where = levels.c.disk_id == disk_id
+    (extremes,) = _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), where, span)
+    return extremes
 
 
 def disk_ids(connection: Connection, store_id: str) -> dict[str, int]:
@@ -666,19 +666,19 @@ def _extremes(
         for key in keys
         for extreme in (func.min, func.max)
     ]
-    all_in_one = reduce(lambda one, other: one + literal(" ", Text) + other, texts)
-    told = select(all_in_one).where(where, *_inside(at_ms, buckets, span)).correlate(buckets)
-    found: list[list[Extremes | None]] = [[] for _ in values]
-    for start_ms, text in connection.execute(select(buckets.c.start_ms, told.scalar_subquery())):
+    all_in_one = reduce(lambda left, right: left + literal(" ", Text) + right, texts)
+    joined = select(all_in_one).where(where, *_inside(at_ms, buckets, span)).correlate(buckets)
+    results: list[list[Extremes | None]] = [[] for _ in values]
+    for start_ms, text in connection.execute(select(buckets.c.start_ms, joined.scalar_subquery())):
         keys_of = text.split()
-        for of_value, lowest, highest in zip(found, keys_of[::2], keys_of[1::2], strict=True):
+        for of_value, lowest, highest in zip(results, keys_of[::2], keys_of[1::2], strict=True):
             if lowest == _NONE:
                 of_value.append(None)
                 continue
             low, low_after = divmod(int(lowest), span.bucket_ms)
             high, high_after = divmod(int(highest), span.bucket_ms)
             of_value.append(((low, start_ms + low_after), (high, start_ms + high_after)))
-    return found
+    return results
 
 
 def _starts(span: BucketSpan) -> CTE:

@@ -58,8 +58,8 @@ def take_cluster(connection: Connection, cluster: str) -> Lease:
 
     :raises TurnTakenError: another process has it, and is not known to be dead.
     """
-    known = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
-    if connection.execute(known).first() is None:
+    query = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
+    if connection.execute(query).first() is None:
         connection.execute(insert(cluster_leases).values(cluster=cluster, owner="", expires_at_ms=0))
     return _take(connection, cluster_leases.c.cluster, cluster, f"cluster {cluster}")
 
@@ -71,12 +71,12 @@ def _take(connection: Connection, key: Column[str], value: str, of: str) -> Leas
     if row.token is not None and is_dead(Owner.parse(row.owner)):
         free.append(table.c.token == row.token)
     lease = Lease(of, str(replace(this_process(), since_ms=now_ms, command=_command())), str(uuid.uuid4()))
-    taken = connection.execute(
+    result = connection.execute(
         update(table)
         .where(key == value, or_(*free))
         .values(owner=lease.owner, token=lease.token, expires_at_ms=now_ms + LEASE_MS)
     )
-    if not taken.rowcount:
+    if not result.rowcount:
         raise TurnTakenError(
             f"{of}: expected its lease to be free, found that {Owner.parse(row.owner).described()} has it, "
             f"for another {max(0, row.expires_at_ms - now_ms) // 1000} s at least. Nothing was changed. "
@@ -175,9 +175,9 @@ def is_dead(owner: Owner) -> bool:
     any other process: a container's process has another number here, or none, and several machines may have
     the same name.
     """
-    mine = this_process()
-    seen = (mine.boot_id, mine.pid_namespace)
-    if not all(seen) or (owner.boot_id, owner.pid_namespace) != seen:
+    current = this_process()
+    here = (current.boot_id, current.pid_namespace)
+    if not all(here) or (owner.boot_id, owner.pid_namespace) != here:
         return False
     if not psutil.pid_exists(owner.pid):
         return True

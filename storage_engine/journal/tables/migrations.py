@@ -119,7 +119,7 @@ MIGRATIONS: Mapping[int, Migration] = {
 
 def _add(connection: Connection, column: Column[Any]) -> None:
     """Add a column if its table doesn't have it. A table made in the same upgrade has it already."""
-    if column.name in {one["name"] for one in inspect(connection).get_columns(column.table.name)}:
+    if column.name in {info["name"] for info in inspect(connection).get_columns(column.table.name)}:
         return
     kind = column.type.compile(connection.dialect)
     connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
