@@ -132,19 +132,19 @@ class Acting:
     @property
     def record(self) -> OwnActs:
         """Return the acts to record, without those on deleted files."""
-        left = (replace(file, paths=tuple(_names_left(file))) for file in self._files)
-        return OwnActs(tuple(file for file in left if file.paths))
+        files = (replace(file, paths=tuple(_names_left(file))) for file in self._files)
+        return OwnActs(tuple(file for file in files if file.paths))
 
     def _note(self, before: os.stat_result, after: os.stat_result, names: tuple[str, ...]) -> None:
         then, now = (before.st_mtime_ns, before.st_ctime_ns), (after.st_mtime_ns, after.st_ctime_ns)
         if then == now:
             return
         key = (after.st_dev, after.st_ino, after.st_size)
-        known = next((file for file in self._files if (file.device, file.inode) == key[:2]), None)
-        if known is not None:
-            self._files.remove(known)
-            names = tuple(dict.fromkeys((*known.paths, *names)))
-        times = known.times if known is not None and known.times[-1:] == (then,) else (then,)
+        earlier = next((file for file in self._files if (file.device, file.inode) == key[:2]), None)
+        if earlier is not None:
+            self._files.remove(earlier)
+            names = tuple(dict.fromkeys((*earlier.paths, *names)))
+        times = earlier.times if earlier is not None and earlier.times[-1:] == (then,) else (then,)
         self._files.append(KnownFile(*key, names, (*times, now)[-_MOST_TIMES:]))
         self.has_noted = True
 
@@ -206,8 +206,8 @@ def _key(facts: FileFacts) -> tuple[int, int, int]:
 def _names_left(file: KnownFile) -> Iterator[str]:
     for path in file.paths:
         with suppress(OSError):
-            found = Path(path).stat()
-            if (found.st_dev, found.st_ino) == (file.device, file.inode):
+            status = Path(path).stat()
+            if (status.st_dev, status.st_ino) == (file.device, file.inode):
                 yield path
 
 

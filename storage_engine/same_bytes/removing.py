@@ -26,11 +26,11 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
     """
     with _directory_of(segment) as directory:
         for facts in segment.files:
-            found = _look(facts.path)
-            if not _is_same(found, facts, root):
+            present = _look(facts.path)
+            if not _is_same(present, facts, root):
                 raise ChangedUnderUsError(
                     f"{facts.path}: expected it as it was a moment ago, {facts}, found "
-                    f"{found or 'no file'}: another program changes the store while we hold it. The file "
+                    f"{present or 'no file'}: another program changes the store while we hold it. The file "
                     "was not deleted; older segments of the plan may be. Stop that program.",
                     path=facts.path,
                 )
@@ -48,10 +48,10 @@ def remove_rest(segment: Segment, root: Path, remove: Remove) -> tuple[str, ...]
     stay = []
     with _directory_of(segment) as directory:
         for facts in segment.companions:
-            found = _look(facts.path)
-            if _is_same(found, facts, root):
+            present = _look(facts.path)
+            if _is_same(present, facts, root):
                 remove(Path(facts.path), directory)
-            elif found is not None:
+            elif present is not None:
                 stay.append(facts.path)
         os.fsync(directory)
     return tuple(stay)
@@ -64,9 +64,9 @@ def _look(path: str) -> FileFacts | None:
         return None
 
 
-def _is_same(found: FileFacts | None, known: FileFacts, root: Path) -> bool:
+def _is_same(present: FileFacts | None, expected: FileFacts, root: Path) -> bool:
     # Our own acts are read only where there is something to explain.
-    return found == known or (found is not None and read_own_acts(root).same_file(found, known))
+    return present == expected or (present is not None and read_own_acts(root).same_file(present, expected))
 
 
 def _directory_of(segment: Segment) -> AbstractContextManager[int]:

@@ -96,7 +96,7 @@ def parse_mount(line: str) -> Mount | None:
     if len(fields) < behind + 4:
         return None
     options = frozenset((*fields[5].split(","), *fields[behind + 3].split(",")))
-    point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4])
+    point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])
     return Mount(fields[0], point, fields[behind + 1], options)
 
 
@@ -144,16 +144,16 @@ def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] 
 
     :param except_pids: processes that are left out, because they may have them mapped.
     """
-    wanted = tuple(files)
+    listed = tuple(files)
     by_inode: dict[int, list[str]] = {}
-    for file in wanted:
+    for file in listed:
         by_inode.setdefault(file.inode, []).append(file.path)
-    by_path = {os.path.realpath(file.path): file.path for file in wanted}
+    by_path = {os.path.realpath(file.path): file.path for file in listed}
     try:
         pids = sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdecimal())
     except OSError as error:
         return Writers(unknown=f"no process can be looked into ({_PROC}: {error.strerror})")
-    found: dict[str, int] = {}
+    writers: dict[str, int] = {}
     hidden = []
     for pid in pids:
         if pid in except_pids:
@@ -167,15 +167,15 @@ def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] 
             continue
         for inode, path in _WRITABLE.findall(maps):
             for name in (*by_inode.get(int(inode), ()), *filter(None, (by_path.get(os.fsdecode(path)),))):
-                found.setdefault(name, pid)
-    return Writers(found, _unknown(pids, hidden))
+                writers.setdefault(name, pid)
+    return Writers(writers, _unknown(pids, hidden))
 
 
 def _unknown(pids: Collection[int], hidden: Collection[int]) -> str:
     if hidden:
-        one = f"process {min(hidden)}"
+        first = f"process {min(hidden)}"
         others = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
-        return f"this process may not see what {one}{others} mapped"
+        return f"this process may not see what {first}{others} mapped"
     # The first process is there as long as the others are.
     return "" if 1 in pids else f"{_PROC} doesn't show the processes of other users"
 
@@ -219,12 +219,12 @@ def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike
         except (OSError, ValueError):
             return False
         if (boot_id, mount) not in _answers:
-            known = _remembered(root, boot_id).trusted.get(mount)
-            answer = _try(fd, mount, root) if known is None else known
+            remembered = _read_answers(root, boot_id).trusted.get(mount)
+            answer = _try(fd, mount, root) if remembered is None else remembered
             if answer is None:
                 return False
             _answers[boot_id, mount] = answer
-            if known is None:
+            if remembered is None:
                 _remember(root, boot_id, mount, answer)
         return _answers[boot_id, mount]
 
@@ -239,7 +239,7 @@ def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str])
             boot_id, mount = _BOOT_ID.read_text().strip(), _mount(fd)
     except (OSError, ValueError):
         return None
-    return _remembered(root, boot_id).trusted.get(mount)
+    return _read_answers(root, boot_id).trusted.get(mount)
 
 
 def _mount(fd: int) -> str:
@@ -298,7 +298,7 @@ def _scratch_file(directory: int, mount: str, root: str | os.PathLike[str]) -> I
         yield fd
 
 
-def _remembered(root: str | os.PathLike[str], boot_id: str) -> _Answers:
+def _read_answers(root: str | os.PathLike[str], boot_id: str) -> _Answers:
     with suppress(OSError, BadInputError, *MALFORMED), own_directory(root) as own:
         content = read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=own)
         answers = from_jsonable(_Answers, json.loads(content), NAME)
@@ -309,7 +309,7 @@ def _remembered(root: str | os.PathLike[str], boot_id: str) -> _Answers:
 
 def _remember(root: str | os.PathLike[str], boot_id: str, mount: str, answer: bool) -> None:
     """Store an answer. If that fails, the next process tests again."""
-    answers = _Answers(boot_id, {**_remembered(root, boot_id).trusted, mount: answer})
+    answers = _Answers(boot_id, {**_read_answers(root, boot_id).trusted, mount: answer})
     with suppress(OSError), own_directory(root, makes=True) as own:
         durable.write_file(NAME, json.dumps(to_jsonable(answers)).encode(), dir_fd=own, shared=True)
 

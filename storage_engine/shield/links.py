@@ -67,24 +67,24 @@ def make_links(
         assert directory is not None
         remove_abandoned(directory)
         links = read_index(directory, root)
-        there = {seen.link.name for seen in look(directory, root, links).links}
-        meant = [
-            link for link in (_meant(segment, lineage) for segment in segments) if link.name not in there
+        linked = {entry.link.name for entry in look(directory, root, links).links}
+        new_links = [
+            link for link in (_new_link(segment, lineage) for segment in segments) if link.name not in linked
         ]
-        if not meant:
+        if not new_links:
             # A full disk must not keep anybody from what needs no further link.
             return ()
-        links = replaced(links, *meant)
+        links = replaced(links, *new_links)
         write_index(directory, links)
         try:
             with own_acts(root) as acts:
-                for link in meant:
+                for link in new_links:
                     with suppress(FileNotFoundError):
                         made.append(_clone(directory, link, links) or _hard_link(directory, root, link, acts))
                         links = replaced(links, made[-1])
         finally:
             os.fsync(directory)
-            unmade = {link.name for link in meant} - {link.name for link in made}
+            unmade = {link.name for link in new_links} - {link.name for link in made}
             write_index(directory, [link for link in links if link.name not in unmade])
     return tuple(made)
 
@@ -108,14 +108,14 @@ def drop_unchanged(root: str | os.PathLike[str], judged: Sequence[SeenLink]) -> 
     :return: names of the removed links.
     :raises ShieldError: the shield can't be written.
     """
-    known = {seen.link.name: seen for seen in judged}
+    by_name = {entry.link.name: entry for entry in judged}
 
-    def is_as_judged(found: SeenLink, acts: OwnActs) -> bool:
-        before = known[found.link.name]
-        same_place = place_of(found.link) is before.place
-        return same_place and acts.same_file(found.facts, before.facts)
+    def is_as_judged(entry: SeenLink, acts: OwnActs) -> bool:
+        before = by_name[entry.link.name]
+        same_place = place_of(entry.link) is before.place
+        return same_place and acts.same_file(entry.facts, before.facts)
 
-    return _drop(root, tuple(known), is_as_judged)
+    return _drop(root, tuple(by_name), is_as_judged)
 
 
 def _drop(
@@ -132,16 +132,16 @@ def _drop(
         if directory is None:
             return ()
         links = read_index(directory, root)
-        ours = {seen.link.name: seen for seen in look(directory, root, links).links}
+        by_name = {entry.link.name: entry for entry in look(directory, root, links).links}
         with own_acts(root) as acts:
-            for seen in (ours[name] for name in names if name in ours):
-                name = seen.link.name
+            for entry in (by_name[name] for name in names if name in by_name):
+                name = entry.link.name
                 with suppress(FileNotFoundError):
                     # Once more: what was dropped before may have been another name of the same file.
-                    found = FileFacts.of_stat(
-                        seen.facts.path, os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    facts = FileFacts.of_stat(
+                        entry.facts.path, os.stat(name, dir_fd=directory, follow_symlinks=False)
                     )
-                    if not may_go(replace(seen, facts=found), acts.known):
+                    if not may_go(replace(entry, facts=facts), acts.known):
                         kept.add(name)
                         continue
                     with acts.on(shield_path(root) / name):
@@ -156,8 +156,8 @@ def _may_always(_seen: SeenLink, _acts: OwnActs) -> bool:
     return True
 
 
-def _is_in_log(seen: SeenLink, acts: OwnActs) -> bool:
-    now = replace(seen, place=place_of(seen.link))
+def _is_in_log(entry: SeenLink, acts: OwnActs) -> bool:
+    now = replace(entry, place=place_of(entry.link))
     return now.place is Place.IN_LOG and not log_was_written(now, acts)
 
 
@@ -193,7 +193,7 @@ def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts)
             write_index(directory, replaced(links, *new))
 
 
-def _meant(segment: Segment, lineage: int) -> Link:
+def _new_link(segment: Segment, lineage: int) -> Link:
     facts = segment.facts
     return Link(
         segment.log,
@@ -267,8 +267,8 @@ def _hard_link(directory: int, root: str | os.PathLike[str], link: Link, acts: A
             raise
         except OSError as error:
             raise _no_link(link, error) from error
-    found = os.stat(link.name, dir_fd=directory, follow_symlinks=False)
-    if (found.st_dev, found.st_ino) != (link.segment.device, link.segment.inode):
+    status = os.stat(link.name, dir_fd=directory, follow_symlinks=False)
+    if (status.st_dev, status.st_ino) != (link.segment.device, link.segment.inode):
         os.unlink(link.name, dir_fd=directory)
         raise FileNotFoundError(errno.ENOENT, "another file has its name", link.segment.path)
     with durable.opened(link.name, _OPEN, dir_fd=directory) as fd:
@@ -288,8 +288,8 @@ def _open_segment(link: Link) -> int:
         raise
     except OSError as error:
         raise _no_link(link, error) from error
-    found = os.fstat(fd)
-    if (found.st_dev, found.st_ino) != (link.segment.device, link.segment.inode):
+    status = os.fstat(fd)
+    if (status.st_dev, status.st_ino) != (link.segment.device, link.segment.inode):
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, "another file has its name", link.segment.path)
     return fd
@@ -336,12 +336,12 @@ def log_has_bytes(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) ->
         facts = settle(path)
         with Path(path).open("rb", buffering=0) as file:
             sha256 = paced_sha256(file, spend)
-        found = facts.of(path)
+        after = facts.of(path)
     except (ChangedUnderUsError, OSError):
         return False
-    if found != facts and not read_own_acts(root).same_file(found, facts):
+    if after != facts and not read_own_acts(root).same_file(after, facts):
         return False
-    if (found.device, found.inode) != (seen.link.segment.device, seen.link.segment.inode):
+    if (after.device, after.inode) != (seen.link.segment.device, seen.link.segment.inode):
         return False
     if digest_of(root, seen, spend) != sha256:
         return False
