@@ -107,23 +107,23 @@ def consumer_lag(cleanup: Cleanup) -> LagSummary:
     from storage_engine.retention.archive.archiving import LISTINGS
     from storage_engine.retention.steps import lag_question, record_lag
 
-    for left in reversed(range(LISTINGS)):
-        asked = lag_question(cleanup.store, cleanup.run_key)
-        if asked.answered is not None:
-            return asked.answered
+    for retries in reversed(range(LISTINGS)):
+        question = lag_question(cleanup.store, cleanup.run_key)
+        if question.answered is not None:
+            return question.answered
         started_ns = time.monotonic_ns()
         try:
-            found = cleanup.measure_lag(cleanup, asked)
+            result = cleanup.measure_lag(cleanup, question)
             break
         except (BadInputError, FileGoneError, FileNotFoundError) as error:
             # What goes of the plan meanwhile is for the release to settle.
-            is_new = asked.segments != lag_question(cleanup.store, cleanup.run_key).segments
-            if not left or (isinstance(error, BadInputError) and not is_new):
+            is_new = question.segments != lag_question(cleanup.store, cleanup.run_key).segments
+            if not retries or (isinstance(error, BadInputError) and not is_new):
                 raise
     took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-    rows, ran = found.at_risk, found.ran
-    record_lag(cleanup.store, cleanup.run_key, found.summary, rows, found.logs, took_ms, ran)
-    return found.summary
+    rows, ran = result.at_risk, result.ran
+    record_lag(cleanup.store, cleanup.run_key, result.summary, rows, result.logs, took_ms, ran)
+    return result.summary
 
 
 def archive(cleanup: Cleanup) -> ArchiveResult:

@@ -61,10 +61,10 @@ def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
         verb = "would go" if dry_run else "go"
         ends = ", ".join(f"{log} up to {end}" for log, end in list(plan.new_min_offsets.items())[:_SHOWN])
         yield f"{count_text(len(going), 'segment')} {verb}, {size}: {ends}"
-    stays = Counter(decision.reason.value for decision in plan.decisions if not decision.deletes)
-    if stays:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in stays.most_common())
-        yield f"{count_text(sum(stays.values()), 'segment')} stay: {reasons}"
+    kept = Counter(decision.reason.value for decision in plan.decisions if not decision.deletes)
+    if kept:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in kept.most_common())
+        yield f"{count_text(sum(kept.values()), 'segment')} stay: {reasons}"
     if dry_run:
         yield DRY_RUN
     elif not going:
@@ -126,7 +126,7 @@ def dependents_lines(result: DependentsResult) -> Iterator[str]:
         yield "No queue or index file points only at deleted segments: nothing was deleted."
         return
     files = count_text(sum(result.deleted.values()), "file")
-    yield f"{files} deleted, {bytes_text(result.freed_bytes)} freed: {_counted(result.deleted)}"
+    yield f"{files} deleted, {bytes_text(result.freed_bytes)} freed: {_count_text(result.deleted)}"
 
 
 def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
@@ -146,7 +146,7 @@ def monitor_lines(found: MonitorResult) -> Iterator[str]:
     if found.hold:
         yield hold_text(found.hold)
     levels = (
-        f"{one.path} {one.used_percent} %" for one in found.sensed.levels if one.used_percent is not None
+        f"{disk.path} {disk.used_percent} %" for disk in found.sensed.levels if disk.used_percent is not None
     )
     yield f"Disks: {together(levels) or 'unknown'}"
     if found.sensed.progress is not None:
@@ -170,7 +170,7 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
     """Yield lines on the result of validation."""
     checks = Counter(check.status.value for check in result.checks)
     ranges = Counter(row.where.value for row in result.ranges)
-    yield f"{result.overall.value}: checks {_counted(checks)}; ranges of offsets {_counted(ranges)}"
+    yield f"{result.overall.value}: checks {_count_text(checks)}; ranges of offsets {_count_text(ranges)}"
 
 
 def broken_text(result: ValidationResult) -> str:
@@ -194,5 +194,5 @@ def maintenance_lines(lakes: Sequence[LakeMaintenance], done: MaintainResult) ->
         yield together(done.quarantines)
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _count_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"

@@ -132,11 +132,11 @@ def add_risk(places: pa.Table, segments: pa.Table) -> pa.Table:
     needed = places.select(keys).set_column(0, "log", places["log"].cast(pa.string()))
     rows: Any = pa.array(range(places.num_rows), pa.int64())
     joined: Any = needed.append_column("row", rows).join(segments, keys).sort_by("row")
-    known: Any = places["committed_offset"].is_valid()
+    has_position: Any = places["committed_offset"].is_valid()
     base_offset: Any = places["next_segment_base_offset"]
-    is_told = pc.and_(known, pc.not_equal(base_offset, pa.scalar(ANYWHERE)))
+    is_certain = pc.and_(has_position, pc.not_equal(base_offset, pa.scalar(ANYWHERE)))
     columns: dict[str, Any] = {name: places[name] for name in places.schema.names}
-    columns["next_segment_base_offset"] = pc.if_else(is_told, base_offset, None)
+    columns["next_segment_base_offset"] = pc.if_else(is_certain, base_offset, None)
     columns["at_risk"] = pc.fill_null(joined["goes"], False)
-    columns["time_to_loss_ms"] = pc.if_else(known, joined["time_to_loss_ms"], None)
+    columns["time_to_loss_ms"] = pc.if_else(has_position, joined["time_to_loss_ms"], None)
     return pa.table([columns[name] for name in LAG_SCHEMA.names], schema=LAG_SCHEMA)
