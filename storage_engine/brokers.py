@@ -58,9 +58,7 @@ def default_broker() -> str:
 
 
 def kind_option(broker: str) -> str:
-    """Return the option that names a broker to a command, with a space before it. "": it is the default
-    broker.
-    """
+    """Return the option that names a broker to a command, after a space. "": the default broker."""
     return "" if broker == default_broker() else f" --broker-type {broker}"
 
 

@@ -1,9 +1,8 @@
 """The steps of a cleanup in their order. DAGs and the shell are built from them, and tests call them.
 
-A plan names the segments that *may* be deleted by the broker's rules. A lake's receipts say which segments
-are *proven*. ``release`` deletes the segments that are both, and checks this once more under the store's
-lock, right before the deletion. Every step may be killed at any instant and repeated: the journal has its
-results.
+A plan names the segments that *may* be deleted by the broker's rules. A lake's receipts say which are
+*proven*. ``release`` deletes the segments that are both, and checks this once more under the store's lock,
+right before the deletion. Every step may be killed at any instant and repeated: the journal has its results.
 
 A process opens its store once. Each step checks again which store it is, and asks its broker again for the
 settings. In addition, a step asks a running broker for:
@@ -187,9 +186,7 @@ def archive_sealed(cleanup: Cleanup) -> ArchiveResult:
 
 
 def archive_lag(cleanup: Cleanup) -> ArchiveLag | None:
-    """Record the lag of archiving: the sealed segments that no lake has yet. None: the policy is not to
-    archive.
-    """
+    """Record the archive lag: sealed segments that no lake has yet. None: the policy is not to archive."""
     from storage_engine.retention.steps import record_archive_lag
 
     return record_archive_lag(cleanup.store, cleanup.run_key)

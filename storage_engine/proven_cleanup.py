@@ -1,5 +1,4 @@
-"""Cleanup of a store that this process writes and serves, with a lake: only segments that are proven there
-are deleted.
+"""Cleanup of a store this process writes and serves, with a lake: it deletes only what is proven there.
 
 When the broker's rules permit a deletion, its loop calls this module and deletes nothing itself. The call
 makes one run of the deleting cycle, with the DAG's own steps, gate and journal. The run requests deletions
@@ -24,9 +23,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 _RUN_PREFIX = "engine-"
 _RETRY_MS = 60_000
-"""Time from a failed run to the next attempt. A person has to read the report, and a lake needs time to
-recover.
-"""
+"""Time from a failed run to the next attempt. A person must read the report, and a lake has to recover."""
 
 
 class ProvenRelease:

@@ -43,9 +43,7 @@ def quiet_libraries() -> None:
 
 
 def together(sentences: Iterable[str]) -> str:
-    """Return sentences as one line, each once. If there are many, only the first ones and the number of
-    the rest.
-    """
+    """Return sentences as one line, each once. Of many, only the first and the number of the rest."""
     every = list(dict.fromkeys(sentences))
     more = [f"and {len(every) - _SHOWN} more, which XCom and report have"] if len(every) > _SHOWN else []
     return join_texts("; ", (*every[:_SHOWN], *more))

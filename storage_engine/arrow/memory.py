@@ -83,9 +83,7 @@ def _allocate(size: int, stagger: int) -> npt.NDArray[np.uint8]:
 
 
 class ColumnAddresses:
-    """Addresses of a batch's columns in memory. The object keeps the columns' memory alive while a kernel
-    runs.
-    """
+    """Addresses of a batch's columns in memory. It keeps the columns' memory alive while a kernel runs."""
 
     def __init__(self, columns: int) -> None:
         self.table = np.zeros(columns, np.int64)

@@ -93,8 +93,7 @@ PLACES_SCHEMA = pa.schema([field for field in _LAG if field.name not in ("at_ris
 """Facts on a position that follow from files: its lag, without the losses by a deletion.
 
 ``next_segment_base_offset`` is the base offset of the segment that a group needs next. A group with an
-unknown position may need the oldest segment. It is :data:`ANYWHERE` if any segment of the log may have the
-next message.
+unknown position may need the oldest. It is :data:`ANYWHERE` if any segment may have the next message.
 """
 
 ANYWHERE = -1
@@ -106,9 +105,7 @@ _SEGMENTS: list[pa.Field[Any]] = [
     pa.field("time_to_loss_ms", pa.int64()),
 ]
 SEGMENTS_SCHEMA = pa.schema(_SEGMENTS)
-"""Facts on a deletion: whether each segment is deleted, and the time until it may be deleted because of
-age.
-"""
+"""Facts on a deletion: whether each segment is deleted, and the time until it may be deleted by age."""
 
 
 def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.Table:

@@ -1,6 +1,4 @@
-"""Sizes of a data file's row groups. They are so small that a reader of a part of a segment skips most
-groups.
-"""
+"""Sizes of a data file's row groups, so small that a reader of a part of a segment skips most groups."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ JUMP_MS = HOUR_MS
 """A smaller jump changes no age by a unit of fileReservedTime. It may be the correction of a slow clock."""
 
 REMEMBERED_MS = DAY_MS
-"""A clock that has kept its new time for so long counts as right: a person could read every refusal
-meanwhile.
-"""
+"""A clock that kept its new time for so long counts as right: a person could read the refusals."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,8 +186,7 @@ _ARGUMENT = re.compile(r"[?&]([^=&?]*)=(?=([^&]*))")
 
 
 def check_database_url(url: str) -> None:
-    """Make sure that a SQLAlchemy URL names a supported database, and that its arguments only configure the
-    connection.
+    """Check that a SQLAlchemy URL names a supported database and its arguments only configure a connection.
 
     :raises ValueError: it doesn't. The error's text names the fault, without any value of the URL.
     """

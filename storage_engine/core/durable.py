@@ -1,12 +1,10 @@
-"""File operations that are on disk when they return, the permissions of new files, and our directory in a
-store.
+"""File operations, on disk when they return; permissions of new files; our directory in a store.
 
-All files that matter are written through here. Only the owner may read a new file or directory (0600, 0700),
-whatever the umask. In a directory with the setgid bit the group may read as well (0640, 2750). It may also
-write if it may write the directory (0660, 2770). Others may also read *shared* files, as far as the umask
-permits, but never write them. Files that root makes belong to the owner of their directory. Existing files
-keep their mode and owner. A new file never replaces another one, and no symbolic link under its name is
-followed.
+All files that matter are written here. Only the owner may read a new file or directory (0600, 0700), whatever
+the umask. In a directory with the setgid bit the group may also read (0640, 2750). It may also write if it
+may write the directory (0660, 2770). Others may also read *shared* files, as far as the umask permits, but
+never write them. Files that root makes belong to the owner of their directory. Existing files keep their mode
+and owner. A new file never replaces another one, and no symbolic link under its name is followed.
 
 Our directory in a store's root is opened without following a symbolic link, because others may write the
 store. Its locks are held for short times, and only users who may write the store can take them. No process
@@ -76,8 +74,7 @@ def _name_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 def make_dirs(path: str | os.PathLike[str]) -> None:
     """Create a directory and its missing parents, and fsync each new entry in its parent.
 
-    The entry of the first existing directory is fsynced as well: a killed process may have made it without an
-    fsync.
+    The entry of the first existing directory is fsynced too: a killed process may have made it without fsync.
     """
     path = Path(path)
     missing = []
@@ -263,8 +260,7 @@ class NewFile:
 
 @contextmanager
 def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
-    """Create a file that gets its name by :meth:`NewFile.publish`. Without that call it is removed when the
-    block ends.
+    """Create a file that is named by :meth:`NewFile.publish`. Otherwise it is removed when the block ends.
 
     :param suffix: suffix of its temporary name.
     :param dir_fd: descriptor of its directory.
@@ -434,9 +430,7 @@ def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
 
 
 def take_from_all(directories: Iterable[Path]) -> None:
-    """Remove the write permission of others from the files of :func:`writable_by_all`, where this user
-    may do so.
-    """
+    """Remove others' write permission from the files of :func:`writable_by_all`, where this user may."""
     for path in writable_by_all(directories):
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

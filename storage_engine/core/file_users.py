@@ -174,9 +174,7 @@ def _mappings(maps: bytes) -> set[str]:
 
 
 def _open_paths(pid: int) -> Iterator[str]:
-    """Return the names of a process's open files. Reading more than the names may wait for a file system
-    for ever.
-    """
+    """Return the names of a process's open files. Reading more may wait for a file system for ever."""
     if not sys.platform.startswith("linux"):
         yield from (str(opened.path) for opened in psutil.Process(pid).open_files())
         return

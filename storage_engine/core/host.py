@@ -18,9 +18,7 @@ _NO_ID = "uninitialized"
 
 
 def this_host() -> str:
-    """Return the machine's id, which remains after a change of its name. If the system has no id, return
-    the name.
-    """
+    """Return the machine's id, which outlives a change of its name. Without an id, return the name."""
     try:
         machine_id = _MACHINE_ID.read_text().strip()
     except OSError:
@@ -29,11 +27,9 @@ def this_host() -> str:
 
 
 def person() -> str:
-    """Return the user who runs this process, for the journal, by the real user id: LOGNAME can be set to
-    anything.
+    """Return the user of this process, for the journal, by the real user id: LOGNAME can be anything.
 
-    For root, the result also names the user who became root by sudo. Only root's environment is trusted for
-    that.
+    For root, it also names the user who became root by sudo. Only root's environment is trusted for that.
     """
     name = user_name(os.getuid())
     behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
@@ -52,9 +48,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
-    """Return the host and the port of a text such as 127.0.0.1:9092 or [::1]:9092. None: it isn't an
-    address.
-    """
+    """Return host and port of a text such as 127.0.0.1:9092 or [::1]:9092. None: no address."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdecimal() and int(port) < 1 << 16

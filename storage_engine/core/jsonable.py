@@ -1,6 +1,4 @@
-"""Conversion of dataclasses to JSON and back, for data that is sent to another process (XCom, journal,
-job request).
-"""
+"""Conversion of dataclasses to JSON and back, for other processes (XCom, journal, job request)."""
 
 from __future__ import annotations
 
@@ -68,8 +66,7 @@ def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
 
 
 def filled(cls: type[T], source: object, **more: Any) -> T:
-    """Build a ``cls`` whose fields have the values of another object's attributes, or of a mapping, with the
-    same names.
+    """Build a ``cls`` from another object's attributes, or a mapping's values, of the same names.
 
     :param more: values that take precedence.
     :raises TypeError: a field without a default has no value.

@@ -1,6 +1,4 @@
-"""Progress of long work, reported to a listener; and pauses of the garbage collector while many objects
-are made.
-"""
+"""Progress of long work, for a listener; pauses of the garbage collector while many objects are made."""
 
 from __future__ import annotations
 

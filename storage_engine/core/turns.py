@@ -74,9 +74,7 @@ class SharedLock:
     __slots__ = ("_descriptors",)
 
     def __init__(self, directories: Iterable[str | os.PathLike[str]] = ()) -> None:
-        """Lock directories or files. Those that another process has locked, or that can't be locked, are
-        left out.
-        """
+        """Lock directories or files. Those that another has locked, or that can't be locked, are left out."""
         self._descriptors: list[int] = []
         for path in directories:
             with suppress(OSError):
@@ -126,9 +124,7 @@ def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
 
 
 def flock_holders(descriptor: int) -> tuple[int, ...]:
-    """Return the processes that have locked an open file (flock), as far as they are visible in this
-    container.
-    """
+    """Return the processes that locked an open file (flock), as far as visible in this container."""
     status = os.fstat(descriptor)
     of_file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:

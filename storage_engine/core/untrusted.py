@@ -1,6 +1,4 @@
-"""Reading of files that other programs wrote: in bounded memory, or decoded as Java does. Malformed files
-are errors.
-"""
+"""Reading of other programs' files: in bounded memory, or decoded as Java does. Malformed ones are errors."""
 
 from __future__ import annotations
 

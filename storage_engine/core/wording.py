@@ -28,9 +28,7 @@ _CONTROLS = (
     "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufeff"
 )
 _UNPRINTABLE = re.compile(f"[\\n{_CONTROLS}]")
-"""Control characters, such as those of terminals; characters that change the direction of text;
-surrogates.
-"""
+"""Control characters, as of terminals; characters that change the text's direction; surrogates."""
 _UNPRINTABLE_BUT_NEWLINE = re.compile(f"[{_CONTROLS}]")
 
 
@@ -50,9 +48,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def printable_json(document: str) -> str:
-    """Return the same JSON document with JSON's own escapes in place of such characters. Newlines are
-    kept.
-    """
+    """Return the same JSON document with JSON's escapes for such characters. Newlines are kept."""
     return _UNPRINTABLE_BUT_NEWLINE.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
@@ -94,8 +90,7 @@ def exact_bytes_text(size_bytes: int) -> str:
 def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
     """Return a time to the second. Empty for None. A time beyond the calendar is given in milliseconds.
 
-    :param zone: another time zone only for a time that belongs to it, as deleteWhen does. Its offset is shown
-        then.
+    :param zone: another zone only for a time that belongs to it, as deleteWhen does. Its offset is shown.
     """
     if timestamp_ms is None:
         return ""

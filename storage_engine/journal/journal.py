@@ -160,8 +160,7 @@ def put_findings(
 
 
 def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequence[DiskUsage]]) -> None:
-    """Record the disks' levels at moments that have none yet. Of several disks with one path, the fullest is
-    recorded.
+    """Record the disks' levels at moments that have none yet; of several disks with one path, the fullest.
 
     :param seen: the disks by the moment, in milliseconds since the epoch.
     :raises IntegrityError: another process recorded a path for the first time at the same time.
@@ -328,9 +327,7 @@ class Journal(JournalStores):
         return run
 
     def last_planned_run(self, store_id: str) -> Run | None:
-        """Return the newest run of a store that has a plan. The plan may have expired. None: there is no
-        such run.
-        """
+        """Return a store's newest run that has a plan. The plan may have expired. None: there is none."""
         query = (
             select(runs.c.run_key)
             .where(runs.c.store_id == store_id, runs.c.plan_digest.is_not(None))
@@ -444,9 +441,7 @@ class Journal(JournalStores):
     lake_heads = reads(heads_since)
 
     def last_event_with(self, store_id: str, step: Step, field: str) -> Event | None:
-        """Return the newest result of a step, in all runs of a store, whose payload has true in this
-        field.
-        """
+        """Return the newest result of a step, in a store's runs, with true in this payload field."""
         return self._last(store_id, step, events.c.payload[field].as_boolean().is_(True))
 
     def _events(self, where: Any, step: Step | None, phase: Phase | None) -> tuple[Event, ...]:
@@ -545,9 +540,7 @@ class Journal(JournalStores):
         return tuple(from_jsonable(ClockReading, row.clock) for row in rows)
 
     def waive(self, plan_digest: str, person: str, reason: str) -> Waiver:
-        """Record that the plan with this digest may be executed without receipts. The first decision is
-        kept.
-        """
+        """Record that the plan with this digest may run without receipts. The first decision is kept."""
 
         def write(connection: Connection) -> Waiver:
             waiver = journal_rows.find_waiver_row(connection, plan_digest)
@@ -603,8 +596,7 @@ def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequenc
 
 
 def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return repairs and given-up segments that no record of the hold has reported yet. No single look finds
-    all of them.
+    """Return repairs and given-up segments that no record of the hold reported yet. No single look finds all.
 
     Drift recorded while a run checks the hold is older than that run's record, but not part of it.
     """

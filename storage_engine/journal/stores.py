@@ -73,8 +73,7 @@ def named_anew(place: str, store_id: str, known_at: str, name: str) -> StoreIden
 
 
 def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdentityError:
-    """Return the error for a request to make a new store of directories that are a known store itself, not a
-    copy.
+    """Return the error for making a new store of directories that are a known store itself, not a copy.
 
     :param name: the name that the store gets here.
     """
@@ -280,9 +279,7 @@ class JournalStores(HasDatabase):
         return self._database.write(adopt)
 
     def follow_lineages(self, store_id: str, newer: Lineages) -> StoreRecord:
-        """Record the lineages that a store is now known to have. The person who opened them is no longer
-        known.
-        """
+        """Record the lineages that a store is now known to have. Who opened them is no longer known."""
 
         def follow(connection: Connection) -> StoreRecord:
             current = _require_store(connection, store_id).lineages
@@ -358,9 +355,7 @@ def _update(connection: Connection, store_id: str, **values: Any) -> StoreRecord
 
 
 def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
-    """:raises StoreIdentityError: the store with this id is at another place, or another store has its
-    name.
-    """
+    """:raises StoreIdentityError: the store with this id is elsewhere, or another store has its name."""
     other = _find(connection, stores.c.store_id == made.store_id)
     if other is not None and other.real_path == made.real_path:
         # Its stamp says who it is: another machine has its disk by now.

@@ -62,9 +62,7 @@ class ArchiveLag:
 
 
 def touched_text(count: int) -> str:
-    """Return a clause on the number of archived segments whose files were touched since, as by a chmod or
-    a hard link.
-    """
+    """Return a clause on how many archived segments were touched since, as by a chmod or a hard link."""
     was = "was" if count == 1 else "were"
     return f"{count_text(count, 'archived segment')} {was} touched since, to be hashed again"
 

@@ -64,9 +64,7 @@ class Reason(StrEnum):
     UNLIMITED = "unlimited"
     """No limit of age or size applies to its log."""
     SIZE_NOT_REACHED = "size-not-reached"
-    """Only a size limit applies to its log, and without this segment the log would be smaller than the
-    limit.
-    """
+    """Only a size limit applies to its log, and without this segment it would be below the limit."""
     FUTURE_TIMESTAMP = "future-timestamp"
     """Its newest record has a future time: the segment's age begins only then."""
     NOT_REPLICATED = "not-replicated"
@@ -161,8 +159,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class DependentFile:
-    """A file that points only to offsets below the log's new min offset, so that it is deleted after the
-    segments.
+    """A file that points only below the log's new min offset: it is deleted after the segments.
 
     :param kind: the broker's word for such files.
     """
@@ -180,9 +177,7 @@ class LogPlan:
     decisions: tuple[Decision, ...]
 
     def __post_init__(self) -> None:
-        """:raises ValueError: a decision is on another log's segment, or two decisions are on one
-        segment.
-        """
+        """:raises ValueError: a decision is on another log's segment, or two are on one segment."""
         segments = [decision.segment for decision in self.decisions]
         if not {segment.log for segment in segments} <= {self.log}:
             raise ValueError(f"log {self.log}: expected decisions on its own segments, found another log's")
@@ -332,8 +327,7 @@ def check_limits(request: PlanRequest) -> None:
 def limited(
     logs: Sequence[LogPlan], request: PlanRequest, disks: Sequence[DiskUsage], disk_name: str
 ) -> tuple[LogPlan, ...]:
-    """Limit the plans of a store's logs to a person's request. The oldest segments of all logs are deleted
-    first.
+    """Limit the plans of a store's logs to a person's request: the oldest segments of all logs first.
 
     :param disks: the logs' disks.
     :param disk_name: the name for such a disk in messages.
@@ -369,8 +363,7 @@ def _keep(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -
 def target_reached(
     disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None, disk_name: str
 ) -> str:
-    """Return why the target is reached once ``going`` is deleted. Empty: it isn't reached, or there is no
-    target.
+    """Return why the target is reached once ``going`` is deleted. Empty: it isn't, or there is no target.
 
     The fullest disk with known figures decides. If no disk is known, the target counts as reached, because
     nothing shows that it isn't.
@@ -434,9 +427,7 @@ class Person:
         return f"{self.name} (uid {self.uid}{f', for {self.behind}' if self.behind else ''})"
 
     def is_another(self, other: Person) -> bool:
-        """Return whether the two are certainly different persons. Two that can't be compared count as one
-        person.
-        """
+        """Return whether two are certainly different persons. Two that can't be compared count as one."""
         if self.realm is not other.realm:
             return False
         names = [{name.casefold() for name in (side.name, side.behind) if name} for side in (self, other)]
@@ -527,9 +518,7 @@ class RecordedPolicy:
         *,
         archived: bool = False,
     ) -> RecordedPolicy:
-        """Return the policy after a run with these settings. They may make it stricter, but never less
-        strict.
-        """
+        """Return the policy after a run with these settings. They can only make it stricter."""
         hours = [value for value in (self.minimum_retention_hours, minimum_hours) if value is not None]
         kept = [value for value in (self.kept_ms, kept_ms) if value is not None]
         strictest = max(self.approval, approval, key=lambda policy: policy.rank)
@@ -595,9 +584,7 @@ def without_moments(detail: str) -> str:
 
 
 def with_spans(details: Sequence[str]) -> str:
-    """Return one text for texts that differ only in times. It has the first and the last of different
-    times.
-    """
+    """Return one text for texts that differ only in times, with the first and last of different times."""
     spans = [
         moments[0] if len(set(moments)) == 1 else f"{min(moments)} to {max(moments)}"
         for moments in zip(*(_MOMENT.findall(text) for text in details), strict=True)

@@ -1,8 +1,7 @@
 """The contract of a simulation: the course of a store's disk and of its broker's deletions by other settings.
 
-It has only data and pure functions, with the standard library, because web servers also compute it. A
-broker's :class:`BrokerRules` decide by the same rules as its real cleanup. Hours are hours of a time zone's
-clock.
+It has only data and pure functions, with the standard library, because web servers compute it. A broker's
+:class:`BrokerRules` decide by the same rules as its real cleanup. Hours are of a time zone's clock.
 """
 
 from __future__ import annotations
@@ -277,11 +276,9 @@ class Advice:
 
 
 class BrokerRules(ABC):
-    """A broker's rules of deletion, without a store. Pure. The code and its imports use the standard library
-    only.
+    """A broker's deletion rules, without a store. Pure. The code and imports use the standard library only.
 
-    Settings are texts by the broker's own names, as in its configuration. Missing settings have the broker's
-    defaults.
+    Settings are texts by the broker's names, as in its configuration. Missing settings have its defaults.
     """
 
     @property
@@ -424,9 +421,7 @@ class CourseRecord:
         forced: bool,
         unexpired: int,
     ) -> None:
-        """Record the deletions of a pass. They are merged with deletions shortly before for the same
-        causes.
-        """
+        """Record a pass's deletions, merged with those shortly before for the same causes."""
         index = self._open.get((causes, forced))
         if index is not None:
             run = self._runs[index]
@@ -565,8 +560,7 @@ class Inflow:
         return self._sums[index] + self._rates[index] * (time_ms - self._times[index]) // HOUR_MS
 
     def when(self, sum_bytes: int) -> int | None:
-        """Return the first moment by which this many bytes have arrived. None: they don't arrive before the
-        end.
+        """Return the first moment by which this many bytes have arrived. None: not before the end.
 
         :param sum_bytes: bytes from the start, as ``until`` counts; above 0.
         """

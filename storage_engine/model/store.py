@@ -1,7 +1,6 @@
 """A store at one moment: its logs, segments and disks.
 
-Broker-neutral, standard library only. A log's name is used in receipts, journals, reports, messages and file
-names.
+Broker-neutral, standard library only. Log names are in receipts, journals, reports, messages and file names.
 """
 
 from __future__ import annotations
@@ -143,9 +142,7 @@ class Segment:
     companions: tuple[FileFacts, ...] = ()
 
     def __post_init__(self) -> None:
-        """:raises StoreLayoutError: the segment ends before it begins, or a companion isn't a file beside
-        it.
-        """
+        """:raises StoreLayoutError: it ends before it begins, or a companion isn't a file beside it."""
         if self.end is not None and self.end < self.base_offset:
             raise StoreLayoutError(
                 f"{self.facts.path}: expected a segment that ends at {self.base_offset} or behind, found "
@@ -203,8 +200,7 @@ _path_of = attrgetter("path")
 def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
     """Return companions in the order of their paths.
 
-    :raises StoreLayoutError: a companion is in another directory than the segment's own file, or is given
-        twice.
+    :raises StoreLayoutError: a companion is in another directory than the segment's file, or given twice.
     """
     ordered = tuple(sorted(companions, key=_path_of))
     paths = [file.path for file in ordered]
@@ -411,9 +407,7 @@ class LogIdentity:
 
 
 NAMED: Final = "named:"
-"""Beginning of an identity that is made only of names. Names change, and other logs may have the same
-names.
-"""
+"""Beginning of an identity made only of names. Names change, and other logs may have the same names."""
 
 
 def is_unique(log_id: str) -> bool:
@@ -458,8 +452,7 @@ _NO_LOG = "none"
 
 @dataclass(frozen=True, slots=True)
 class LogNames:
-    """Names of logs, where several logs have had the same name: the present log keeps the name, the others
-    have a label.
+    """Names of logs where several had the same name: the present log keeps it, the others have a label.
 
     Only this class compares two identities. An item without an identity belongs to the log of its lineage's
     receipts. Without such receipts it belongs to the present log of its name.

@@ -36,9 +36,7 @@ _LOCK: Final = "own-acts.lock"
 _WAIT_SECONDS: Final = 1.0
 """A suspended process that has the lock must not keep another process from repairing a fence."""
 _MOST_TIMES: Final = 200
-"""How many of a file's last times are kept. The record must not grow when a hold is renewed each minute
-for hours.
-"""
+"""How many of a file's last times are kept. The record must not grow if a hold is renewed each minute."""
 _MAX_BYTES: Final = 16 << 20
 """A longer record is ignored. Such a record would have thousands of files, each with the most times."""
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
@@ -171,8 +169,7 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
 def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnActs:
     """Return the recorded acts, once no act is in progress. Empty: they can't be read.
 
-    :param waits: False: don't wait. An act in progress may be missing, and acts aren't delayed by this
-        reader.
+    :param waits: False: don't wait. An act in progress may be missing, and this reader delays none.
     """
     with ExitStack() as held:
         try:

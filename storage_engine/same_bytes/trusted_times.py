@@ -1,5 +1,4 @@
-"""Files' times as a proof that nothing was written: mounts whose times can be trusted, open mappings, and
-settled files.
+"""Files' times as proof that nothing was written: trusted mounts, open mappings, and settled files.
 
 The kind of a file system doesn't say whether a file's times show writes. With some mount options, or below
 another file system, the same kind doesn't show a write through a mapping. So this is tested once for each
@@ -67,9 +66,7 @@ class Mount:
 
     @property
     def is_volatile(self) -> bool:
-        """Return whether it ignores requests for durability, and doesn't change the times of written
-        files.
-        """
+        """Return whether it ignores requests for durability and keeps the times of written files."""
         return self.kind == "overlay" and "volatile" in self.options
 
     @property
@@ -101,9 +98,7 @@ def parse_mount(line: str) -> Mount | None:
 
 
 def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
-    """Return the mount that a directory is on. None: this system doesn't say, or the directory can't be
-    opened.
-    """
+    """Return a directory's mount. None: this system doesn't say, or the directory can't be opened."""
     try:
         with opened(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
             return parse_mount(mount_line(fd))
@@ -318,9 +313,7 @@ _ROUNDS: Final = 10
 _FINE_SECONDS: Final = 0.02
 """A margin greater than one step of the kernel's clock for files, which is at most 10 ms."""
 _COARSE_SECONDS: Final = 2.0
-"""Margin for times without a fraction of a second: the coarsest file systems count in steps of two
-seconds.
-"""
+"""Margin for times of whole seconds: the coarsest file systems count in steps of two seconds."""
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -366,8 +359,7 @@ Spend = Callable[[int], None]
 
 
 def paced_sha256(file: FileIO, spend: Spend) -> str:
-    """Return the SHA-256 of an open file from its present position to its end, and drop its pages from the
-    cache.
+    """Return an open file's SHA-256 from its position to its end, and drop its pages from the cache.
 
     :param spend: called after each block with its number of bytes.
     :raises OSError: the file can't be read.

@@ -498,8 +498,7 @@ def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineage
 
 
 def to_give_up(shield: Shield, used_percent: int | None, give_up_percent: int) -> SeenLink | None:
-    """Return the link to remove for space: the oldest link whose removal frees space. None: no link has to be
-    removed.
+    """Return the link to remove for space: the oldest whose removal frees space. None: no removal needed.
 
     :param used_percent: level of the log's disk; None: unknown, which doesn't count as full.
     """

@@ -121,8 +121,7 @@ def drop_unchanged(root: str | os.PathLike[str], judged: Sequence[SeenLink]) -> 
 def _drop(
     root: str | os.PathLike[str], names: Collection[str], may_go: Callable[[SeenLink, OwnActs], bool]
 ) -> tuple[str, ...]:
-    """Remove the links with these names that may be removed. Each is checked once more under the shield's
-    lock.
+    """Remove the links with these names that may be removed. Each is checked again under the lock.
 
     The record of a link whose file no longer exists is removed.
     """

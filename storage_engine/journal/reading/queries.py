@@ -128,8 +128,7 @@ def read_drifts(
 ) -> tuple[DriftRow, ...]:
     """Return changes by other programs in the time [start_ms, end_ms), by time.
 
-    :param most: if there are more changes, several are shown as one. Then each change is part of a shown
-        entry.
+    :param most: if there are more changes, several are shown as one. Each is part of a shown entry.
     """
     at_ms = events.c.at_ms
     where = (
@@ -188,9 +187,7 @@ def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) 
 
 
 def _last_of_runs(store_id: str) -> Select[Any]:
-    """Return a query for the store's runs, each with its last event that changed a segment's state, the
-    newest first.
-    """
+    """Return a query of a store's runs with their last change of a segment's state, the newest first."""
     last = (
         select(events.c.id)
         .where(events.c.run_id == runs.c.id, BECAME_OF_SEGMENT)
@@ -225,9 +222,7 @@ def _find_last(connection: Connection, run_ids: Sequence[int], after: int, limit
 
 
 def _merge(left: Mapping[str, Row[Any]], right: Mapping[str, Row[Any]], limit: int) -> dict[str, Row[Any]]:
-    """Merge two results: return the last event of each segment, the newest first, at most ``limit`` of
-    them.
-    """
+    """Merge two results: the last event of each segment, the newest first, at most ``limit`` of them."""
     rows = sorted([*left.values(), *right.values()], key=lambda row: -row.id)
     by_subject: dict[str, Row[Any]] = {}
     for row in rows:
@@ -250,9 +245,7 @@ _verifications = table(
 
 
 def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standing:
-    """Return the store's hold, the process that works on it, its waivers, accepted losses and remembered
-    checks.
-    """
+    """Return the store's hold, working process, waivers, accepted losses and remembered checks."""
     query = select(leases.c.owner, leases.c.expires_at_ms).where(
         leases.c.store_id == store_id, leases.c.token.is_not(None), leases.c.expires_at_ms > now_ms
     )
@@ -412,9 +405,7 @@ class JournalReader:
         return None if row is None else Findings(row.at_ms, row.findings)
 
     def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
-        """Return the consumer groups by the last look. The groups that will lose messages first come
-        first.
-        """
+        """Return the consumer groups by the last look. Groups that lose messages first come first."""
         query = (
             select(*(column for column in groups.columns if column is not groups.c.store_id))
             .where(groups.c.store_id == store_id)
@@ -500,9 +491,7 @@ class BucketSpan:
 
 
 Extremes = tuple[tuple[int, int], tuple[int, int]]
-"""The lowest value of a bucket with the first time it occurs, and the highest value with the last time it
-occurs.
-"""
+"""The lowest value of a bucket with its first time, and the highest with its last time."""
 
 _MIB = 1 << 20
 _NONE = "-"

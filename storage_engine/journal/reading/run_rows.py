@@ -1,6 +1,4 @@
-"""Runs in short, with their deletions and the verdicts of their validations; and the whole record of one
-run.
-"""
+"""Runs in short, with their deletions and validation verdicts; and the whole record of one run."""
 
 from __future__ import annotations
 
@@ -75,8 +73,7 @@ class JournalEnds:
 
 @dataclass(frozen=True, slots=True)
 class EventsAround:
-    """The times of the events before and after an event number, of any store, in milliseconds since the
-    epoch.
+    """The times of the events before and after an event number, of any store, in ms since the epoch.
 
     :param before_ms: time of the last event up to this number; None: there is none.
     :param after_ms: time of the first event behind it; None: there is none.
@@ -197,9 +194,7 @@ def undone_among(run_ids: Sequence[int]) -> Select[tuple[int]]:
 
 
 _MOST_UNPACKED = 200
-"""The most reports of older releases that one query unpacks. The verdicts of further reports remain
-unknown.
-"""
+"""The most reports of older releases that one query unpacks. Further verdicts remain unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +279,7 @@ _ANSWERED = (
     .correlate(runs, reports)
     .exists()
 )
-"""SQL condition that the earlier run's report still exists. It may expire before the run that refers to
-it.
-"""
+"""SQL condition that the earlier run's report exists. It may expire before the run that refers to it."""
 
 RUN_COLUMNS: Final = (
     runs.c.id,
@@ -335,9 +328,7 @@ class CleanupRun:
 QUIET: Final = ("nothing-to-do", "dry-run", "done")
 """Outcomes with which a run is shown only if it deleted segments."""
 _PARTS = 60
-"""Number of parts of a span. Many cleanups in one part are shown as one for each combination of causes
-and outcome.
-"""
+"""Number of parts of a span. Many cleanups in one part are shown as one per causes and outcome."""
 
 
 def read_cleanups(

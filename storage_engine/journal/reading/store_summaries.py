@@ -223,9 +223,7 @@ def _at(of_disk: Any, at_ms: ScalarSelect[Any]) -> Any:
 
 
 def _lagging(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
-    """Return for each store the groups that may lose a message within a day, and the time until the first
-    loss.
-    """
+    """Return for each store groups that may lose a message within a day, and the time to the first loss."""
     losing = func.count(case((groups.c.time_to_loss_ms <= DAY_MS, 1)))
     query = select(groups.c.store_id, losing, func.min(groups.c.time_to_loss_ms)).group_by(groups.c.store_id)
     return {
@@ -307,8 +305,6 @@ def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
 def of_stores(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[str]
 ) -> Iterator[Any]:
-    """Yield the rows of a query whose column has one of the given values. There may be any number of
-    values.
-    """
+    """Yield the rows of a query whose column has one of the given values. There may be any number."""
     for some in in_parts(values):
         yield from connection.execute(query.where(column.in_(some)))

@@ -285,9 +285,7 @@ class JournalDatabase:
         return self._run(_read_version, read_only=True, any_version=True)
 
     def _create(self) -> None:
-        """Make the tables and record their version in one transaction. Another process may do the same at
-        the same time.
-        """
+        """Make the tables and record their version in one transaction. Others may do the same meanwhile."""
 
         def create(connection: Connection) -> None:
             metadata.create_all(connection)
@@ -301,9 +299,7 @@ class JournalDatabase:
                 raise
 
     def _upgrade(self) -> None:
-        """Upgrade an older journal to this version in one transaction. Another process may do the same at
-        the same time.
-        """
+        """Upgrade an older journal to this version in one transaction. Others may do the same meanwhile."""
 
         def upgrade(connection: Connection) -> None:
             # Locks the row where a transaction doesn't lock the whole database.

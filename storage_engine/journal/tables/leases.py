@@ -172,8 +172,7 @@ def is_dead(owner: Owner) -> bool:
     """Return whether ``owner`` is known to have ended.
 
     Only processes of this start of this machine and of this PID namespace can be seen. Nothing is known of
-    any other process: a container's process has another number here, or none, and several machines may have
-    the same name.
+    others: a container's process has another number here, or none, and machines may share a name.
     """
     current = this_process()
     here = (current.boot_id, current.pid_namespace)

@@ -126,9 +126,7 @@ def _add(connection: Connection, column: Column[Any]) -> None:
 
 
 def _rebuild_stores(connection: Connection) -> None:
-    """Copy the table into one of version 6, because SQLite can't drop a constraint. Other tables still
-    refer to it.
-    """
+    """Copy the table into one of version 6: SQLite can't drop constraints. Other tables still refer to it."""
     new, names = f"{stores.name}_new", "store_id, real_path, broker, lineage, created_at_ms, host"
     connection.exec_driver_sql(
         f"CREATE TABLE {new} (store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, "

@@ -124,8 +124,7 @@ def _integers(name: str, values: Sequence[int]) -> bytes:
 def unpack(packed: bytes) -> list[Decision]:
     """Return the decisions from the result of :func:`pack`.
 
-    :param packed: bytes of this version, or compressed JSON of earlier versions: columns, or a list of
-        decisions.
+    :param packed: bytes of this version, or compressed JSON of earlier ones: columns, or decisions.
     """
     with no_collection():
         content = zlib.decompress(packed)
@@ -338,9 +337,7 @@ def project_all(connection: Connection) -> None:
 
 
 def _read_heads(connection: Connection, *where: ColumnElement[bool]) -> Iterator[tuple[str, int, LakeHead]]:
-    """Yield the receipts that events name, the oldest first: the store's id, the event's number, and the
-    head.
-    """
+    """Yield the receipts that events name, the oldest first: store id, event number and head."""
     query = (
         select(runs.c.store_id, events.c.id, events.c.payload)
         .join(events, events.c.run_id == runs.c.id)
@@ -539,9 +536,7 @@ def find_waiver_row(connection: Connection, plan_digest: str) -> Waiver | None:
 
 
 def put_archive_lag(connection: Connection, store_id: str, at_ms: int, lag: ArchiveLag) -> None:
-    """Add the archive lag to an existing sample. Its other values are not changed, and no new sample is
-    made.
-    """
+    """Add the archive lag to an existing sample. Other values stay, and no new sample is made."""
     connection.execute(
         update(samples)
         .where(samples.c.store_id == store_id, samples.c.at_ms == at_ms)

@@ -3,8 +3,7 @@
 A package offers its broker as an entry point of the group ``storage_engine.brokers``; the entry point has the
 broker's name. The import has to be cheap: NumPy, Arrow and clients are imported at their first use.
 
-The module also has the consumers' positions, from which lag is computed on Spark's executors or in this
-process.
+It also has the consumers' positions, from which lag is computed on Spark executors or in this process.
 """
 
 from __future__ import annotations
@@ -146,8 +145,7 @@ class RunningKind(ABC):
         return None
 
     def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore | None:
-        """Open the store of a stopped broker whose disk is full, to delete data that replicas in its cluster
-        have.
+        """Open the store of a stopped broker whose disk is full, to delete data that cluster replicas have.
 
         None: this kind has no replicas that could be asked.
 
@@ -229,8 +227,7 @@ class ReceiptRules:
     """Rules that say when a receipt also proves other files. By default: only files with the same bytes."""
 
     def continues(self, left: Receipt, right: Receipt) -> bool:
-        """Return whether a segment that one replica archived continues a segment that another replica
-        archived.
+        """Return whether a segment that one replica archived continues one that another archived.
 
         Only a kind whose replicas share a log's identity has to implement this.
 
@@ -267,7 +264,7 @@ class SettingNames:
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """The kind's own names of the settings that say how long segments are kept. None: any name may be
+        """The kind's names of the settings that say how long segments are kept. None: any name may be
         one.
 
         Empty: a store's own files have these settings, and a person can't give them in addition.
@@ -286,8 +283,7 @@ class Places(ABC):
         """
 
     def stamped_directories(self, root: Path) -> tuple[Path, ...]:
-        """Return the directories that each have a copy of a store's stamp as a plain file. (): only the root
-        has one.
+        """Return the directories with a copy of a store's stamp as a plain file. (): only the root has one.
 
         Called for a store whose root is a file.
 
@@ -351,8 +347,7 @@ FORMER_MEMBERS: Final = former_members(
 
 
 class Broker(Contract):
-    """A kind of broker. A part that only some kinds have is an object of its own. None: this kind lacks the
-    part.
+    """A kind of broker. A part that only some kinds have is an object of its own. None: this kind lacks it.
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
     :cvar words: words on this kind and its stores in texts that the engine writes.
@@ -423,9 +418,7 @@ class Broker(Contract):
 
     @property
     def rules(self) -> BrokerRules | None:
-        """The kind's rules of deletion, for a simulation without a store. None: this kind can't be
-        simulated.
-        """
+        """The kind's deletion rules, for simulation without a store. None: it can't be simulated."""
         return None
 
     @abstractmethod
@@ -440,8 +433,7 @@ class Broker(Contract):
 
     @abstractmethod
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-        """Return the facts of a store that validation checks. It judges nothing: a fault is a row, not an
-        error.
+        """Return a store's facts that validation checks. It judges nothing: faults are rows, not errors.
 
         :raises StoreNotFoundError: there is no such store.
         :raises BrokerError: the store's broker runs, and can't be asked.
@@ -547,9 +539,7 @@ class LagJob(Protocol):
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """The logs whose consumers are measured. None: all logs of the store. The lag in other logs is
-        unknown.
-        """
+        """The logs whose consumers are measured. None: all of the store. The lag in others is unknown."""
 
     @property
     def positions(self) -> pa.Table:
@@ -557,9 +547,7 @@ class LagJob(Protocol):
 
     @property
     def segments(self) -> pa.Table:
-        """Return the store's segments (``name_columns.SEGMENTS_SCHEMA``). Joined with the positions they
-        give the lag.
-        """
+        """Return the segments (``name_columns.SEGMENTS_SCHEMA``). Joined with positions they give lag."""
 
     @property
     def newest(self) -> FileFacts | None:

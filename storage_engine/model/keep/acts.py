@@ -141,9 +141,7 @@ class Act:
     decision: KeepDecision
 
     def encode(self) -> bytes:
-        """Return the bytes of the act's file. Fields that newer releases added are left out where they
-        are empty.
-        """
+        """Return the bytes of the act's file. Fields that newer releases added are left out if empty."""
         fields = to_jsonable(self)
         for name in _LATER_FIELDS:
             if not fields["decision"][name]:

@@ -1,5 +1,4 @@
-"""Receipts: the proof that a segment and its companion files are in the lake. Also the last receipt of a
-store's chain.
+"""Receipts: proof that a segment and its companions are in a lake. Also the last receipt of a store's chain.
 
 ``files`` of a receipt is a JSON list with an object for each companion, sorted by name. ``content`` is the
 file, compressed by zlib, in base64. A reader trusts nothing of it: sizes, hashes and names are checked.
@@ -203,14 +202,10 @@ EXPIRED = "expired"
 """State of a receipt whose segment's rows left the lake by a keep rule. Persisted: never renamed."""
 
 PARTIAL = "partial"
-"""State of a receipt where only some of the segment's streams left or never entered. Persisted: never
-renamed.
-"""
+"""State of a receipt where only some of its streams left or never entered. Persisted: never renamed."""
 
 NOT_ARCHIVED = "not archived, by rule "
-"""Beginning of the record on bytes that were deleted without a copy because of a rule. Persisted: never
-changed.
-"""
+"""Start of the record on bytes deleted without a copy because of a rule. Persisted: never changed."""
 
 _ARCHIVE_RULE = "archive"
 """Kind of the act that makes a receipt partial from its beginning. Persisted."""
@@ -372,8 +367,7 @@ class Receipt(ProvenRows):
 
     @property
     def lacks_by_rules(self) -> bool:
-        """Return whether archive rules kept streams out of the lake, and no row of the segment has left
-        since.
+        """Return whether archive rules kept streams out of the lake, and no row has left since.
 
         Each deletion has to check again that such a rule permits it.
         """

@@ -23,9 +23,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. A column whose title ends in ``#`` has numbers. A column whose title ends in ``~`` has
-    long names.
-    """
+    """A table. A column whose title ends in ``#`` has numbers, in ``~`` long names."""
 
     title: str
     columns: tuple[str, ...]
@@ -90,8 +88,7 @@ class KeyLookup:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecovery:
-    """Result of a recovery: the log was cut behind its last whole message, and the other files were corrected
-    to match it.
+    """Result of a recovery: the log cut behind its last whole message, the other files corrected to match.
 
     :param crashed: whether the broker did not stop cleanly.
     :param log_end: offset behind the last whole message.

@@ -139,9 +139,7 @@ class LagPolicy(StrEnum):
     BLOCK = "block"
     """Segments that some group still has to read are kept."""
     WARN = "warn"
-    """Such segments are deleted. The report names the groups whose unread messages are then only in the
-    lake.
-    """
+    """Such segments are deleted. The report names groups whose unread messages are only in the lake."""
     IGNORE = "ignore"
 
 
@@ -160,9 +158,7 @@ class ApprovalPolicy(StrEnum):
 
     NONE = "none"
     FORCED = "forced"
-    """Deletions of segments that haven't expired, deletions below a minimum retention, and deletions by a
-    waiver.
-    """
+    """Deletions of unexpired segments, below a minimum retention, or by a waiver."""
     ALWAYS = "always"
 
     @property
