@@ -264,8 +264,7 @@ class SettingNames:
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """The kind's names of the settings that say how long segments are kept. None: any name may be
-        one.
+        """The kind's own names of the settings that say how long segments are kept. None: any may be one.
 
         Empty: a store's own files have these settings, and a person can't give them in addition.
         """
