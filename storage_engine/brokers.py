@@ -67,8 +67,8 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 
     :raises BadInputError: several brokers recognize the store, or a broker can't be asked.
     """
-    real = Path(os.path.realpath(root))
-    names = [name for name in broker_names() if _store_around(name, real) == real]
+    real_path = Path(os.path.realpath(root))
+    names = [name for name in broker_names() if _store_around(name, real_path) == real_path]
     if len(names) > 1:
         raise BadInputError(
             f"{root}: expected the store of one broker, found files that may be a store of "

@@ -99,13 +99,13 @@ class Text(str):
         if not isinstance(key, slice) or key.step is not None:
             return super().__getitem__(key)
         start, stop, _ = key.indices(len(self))
-        inside: list[str | Command] = []
+        inner: list[str | Command] = []
         for part in self.parts:
             length = len(str(part))
             whole = start <= 0 and stop >= length
-            inside.append(part if whole else str(part)[max(0, start) : max(0, stop)])
+            inner.append(part if whole else str(part)[max(0, start) : max(0, stop)])
             start, stop = start - length, stop - length
-        return Text(*inside)
+        return Text(*inner)
 
     def removesuffix(self, suffix: str, /) -> str:
         return self[: len(self) - len(suffix)] if self.endswith(suffix) else self
@@ -118,8 +118,8 @@ class Text(str):
 
     def without(self, words: str) -> Text:
         """Return the text without some words, at all their places."""
-        before, match, behind = self.partition(words)
-        return Text(before, Text(behind).without(words)) if match else self
+        before, match, rest = self.partition(words)
+        return Text(before, Text(rest).without(words)) if match else self
 
     def each(self, change: Callable[[str], str]) -> Text:
         """Return the text with the parts between its commands changed."""
@@ -170,8 +170,8 @@ def then(text: str, known: Arguments) -> list[str]:
 
 def _pick_arguments(text: str, known: Arguments) -> Arguments:
     """Return the known options that name the lake of a text."""
-    named = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
-    if min((item for item in named if item[0] >= 0), default=(0, 0, 0))[2] != 1:
+    matches = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
+    if min((item for item in matches if item[0] >= 0), default=(0, 0, 0))[2] != 1:
         return known
     if known.second_lake_dir is None:
         # It has no directory to be named by.
@@ -182,9 +182,9 @@ def _pick_arguments(text: str, known: Arguments) -> Arguments:
 def rendered(command: Command, known: Arguments) -> str:
     """Return a command as typed, with its known arguments."""
     if command.given:
-        named = command.given.endswith(_SOME_CONNECTION) and known.conn_id is not None
-        typed = str(command)
-        return f"{typed.removesuffix('ID')}{_quote(str(known.conn_id))}" if named else typed
+        is_named = command.given.endswith(_SOME_CONNECTION) and known.conn_id is not None
+        text = str(command)
+        return f"{text.removesuffix('ID')}{_quote(str(known.conn_id))}" if is_named else text
     name = "move NAME" if command.words.startswith("move ") else command.words
     words = _words(name, known)
     if not words:

@@ -44,28 +44,28 @@ def quiet_libraries() -> None:
 
 def together(sentences: Iterable[str]) -> str:
     """Return sentences as one line, each once. Of many, only the first and the number of the rest."""
-    every = list(dict.fromkeys(sentences))
-    more = [f"and {len(every) - _SHOWN} more, which XCom and report have"] if len(every) > _SHOWN else []
-    return join_texts("; ", (*every[:_SHOWN], *more))
+    texts = list(dict.fromkeys(sentences))
+    more = [f"and {len(texts) - _SHOWN} more, which XCom and report have"] if len(texts) > _SHOWN else []
+    return join_texts("; ", (*texts[:_SHOWN], *more))
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
     """Yield lines on the cause of a run, and on its deleted and kept segments."""
     causes = (f"{trigger.cause} ({trigger.urgency}): {trigger.detail}" for trigger in plan.triggers)
     yield f"Cause: {together(causes) or 'none holds'}"
-    going = plan.to_delete
-    if going:
-        size = bytes_text(sum(segment.disk_bytes for segment in going))
+    segments = plan.to_delete
+    if segments:
+        size = bytes_text(sum(segment.disk_bytes for segment in segments))
         verb = "would go" if dry_run else "go"
         ends = ", ".join(f"{log} up to {end}" for log, end in list(plan.new_min_offsets.items())[:_SHOWN])
-        yield f"{count_text(len(going), 'segment')} {verb}, {size}: {ends}"
+        yield f"{count_text(len(segments), 'segment')} {verb}, {size}: {ends}"
     kept = Counter(decision.reason.value for decision in plan.decisions if not decision.deletes)
     if kept:
         reasons = ", ".join(f"{count} {reason}" for reason, count in kept.most_common())
         yield f"{count_text(sum(kept.values()), 'segment')} stay: {reasons}"
     if dry_run:
         yield DRY_RUN
-    elif not going:
+    elif not segments:
         yield "The steps after this one are skipped."
 
 
@@ -75,8 +75,8 @@ def lag_lines(lag: LagSummary, unit: str, *, dry_run: bool) -> Iterator[str]:
     :param unit: the word for a part of a topic, such as queue or partition.
     """
     groups, queues = count_text(lag.groups, "group"), count_text(lag.queues, unit)
-    behind, unknown = count_text(lag.total_lag_messages, "message"), f"{lag.unknown} unknown"
-    yield f"{groups}, {queues}: {behind} behind, at most {duration_text(lag.max_lag_ms)}; {unknown}"
+    lag_text, unknown = count_text(lag.total_lag_messages, "message"), f"{lag.unknown} unknown"
+    yield f"{groups}, {queues}: {lag_text} behind, at most {duration_text(lag.max_lag_ms)}; {unknown}"
     if dry_run:
         yield f"{DRY_RUN} The steps after this one are skipped."
 

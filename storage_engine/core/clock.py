@@ -63,5 +63,5 @@ def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) 
         for reading in before
         if reading.boot_id == now.boot_id and now.boottime_ms - reading.boottime_ms < REMEMBERED_MS
     )
-    jumped = max((now.started_at_ms - started_at_ms for started_at_ms in starts), default=0)
-    return jumped if jumped >= JUMP_MS else 0
+    jump_ms = max((now.started_at_ms - started_at_ms for started_at_ms in starts), default=0)
+    return jump_ms if jump_ms >= JUMP_MS else 0

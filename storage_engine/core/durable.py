@@ -320,11 +320,11 @@ def settle_modes(directory: str | os.PathLike[str]) -> None:
             for name in names:
                 if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                     continue
-                made = os.open(name, flags, dir_fd=fd)
+                new_fd = os.open(name, flags, dir_fd=fd)
                 try:
-                    _settle(made, mode, parent)
+                    _settle(new_fd, mode, parent)
                 finally:
-                    os.close(made)
+                    os.close(new_fd)
 
 
 def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
@@ -417,12 +417,12 @@ def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
     Older releases left the modes to the umask. Files that can't be inspected are left out.
     """
     for directory in directories:
-        own = directory / DIRECTORY
+        own_path = directory / DIRECTORY
         names: list[Path] = []
         with suppress(OSError):
-            names += own.iterdir()
+            names += own_path.iterdir()
         # The directory comes last: as long as it is open to all, what is in it is looked at again.
-        for path in (*sorted(names), own, directory / PLAIN_STAMP, directory / HOLD_MARKER):
+        for path in (*sorted(names), own_path, directory / PLAIN_STAMP, directory / HOLD_MARKER):
             with suppress(OSError):
                 mode = path.lstat().st_mode
                 if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):

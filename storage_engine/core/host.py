@@ -32,8 +32,8 @@ def person() -> str:
     For root, it also names the user who became root by sudo. Only root's environment is trusted for that.
     """
     name = user_name(os.getuid())
-    behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
-    return f"{name} for {behind}" if behind and behind != name else name
+    sudo_user = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return f"{name} for {sudo_user}" if sudo_user and sudo_user != name else name
 
 
 def is_loopback(host: str) -> bool:

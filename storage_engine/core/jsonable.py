@@ -61,8 +61,8 @@ def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
     :raises BadInputError: a key is unknown or missing, or a value has the wrong type; the error names the
         key.
     """
-    built: T = _build(cls, data, where or cls.__name__)
-    return built
+    value: T = _build(cls, data, where or cls.__name__)
+    return value
 
 
 def filled(cls: type[T], source: object, **more: Any) -> T:

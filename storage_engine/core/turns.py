@@ -61,8 +61,8 @@ def take_turn(attempt: Callable[[], T]) -> T:
             return attempt()
         except TurnTakenError as error:
             if time.monotonic() >= deadline:
-                waited = duration_text(int(_wait_seconds * 1000))
-                raise TurnTakenError(f"{error} This run waited {waited}; --wait sets how long.") from error
+                wait = duration_text(int(_wait_seconds * 1000))
+                raise TurnTakenError(f"{error} This run waited {wait}; --wait sets how long.") from error
         time.sleep(min(_PAUSE_SECONDS, max(deadline - time.monotonic(), 0)))
 
 

@@ -204,5 +204,5 @@ def meant(word: str, known: Iterable[str]) -> str:
     """Return a question with the most similar known name, for the end of an error. It begins with a
     space. "": no known name is similar.
     """
-    near = nearest(word, known)
-    return f" Did you mean {near}?" if near else ""
+    name = nearest(word, known)
+    return f" Did you mean {name}?" if name else ""

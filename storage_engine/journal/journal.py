@@ -421,8 +421,8 @@ class Journal(JournalStores):
     def results_of(self, store_id: str, step: Step, subjects: Sequence[str]) -> tuple[Event, ...]:
         """Return the results of a step for these subjects, in all runs of a store, oldest first."""
         results: list[Event] = []
-        for some in in_parts(subjects):
-            where = and_(runs.c.store_id == store_id, events.c.subject.in_(some))
+        for batch in in_parts(subjects):
+            where = and_(runs.c.store_id == store_id, events.c.subject.in_(batch))
             results += self._events(where, step, Phase.RESULT)
         return tuple(sorted(results, key=lambda event: event.event_id))
 
@@ -511,8 +511,8 @@ class Journal(JournalStores):
             progress = None if row.progress is None else from_jsonable(BrokerProgress, row.progress)
             ends = (row.min_offset, row.max_offset, row.oldest_message_ms)
             extent = None if row.min_offset is None else Extent(*ends)
-            in_row = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
-            disk_levels = in_row or levels_at(connection, store_id, row.at_ms)
+            row_levels = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
+            disk_levels = row_levels or levels_at(connection, store_id, row.at_ms)
             return Sample(row.store_id, row.at_ms, disk_levels, lag, progress, extent)
 
         return self.read(read)

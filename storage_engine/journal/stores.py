@@ -162,9 +162,9 @@ def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOS
     """
     rows = read_stores(connection, stores.c.real_path == real_path)
     # Its id tells a machine better than its name, which another may have had.
-    own = sorted((row for row in rows if is_this_host(row.host)), key=lambda row: row.host != this_host())
-    if own:
-        return own[0]
+    here = sorted((row for row in rows if is_this_host(row.host)), key=lambda row: row.host != this_host())
+    if here:
+        return here[0]
     if host not in (None, ANY_HOST):
         rows = tuple(row for row in rows if row.host is None)
     if len(rows) > 1:
@@ -216,10 +216,10 @@ class JournalStores(HasDatabase):
             record = _store_at(connection, real_path, host)
             if record is not None:
                 return record
-            made = StoreRecord(
+            new = StoreRecord(
                 new_id, real_path, broker, lineage, clock_ms(), this_host(), name, log_lineages or {}
             )
-            return _insert(connection, made)
+            return _insert(connection, new)
 
         return self._twice(add)
 

@@ -63,8 +63,8 @@ class ArchiveLag:
 
 def touched_text(count: int) -> str:
     """Return a clause on how many archived segments were touched since, as by a chmod or a hard link."""
-    was = "was" if count == 1 else "were"
-    return f"{count_text(count, 'archived segment')} {was} touched since, to be hashed again"
+    verb = "was" if count == 1 else "were"
+    return f"{count_text(count, 'archived segment')} {verb} touched since, to be hashed again"
 
 
 def archive_lag_of(

@@ -201,9 +201,9 @@ class LogPlan:
     @property
     def new_min_offset(self) -> int:
         """The log's min offset after the plan's deletions."""
-        kept = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
-        if kept:
-            return min(kept)
+        offsets = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
+        if offsets:
+            return min(offsets)
         return max((decision.segment.end_offset for decision in self.decisions), default=0)
 
     def with_going(self, change: Callable[[Decision], Decision]) -> LogPlan:
@@ -296,10 +296,10 @@ def of_only_log(by_log: Mapping[str, T]) -> T | None:
 
 
 def _list_fields(segment: Segment) -> tuple[object, ...]:
-    own = (segment.base_offset, *_list_facts(segment.facts))
+    fields = (segment.base_offset, *_list_facts(segment.facts))
     if segment.end is None and not segment.companions:
-        return own
-    return (*own, segment.end, [_list_facts(companion) for companion in segment.companions])
+        return fields
+    return (*fields, segment.end, [_list_facts(companion) for companion in segment.companions])
 
 
 def _list_facts(facts: FileFacts) -> tuple[int | str, ...]:
@@ -337,22 +337,22 @@ def limited(
     if request.max_segments is None and request.target_used_percent is None:
         return tuple(logs)
     # Of each log its first one that isn't chosen yet: what goes of a log is a prefix.
-    waiting = [(of.to_delete[0].mtime_ns, number, 0) for number, of in enumerate(logs) if of.to_delete]
-    heapq.heapify(waiting)
+    heap = [(log.to_delete[0].mtime_ns, number, 0) for number, log in enumerate(logs) if log.to_delete]
+    heapq.heapify(heap)
     going: list[Segment] = []
     why = Reason.BATCH_FULL, f"by request, at most {request.max_segments} segments are deleted in one pass"
-    while waiting and len(going) != request.max_segments:
+    while heap and len(going) != request.max_segments:
         reached = target_reached(disks, going, request.target_used_percent, disk_name)
         if reached:
             why = Reason.TARGET_REACHED, reached
             break
-        _, number, place = heapq.heappop(waiting)
+        _, number, place = heapq.heappop(heap)
         segments = logs[number].to_delete
         going.append(segments[place])
         if place + 1 < len(segments):
-            heapq.heappush(waiting, (segments[place + 1].mtime_ns, number, place + 1))
+            heapq.heappush(heap, (segments[place + 1].mtime_ns, number, place + 1))
     chosen = {segment.id for segment in going}
-    return tuple(LogPlan(of.log, tuple(_keep(old, chosen, why) for old in of.decisions)) for of in logs)
+    return tuple(LogPlan(log.log, tuple(_keep(old, chosen, why) for old in log.decisions)) for log in logs)
 
 
 def _keep(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -> Decision:
@@ -520,11 +520,11 @@ class RecordedPolicy:
     ) -> RecordedPolicy:
         """Return the policy after a run with these settings. They can only make it stricter."""
         hours = [value for value in (self.minimum_retention_hours, minimum_hours) if value is not None]
-        kept = [value for value in (self.kept_ms, kept_ms) if value is not None]
+        periods = [value for value in (self.kept_ms, kept_ms) if value is not None]
         strictest = max(self.approval, approval, key=lambda policy: policy.rank)
         if strictest is ApprovalPolicy.NONE:
             return self
-        most = max(hours, default=None), self.persons, self.at_ms, max(kept, default=None)
+        most = max(hours, default=None), self.persons, self.at_ms, max(periods, default=None)
         return RecordedPolicy(strictest, *most, archived=self.archived or archived)
 
 

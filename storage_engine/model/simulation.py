@@ -577,7 +577,7 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
     :param zone: time zone of the profile's hours.
     :return: None: fewer than two moments are known, or no bytes arrived between them.
     """
-    arrived, covered = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
+    arrived, covered_ms = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
     for (start_ms, start), (end_ms, end) in pairwise(points):
         if end_ms <= start_ms or end < start:
             continue
@@ -587,12 +587,12 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
             until_ms = min(end_ms, time_ms - time_ms % _STEP_MS + _STEP_MS)
             hour = _local_hour(time_ms, zone)
             arrived[hour] += rate * (until_ms - time_ms)
-            covered[hour] += until_ms - time_ms
+            covered_ms[hour] += until_ms - time_ms
             time_ms = until_ms
-    if sum(covered) == 0 or sum(arrived) <= 0:
+    if sum(covered_ms) == 0 or sum(arrived) <= 0:
         return None
-    mean = sum(arrived) / sum(covered)
-    rates = [bytes_ / ms if ms else mean for bytes_, ms in zip(arrived, covered, strict=True)]
+    mean = sum(arrived) / sum(covered_ms)
+    rates = [bytes_ / ms if ms else mean for bytes_, ms in zip(arrived, covered_ms, strict=True)]
     bytes_per_day = int(sum(rates) / HOURS_A_DAY * DAY_MS)
     if bytes_per_day == 0:
         return None
@@ -603,8 +603,8 @@ def most_bytes_within(ingest: Ingest, hours: int) -> int:
     """Return the most bytes that arrive within this many consecutive hours of a day."""
     whole_days, rest = divmod(hours, HOURS_A_DAY)
     by_hour = ingest.hour_bytes(0)
-    twice = (*by_hour, *by_hour)
-    most = max(sum(twice[first : first + rest]) for first in range(HOURS_A_DAY))
+    two_days = (*by_hour, *by_hour)
+    most = max(sum(two_days[first : first + rest]) for first in range(HOURS_A_DAY))
     return whole_days * sum(by_hour) + most
 
 

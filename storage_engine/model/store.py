@@ -206,8 +206,8 @@ def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts,
     paths = [file.path for file in ordered]
     directory = own.path.rpartition("/")[0]
     # Plans of many logs make 100,000 segments, and a Path takes as long as a segment.
-    unlike = [path for path in paths if path.rpartition("/")[0] != directory or path.endswith(("/", "/."))]
-    wrong = [path for path in unlike if Path(path).parent != Path(own.path).parent]
+    suspects = [path for path in paths if path.rpartition("/")[0] != directory or path.endswith(("/", "/."))]
+    wrong = [path for path in suspects if Path(path).parent != Path(own.path).parent]
     if wrong or len({own.path, *paths}) <= len(paths):
         raise StoreLayoutError(
             f"{own.path}: expected companions in its directory, each once and none the segment's own file, "

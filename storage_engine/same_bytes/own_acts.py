@@ -152,10 +152,10 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
     """Yield an object that notes our acts on a store's files. They are recorded durably when the block
     ends. Not to be nested.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         directory = None
         with suppress(OSError):
-            directory = held.enter_context(locked(root, _LOCK, wait_seconds=_WAIT_SECONDS))
+            directory = stack.enter_context(locked(root, _LOCK, wait_seconds=_WAIT_SECONDS))
         acting = Acting(() if directory is None else _read(directory).files)
         try:
             yield acting
@@ -171,16 +171,16 @@ def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnAct
 
     :param waits: False: don't wait. An act in progress may be missing, and this reader delays none.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            directory = held.enter_context(own_directory(root))
+            directory = stack.enter_context(own_directory(root))
             if not waits:
                 return _read(directory)
             with suppress(FileNotFoundError, PermissionError, TimeoutError):
                 fd = os.open(
                     _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory
                 )
-                held.callback(os.close, fd)
+                stack.callback(os.close, fd)
                 lock(fd, Path(root) / DIRECTORY / _LOCK, _WAIT_SECONDS)
             return _read(directory)
         except OSError:

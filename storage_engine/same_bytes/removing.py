@@ -42,16 +42,16 @@ def remove_rest(segment: Segment, root: Path, remove: Remove) -> tuple[str, ...]
 
     :return: paths of companions that are kept, because another process touched them.
     """
-    stay = []
+    paths = []
     with _directory_of(segment) as directory:
         for facts in segment.companions:
             present = _look(facts.path)
             if _is_same(present, facts, root):
                 remove(Path(facts.path), directory)
             elif present is not None:
-                stay.append(facts.path)
+                paths.append(facts.path)
         os.fsync(directory)
-    return tuple(stay)
+    return tuple(paths)
 
 
 def _look(path: str) -> FileFacts | None:

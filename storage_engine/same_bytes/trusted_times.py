@@ -89,12 +89,12 @@ def parse_mount(line: str) -> Mount | None:
     fields = line.split()
     if "-" not in fields[6:]:
         return None
-    behind = fields.index("-", 6)
-    if len(fields) < behind + 4:
+    dash = fields.index("-", 6)
+    if len(fields) < dash + 4:
         return None
-    options = frozenset((*fields[5].split(","), *fields[behind + 3].split(",")))
+    options = frozenset((*fields[5].split(","), *fields[dash + 3].split(",")))
     point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])
-    return Mount(fields[0], point, fields[behind + 1], options)
+    return Mount(fields[0], point, fields[dash + 1], options)
 
 
 def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
@@ -207,9 +207,9 @@ def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike
     :param root: the store's root; our directory there stores the answer.
     :return: also False if it can't be tested. Then it is tested again the next time.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            fd = held.enter_context(durable.opened(directory, _DIRECTORY))
+            fd = stack.enter_context(durable.opened(directory, _DIRECTORY))
             boot_id, mount = _BOOT_ID.read_text().strip(), _mount(fd)
         except (OSError, ValueError):
             return False
@@ -273,29 +273,29 @@ def _scratch_file(directory: int, mount: str, root: str | os.PathLike[str]) -> I
 
     :raises OSError: such a file isn't possible.
     """
-    with ExitStack() as held:
-        own = None
+    with ExitStack() as stack:
+        own_fd = None
         with suppress(OSError):
-            own = held.enter_context(own_directory(root, makes=True))
-        if own is not None and _mount(own) != mount:
-            own = None
+            own_fd = stack.enter_context(own_directory(root, makes=True))
+        if own_fd is not None and _mount(own_fd) != mount:
+            own_fd = None
         try:
-            fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=own or directory)
+            fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=own_fd or directory)
         except OSError:
-            if own is None:
+            if own_fd is None:
                 raise
             name = durable.temporary_name(_SCRATCH)
-            with durable.create(name, dir_fd=own) as file:
-                os.unlink(name, dir_fd=own)
+            with durable.create(name, dir_fd=own_fd) as file:
+                os.unlink(name, dir_fd=own_fd)
                 yield file.fileno()
             return
-        held.callback(os.close, fd)
+        stack.callback(os.close, fd)
         yield fd
 
 
 def _read_answers(root: str | os.PathLike[str], boot_id: str) -> _Answers:
-    with suppress(OSError, BadInputError, *MALFORMED), own_directory(root) as own:
-        content = read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=own)
+    with suppress(OSError, BadInputError, *MALFORMED), own_directory(root) as own_fd:
+        content = read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=own_fd)
         answers = from_jsonable(_Answers, json.loads(content), NAME)
         if answers.boot_id == boot_id:
             return answers
@@ -305,8 +305,8 @@ def _read_answers(root: str | os.PathLike[str], boot_id: str) -> _Answers:
 def _remember(root: str | os.PathLike[str], boot_id: str, mount: str, answer: bool) -> None:
     """Store an answer. If that fails, the next process tests again."""
     answers = _Answers(boot_id, {**_read_answers(root, boot_id).trusted, mount: answer})
-    with suppress(OSError), own_directory(root, makes=True) as own:
-        durable.write_file(NAME, json.dumps(to_jsonable(answers)).encode(), dir_fd=own, shared=True)
+    with suppress(OSError), own_directory(root, makes=True) as own_fd:
+        durable.write_file(NAME, json.dumps(to_jsonable(answers)).encode(), dir_fd=own_fd, shared=True)
 
 
 _ROUNDS: Final = 10

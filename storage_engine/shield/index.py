@@ -144,10 +144,10 @@ def locked_shield(
     :raises ShieldError: it can't be opened, made, or locked within ``wait_seconds``.
     """
     try:
-        with ExitStack() as held:
-            directory = held.enter_context(opened_shield(root, makes=makes))
+        with ExitStack() as stack:
+            directory = stack.enter_context(opened_shield(root, makes=makes))
             if directory is not None:
-                held.enter_context(locked(root, _LOCK, wait_seconds=wait_seconds))
+                stack.enter_context(locked(root, _LOCK, wait_seconds=wait_seconds))
             yield directory
     except OSError as error:
         raise _unusable(root, error) from error
@@ -455,8 +455,8 @@ def wanted(
         )
     if need.disk_bytes is None:
         return Wanted(why_not="the size of the log's disk can't be measured")
-    alone = [entry for entry in shield.links if entry.place is not Place.IN_LOG or entry in written]
-    room = room_bytes(alone, need)
+    lone_links = [entry for entry in shield.links if entry.place is not Place.IN_LOG or entry in written]
+    room = room_bytes(lone_links, need)
     sizes = accumulate(segment.facts.size_bytes for segment in segments)
     fits = sum(room is None or size <= room for size in sizes)
     if tends:
@@ -479,8 +479,8 @@ def room_bytes(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:
     """Return the bytes that further links may keep. None: no limit, because no broker runs."""
     if need.batch_segments is None or need.disk_bytes is None:
         return None
-    kept = sum(entry.link.segment.size_bytes for entry in links)
-    return need.disk_bytes * DISK_SHARE_PERCENT // 100 - kept
+    kept_bytes = sum(entry.link.segment.size_bytes for entry in links)
+    return need.disk_bytes * DISK_SHARE_PERCENT // 100 - kept_bytes
 
 
 def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineages) -> tuple[SeenLink, ...]:

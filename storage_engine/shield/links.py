@@ -126,7 +126,7 @@ def _drop(
     The record of a link whose file no longer exists is removed.
     """
     dropped: list[str] = []
-    kept: set[str] = set()
+    kept_names: set[str] = set()
     with locked_shield(root) as directory:
         if directory is None:
             return ()
@@ -141,13 +141,13 @@ def _drop(
                         entry.facts.path, os.stat(name, dir_fd=directory, follow_symlinks=False)
                     )
                     if not may_go(replace(entry, facts=facts), acts.known):
-                        kept.add(name)
+                        kept_names.add(name)
                         continue
                     with acts.on(shield_path(root) / name):
                         os.unlink(name, dir_fd=directory)
                 dropped.append(name)
         os.fsync(directory)
-        _record(directory, [link for link in links if link.name not in names or link.name in kept])
+        _record(directory, [link for link in links if link.name not in names or link.name in kept_names])
     return tuple(dropped)
 
 
@@ -171,8 +171,8 @@ def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> No
         if directory is not None:
             links = read_index(directory, root)
             if any(link.name == seen.link.name for link in links):
-                kept = replace(seen.facts, path=seen.link.name)
-                _record(directory, replaced(links, replace(seen.link, sha256=sha256, kept=kept)))
+                facts = replace(seen.facts, path=seen.link.name)
+                _record(directory, replaced(links, replace(seen.link, sha256=sha256, kept=facts)))
 
 
 def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts) -> None:
@@ -230,9 +230,9 @@ def _clone(directory: int, link: Link, links: Sequence[Link]) -> Link | None:
                 after = FileFacts.of_stat(link.segment.path, os.fstat(source))
                 if replace(after, ctime_ns=before.ctime_ns) != before:
                     raise FileNotFoundError(errno.ENOENT, "is being written to", link.segment.path)
-                kept = FileFacts.of_stat(link.name, os.fstat(file.fileno()))
-                made = replace(link, kind=LinkKind.CLONE, kept=kept)
-                write_index(directory, replaced(links, made))
+                facts = FileFacts.of_stat(link.name, os.fstat(file.fileno()))
+                clone = replace(link, kind=LinkKind.CLONE, kept=facts)
+                write_index(directory, replaced(links, clone))
                 os.link(
                     temporary,
                     link.name,
@@ -240,7 +240,7 @@ def _clone(directory: int, link: Link, links: Sequence[Link]) -> Link | None:
                     dst_dir_fd=directory,
                     follow_symlinks=False,
                 )
-                return made
+                return clone
         finally:
             durable.unlink(temporary, dir_fd=directory)
     except FileExistsError as error:
@@ -273,8 +273,8 @@ def _hard_link(directory: int, root: str | os.PathLike[str], link: Link, acts: A
     with durable.opened(link.name, _OPEN, dir_fd=directory) as fd:
         # Every later write has to move its times.
         os.fsync(fd)
-        kept = FileFacts.of_stat(link.name, os.fstat(fd))
-    return replace(link, kind=LinkKind.HARD_LINK, kept=kept)
+        facts = FileFacts.of_stat(link.name, os.fstat(fd))
+    return replace(link, kind=LinkKind.HARD_LINK, kept=facts)
 
 
 def _open_segment(link: Link) -> int:

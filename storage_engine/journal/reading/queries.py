@@ -140,12 +140,12 @@ def read_drifts(
         events.c.phase == Phase.RESULT.value,
     )
     of_runs = events.join(runs, events.c.run_id == runs.c.id)
-    some = connection.execute(select(events.c.id).select_from(of_runs).where(*where).limit(most + 1)).all()
-    if not some:
+    ids = connection.execute(select(events.c.id).select_from(of_runs).where(*where).limit(most + 1)).all()
+    if not ids:
         return ()
     width_ms = max(1, -(-(end_ms - start_ms) // _PARTS))
-    part = events.c.id if len(some) <= most else (at_ms - start_ms) // width_ms
-    together = (
+    part = events.c.id if len(ids) <= most else (at_ms - start_ms) // width_ms
+    grouped = (
         select(
             func.min(at_ms).label("first_ms"),
             func.max(at_ms).label("until_ms"),
@@ -156,7 +156,7 @@ def read_drifts(
         .where(*where)
         .group_by(part)
     )
-    rows = connection.execute(together).all()
+    rows = connection.execute(grouped).all()
     # Payloads are read of the last ones alone.
     last = select(events.c.id, events.c.payload).where(events.c.id.in_([row.last_id for row in rows]))
     payloads = {row.id: row.payload for row in connection.execute(last)}
@@ -175,12 +175,12 @@ def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) 
     # One run may have all that is asked for, or a thousand a segment each.
     count = 1
     with streamed.execute(_last_of_runs(store_id)) as last_of_runs:
-        while some := [*islice(last_of_runs, count)]:
+        while batch := [*islice(last_of_runs, count)]:
             after = min((row.id for row in by_subject.values()), default=0) if len(by_subject) == limit else 0
             # A run whose last event is older than all that was found can't add to it, nor can those behind.
-            if (some[0].last_id or 0) <= after:
+            if (batch[0].last_id or 0) <= after:
                 break
-            newer = _find_last(streamed, [row.id for row in some], after, limit)
+            newer = _find_last(streamed, [row.id for row in batch], after, limit)
             by_subject = _merge(by_subject, newer, limit)
             count = min(2 * count, MOST_VALUES)
     return tuple(_segment(row) for row in by_subject.values())
@@ -506,8 +506,8 @@ _MOMENT = (
 
 def count_samples(connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int) -> int:
     """Return the number of samples between two moments. It counts at most ``most``."""
-    some = select(samples.c.at_ms).where(*_within(store_id, start_ms, end_ms)).limit(most).subquery()
-    return connection.execute(select(func.count()).select_from(some)).scalar_one()
+    limited = select(samples.c.at_ms).where(*_within(store_id, start_ms, end_ms)).limit(most).subquery()
+    return connection.execute(select(func.count()).select_from(limited)).scalar_one()
 
 
 def read_moments(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[Moment, ...]:
@@ -541,8 +541,8 @@ def moments_at(connection: Connection, store_id: str, moments: Collection[int]) 
     query = select(*_MOMENT).where(samples.c.store_id == store_id).order_by(samples.c.at_ms)
     return tuple(
         Moment(*row)
-        for some in in_parts(sorted(moments))
-        for row in connection.execute(query.where(samples.c.at_ms.in_(some)))
+        for batch in in_parts(sorted(moments))
+        for row in connection.execute(query.where(samples.c.at_ms.in_(batch)))
     )
 
 
@@ -551,8 +551,8 @@ def levels_at(connection: Connection, disk_id: int, moments: Collection[int]) ->
     query = select(levels.c.at_ms, levels.c.used_percent).where(levels.c.disk_id == disk_id)
     return {
         row.at_ms: row.used_percent
-        for some in in_parts(sorted(moments))
-        for row in connection.execute(query.where(levels.c.at_ms.in_(some)))
+        for batch in in_parts(sorted(moments))
+        for row in connection.execute(query.where(levels.c.at_ms.in_(batch)))
     }
 
 
@@ -565,8 +565,8 @@ def sample_extremes(
     """
     buckets, where = _starts(span), samples.c.store_id == store_id
     at_ms = samples.c.at_ms
-    inside = _inside(at_ms, buckets, span)
-    ends = [select(end(at_ms)).where(where, *inside).scalar_subquery() for end in (func.min, func.max)]
+    conditions = _inside(at_ms, buckets, span)
+    ends = [select(end(at_ms)).where(where, *conditions).scalar_subquery() for end in (func.min, func.max)]
     query = select(*ends).select_from(buckets)
     moments: list[Extremes | None] = [
         None if first is None else ((first, first), (last, last)) for first, last in connection.execute(query)
@@ -588,8 +588,8 @@ def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> t
     query = select(levels.c.at_ms, used_bytes.label("used_bytes")).where(*conditions).order_by(levels.c.at_ms)
     return tuple(
         (row.at_ms, row.used_bytes)
-        for some in in_parts(sorted(moments))
-        for row in connection.execute(query.where(levels.c.at_ms.in_(some)))
+        for batch in in_parts(sorted(moments))
+        for row in connection.execute(query.where(levels.c.at_ms.in_(batch)))
     )
 
 

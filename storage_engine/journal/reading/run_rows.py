@@ -182,9 +182,9 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
 
 def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
     """Yield the ids of those of the given runs that belong to the store and were not undone."""
-    for some in in_parts(run_ids):
-        query = select(runs.c.id).where(runs.c.id.in_(some), runs.c.store_id == store_id)
-        yield from connection.execute(query.where(runs.c.id.not_in(undone_among(some)))).scalars()
+    for batch in in_parts(run_ids):
+        query = select(runs.c.id).where(runs.c.id.in_(batch), runs.c.store_id == store_id)
+        yield from connection.execute(query.where(runs.c.id.not_in(undone_among(batch)))).scalars()
 
 
 def undone_among(run_ids: Sequence[int]) -> Select[tuple[int]]:
@@ -355,7 +355,7 @@ def read_cleanups(
         cleanups = [_cleanup(row, runs_told=1, until_ms=row.at_ms) for row in rows]
         return tuple(sorted(cleanups, key=lambda run: run.at_ms))
     part = (at_ms - start_ms) // max(1, -(-(end_ms - start_ms) // _PARTS))
-    together = (
+    by_part = (
         select(
             func.min(at_ms).label("at_ms"),
             func.max(at_ms).label("until_ms"),
@@ -371,7 +371,7 @@ def read_cleanups(
         .group_by(part, reports.c.causes, reports.c.outcome)
         .subquery()
     )
-    query = select(together, runs.c.run_key).join(runs, runs.c.id == together.c.last_id)
+    query = select(by_part, runs.c.run_key).join(runs, runs.c.id == by_part.c.last_id)
     grouped = [_cleanup(row, runs_told=row.runs, until_ms=row.until_ms) for row in connection.execute(query)]
     return tuple(sorted(grouped, key=lambda run: run.at_ms))
 

@@ -306,5 +306,5 @@ def of_stores(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[str]
 ) -> Iterator[Any]:
     """Yield the rows of a query whose column has one of the given values. There may be any number."""
-    for some in in_parts(values):
-        yield from connection.execute(query.where(column.in_(some)))
+    for batch in in_parts(values):
+        yield from connection.execute(query.where(column.in_(batch)))

@@ -48,8 +48,8 @@ def take(connection: Connection, store_id: str) -> Lease:
 
     :raises TurnTakenError: another process has it, and is not known to be dead.
     """
-    named = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
-    name = store_called(*connection.execute(named).one())
+    query = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
+    name = store_called(*connection.execute(query).one())
     return _take(connection, leases.c.store_id, store_id, f"store {name}")
 
 

@@ -265,10 +265,10 @@ def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str,
     :return: None: more than :data:`CHANGES_AT_MOST` items differ.
     """
     skip = next((i for i, item in enumerate(before) if now and item.segment.id == now[0].segment.id), 0)
-    kept = before[skip : skip + len(now)]
+    old = before[skip : skip + len(now)]
     changes: list[list[Any]] = []
     for i, decision in enumerate(now):
-        if i >= len(kept) or kept[i] != decision:
+        if i >= len(old) or old[i] != decision:
             changes.append([i, to_recorded(decision)])
             if len(changes) > CHANGES_AT_MOST:
                 return None
@@ -398,12 +398,12 @@ class SlotTopic(NamedTuple):
 def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
     """Replace the recorded bytes of segments by topic and day."""
     rows: list[dict[str, Any]] = []
-    for (log, base_offset), held in found.items():
+    for (log, base_offset), days in found.items():
         key = {"store_id": store_id, "log": log, "base_offset": base_offset}
         connection.execute(delete(topic_days).filter_by(**key))
         rows += [
             {**key, "topic": row.topic, "day": row.day, "bytes": row.size_bytes, "messages": row.messages}
-            for row in held
+            for row in days
         ]
     if rows:
         connection.execute(insert(topic_days), rows)

@@ -658,8 +658,8 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
         for name in former.keys() & {*members, *members.get("__annotations__", ())}:
             # What has kept its name was a method, and is an object.
             if former[name].partition(".")[0] != name or isfunction(members.get(name)):
-                of = cls if isinstance(cls, type) else type(cls)
-                raise TypeError(f"{of.__qualname__} defines {name}, which is {former[name]} since 0.2")
+                owner = cls if isinstance(cls, type) else type(cls)
+                raise TypeError(f"{owner.__qualname__} defines {name}, which is {former[name]} since 0.2")
 
 
 @dataclass(frozen=True, slots=True)

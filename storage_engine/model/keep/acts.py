@@ -337,14 +337,14 @@ def find_expiry(acts: Sequence[RecordedAct], act_id: str) -> RecordedExpiry:
     :raises BadInputError: the ids of no expiry, or of several, begin with these digits.
     """
     expiries = expiries_of(acts)
-    named = [item for item in expiries if act_id and item.recorded.sha256.startswith(act_id)]
-    if len(named) != 1:
+    matches = [item for item in expiries if act_id and item.recorded.sha256.startswith(act_id)]
+    if len(matches) != 1:
         ids = ", ".join(item.recorded.sha256[:SHOWN_CHARACTERS] for item in expiries if not item.is_undone)
         raise BadInputError(
             f"undo: expected the id of an act by which segments expired ({ids or 'there is none'}), found "
-            f"{act_id!r}, which {len(named) or 'no'} of them begin with. Nothing was changed."
+            f"{act_id!r}, which {len(matches) or 'no'} of them begin with. Nothing was changed."
         )
-    return named[0]
+    return matches[0]
 
 
 def expired_files(acts: Sequence[RecordedAct]) -> frozenset[str]:

@@ -213,36 +213,36 @@ def _judge_by_policies(
     if not streams:
         detail = "neither its receipt nor a journal says which topics it has"
         return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
-    if held := [hold for row in streams for policy in policies[-1:] for hold in policy.holds_of(row.stream)]:
-        detail = f"the hold {held[0].hold_id[:SHOWN_CHARACTERS]} covers it: {held[0].reason}"
+    if holds := [hold for row in streams for policy in policies[-1:] for hold in policy.holds_of(row.stream)]:
+        detail = f"the hold {holds[0].hold_id[:SHOWN_CHARACTERS]} covers it: {holds[0].reason}"
         return ExpiryVerdict(segment, ExpiryReason.HELD, detail)
     # What has no topic goes with the last of the others.
-    named = [row for row in streams if row.stream.topic] or list(streams)
+    rows = [row for row in streams if row.stream.topic] or list(streams)
     past: list[tuple[int, SegmentStream]] = []
-    kept: list[tuple[ExpiryReason, str]] = []
-    for row in named:
+    reasons: list[tuple[ExpiryReason, str]] = []
+    for row in rows:
         subject = f"topic {row.stream.topic}" if row.stream.topic else "what has no topic"
         if row.newest_ms is None:
             detail = f"it is unknown how old {subject} is in it"
             return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
         goes_ms = goes_at_ms(policies, row.stream, row.newest_ms)
         if goes_ms is None:
-            kept.append((ExpiryReason.NO_RULE, f"{subject} is kept for ever"))
+            reasons.append((ExpiryReason.NO_RULE, f"{subject} is kept for ever"))
         elif goes_ms > now_ms:
-            kept.append((ExpiryReason.NOT_PAST, f"{subject} is past at {time_text(goes_ms)}"))
+            reasons.append((ExpiryReason.NOT_PAST, f"{subject} is past at {time_text(goes_ms)}"))
         else:
             past.append((goes_ms, row))
-    if not kept:
+    if not reasons:
         detail = "all of its streams are past, and its store no longer has it"
         return ExpiryVerdict(segment, ExpiryReason.PAST, detail)
     gone_bytes, size_bytes = sum(row.size_bytes for _, row in past), sum(row.size_bytes for row in streams)
     percent = 100 * gone_bytes / max(1, size_bytes)
     has_waited = any(now_ms - goes_ms >= rewrite.within_days * DAY_MS for goes_ms, _ in past)
     if not past or not (percent >= rewrite.at_percent or has_waited):
-        return ExpiryVerdict(segment, *kept[0])
+        return ExpiryVerdict(segment, *reasons[0])
     names = tuple(sorted(row.stream.topic for _, row in past))
     topics = f"topic {names[0]}" + (f" and {len(names) - 1} more are" if len(names) > 1 else " is")
-    detail = f"{topics} past, {percent:.0f} % of its bytes; {kept[0][1]}"
+    detail = f"{topics} past, {percent:.0f} % of its bytes; {reasons[0][1]}"
     return ExpiryVerdict(segment, ExpiryReason.THINNED, detail, names, gone_bytes)
 
 
@@ -257,8 +257,8 @@ def _find_hold(
         goes_ms = following.since_ms + GRACE_MS
         streams = segment.streams if goes_ms > now_ms else None
         for hold in (hold for row in streams or () for hold in policy.holds_of(row.stream)):
-            held = f"the hold {hold.hold_id[:SHOWN_CHARACTERS]} covered it within the last day"
-            return ExpiryReason.NOT_PAST, f"{held}; it may go from {time_text(goes_ms)} on"
+            clause = f"the hold {hold.hold_id[:SHOWN_CHARACTERS]} covered it within the last day"
+            return ExpiryReason.NOT_PAST, f"{clause}; it may go from {time_text(goes_ms)} on"
     return None
 
 

@@ -482,8 +482,8 @@ def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = N
     if state == PARTIAL and named_act.get("kind") == _ARCHIVE_RULE:
         return f"{NOT_ARCHIVED}{named_act.get('id')}, in part: the lake has what other topics have of it"
     clause = "expired" if state == EXPIRED else f"in the lake in part only ({state})"
-    named = act_sha256(act)
-    return f"{clause} {expiries.get(named) or 'by act ' + (named[:_SHOWN_CHARACTERS] or 'unknown')}"
+    digest = act_sha256(act)
+    return f"{clause} {expiries.get(digest) or 'by act ' + (digest[:_SHOWN_CHARACTERS] or 'unknown')}"
 
 
 def end_word(text: str) -> str:
