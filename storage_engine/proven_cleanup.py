@@ -82,9 +82,7 @@ class ProvenRelease:
             raise
 
     def _make(self, context: Context, run_key: str, request: PlanRequest | None) -> None:
-        """Execute every step of a run. A run that has begun to delete is continued by later passes until
-        it is finished.
-        """
+        """Execute every step of a run. Later passes continue a run that has begun to delete."""
         cleanup = cycle.Cleanup(context, run_key, request)
         cycle.plan(cleanup)
         self._unfinished = (run_key, request)

@@ -558,9 +558,7 @@ WATCH_RUN: Final = "watch"
 """Key of the run under which looks outside of any run record their findings."""
 
 DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
-"""Kinds of drift that record our own actions between two runs, done or tried, in answer to changes by
-other programs.
-"""
+"""Kinds of drift that record our actions between two runs, done or tried, after other programs' changes."""
 
 
 def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
@@ -627,9 +625,7 @@ def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
 
 
 def _subject(drift: Drift) -> str:
-    """Return a text that identifies a drift. It is the same each time the drift is found, even after the
-    range was archived.
-    """
+    """Return a text that identifies a drift: the same at each finding, even after the range was archived."""
     if drift.start_offset < 0:
         return f"{drift.kind.value}: {drift.detail}"
     return f"{drift.kind.value}: {drift.log} [{drift.start_offset}, {drift.end_offset})"

@@ -1,6 +1,4 @@
-"""A hold on the store of a running broker, its state in the journal, and the drift found on it. Also the
-needs of a shield.
-"""
+"""A hold on a running broker's store, its state in the journal, and its drift. Also a shield's needs."""
 
 from __future__ import annotations
 

@@ -522,9 +522,7 @@ def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: Zo
 def hour_spans_ms(
     start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo
 ) -> tuple[tuple[int, int], ...]:
-    """Return the times between two moments in which the hours are, in order. The first and the last are
-    cut at the two moments.
-    """
+    """Return the times between two moments in which the hours are, in order. Both ends are cut."""
     changes = tuple(hour_changes_ms(start_ms, end_ms, hours, zone))
     spans = zip(changes[::2], (*changes[1::2], end_ms), strict=False)
     return tuple((begin_ms, until_ms) for begin_ms, until_ms in spans if begin_ms < until_ms)

@@ -107,9 +107,7 @@ class FileFacts:
 
 
 class SegmentId(NamedTuple):
-    """Identity of a segment within its store. The log is part of it, because several logs may have the
-    same base offset.
-    """
+    """Identity of a segment within its store. It has the log: several logs may have one base offset."""
 
     log: str
     base_offset: int

@@ -149,9 +149,7 @@ class Acting:
 
 @contextmanager
 def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
-    """Yield an object that notes our acts on a store's files. They are recorded durably when the block
-    ends. Not to be nested.
-    """
+    """Yield an object that notes our acts on a store's files, durably when the block ends. Never nest it."""
     with ExitStack() as stack:
         directory = None
         with suppress(OSError):

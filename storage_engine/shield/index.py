@@ -405,8 +405,8 @@ def _names_in(directory: int) -> list[str]:
 
 
 REACTION_MS: Final = 10_000
-"""The longest time until a watch has restored the broker's setting: it looks twice per second, and the
-broker may answer late.
+"""The longest time until a watch has restored the broker's setting: it looks twice per second, and the broker
+may answer late.
 """
 DISK_SHARE_PERCENT: Final = 5
 """The largest share of the broker's disk that a shield may use."""

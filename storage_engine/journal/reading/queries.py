@@ -477,9 +477,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class BucketSpan:
-    """The time [start_ms, end_ms), divided into buckets of one length. Each bucket begins at a multiple
-    of that length.
-    """
+    """The time [start_ms, end_ms), in buckets of one length. Each begins at a multiple of that length."""
 
     start_ms: int
     end_ms: int

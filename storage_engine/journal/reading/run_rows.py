@@ -137,9 +137,7 @@ def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, .
 
 
 def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]:
-    """Return a run's events on deletions and on missing ranges, intents and results, oldest first. These
-    events never expire.
-    """
+    """Return a run's events on deletions and missing ranges, intents too, oldest first. They never expire."""
     where = or_(
         and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
         events.c.step.in_([Step.DRIFT.value, Step.ACCEPT_LOSS.value]),

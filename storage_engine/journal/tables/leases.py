@@ -27,9 +27,7 @@ LEASE_MS = 10 * 60 * 1000
 """How long a lease is valid after its last renewal."""
 
 START_TOLERANCE_S = 5.0
-"""The tolerance for a process's start: it is computed from the boot time, which changes a little when the
-clock is corrected.
-"""
+"""The tolerance for a process's start, computed from the boot time, which a clock correction changes."""
 
 
 @dataclass(frozen=True, slots=True)

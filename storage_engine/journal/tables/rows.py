@@ -472,9 +472,7 @@ def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -
 
 
 def read_rules(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
-    """Return the rules that were in force between two moments, by time. The first entry may be older than
-    the first moment.
-    """
+    """Return the rules in force between two moments, by time. The first may be older than the first one."""
     where = rules.c.store_id == store_id
     first = select(func.max(rules.c.at_ms)).where(where, rules.c.at_ms <= start_ms).scalar_subquery()
     query = (

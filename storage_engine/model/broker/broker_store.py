@@ -62,9 +62,7 @@ class FenceWatch(Protocol):
         """
 
     def silent(self) -> str:
-        """Return the process that is the store's watch but doesn't look. Empty: no process is its watch, or
-        the watch looks.
-        """
+        """Return the process that is the store's watch but doesn't look. Empty: no watch, or it looks."""
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Repair what somebody changed of the hold.
@@ -75,9 +73,7 @@ class FenceWatch(Protocol):
         """
 
     def left_over(self) -> tuple[Drift, ...]:
-        """Return the findings and repairs of a look that raised an error afterwards. A second call doesn't
-        return them again.
-        """
+        """Return, only once, the findings and repairs of a look that raised an error afterwards."""
 
 
 class Beating(Protocol):
@@ -500,9 +496,7 @@ class StoreProcess:
         return False
 
     def running_pid(self) -> int | None:
-        """The process of the running broker, which maps the store's files. None: no broker runs, or it runs
-        on another host.
-        """
+        """The running broker's process, which maps the store's files. None: no broker runs on this host."""
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:

@@ -130,9 +130,7 @@ class RunningKind(ABC):
         """
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Return a watch of the files that a hold depends on. None: it depends on no files. The store
-        need not exist yet.
-        """
+        """Return a watch of the files that a hold needs. None: no files. The store need not exist yet."""
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
@@ -246,9 +244,7 @@ class ReceiptRules:
         return archived == found
 
     def drops_companion(self, name: str) -> bool:
-        """Return whether the broker itself removes such a companion file while the segment is kept. By
-        default it removes none.
-        """
+        """Return whether the broker itself removes such a companion file of a kept segment. Default: no."""
         return False
 
 
@@ -257,9 +253,7 @@ class SettingNames:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """The kind's own names of the settings that the engine uses, to check what a person types. None:
-        any name may be one.
-        """
+        """The names of the kind's settings that the engine uses, to check typed names. None: any is."""
         return None
 
     @property

@@ -67,9 +67,7 @@ class Scope:
 
     @property
     def specificity(self) -> tuple[tuple[bool, int], ...]:
-        """Return a sort key: more specific patterns have a greater key. The topic counts first, then the
-        log, then the store.
-        """
+        """Return a sort key, greater for more specific patterns: by topic first, then log, then store."""
         return tuple(map(_specificity, (self.topic, self.log, self.store)))
 
     def applies_to(self, stream: Stream) -> bool:

@@ -346,9 +346,7 @@ class Receipt(ProvenRows):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the lake has the whole segment, as archived. Only a whole receipt proves the
-        segment's bytes.
-        """
+        """Return whether the lake has the whole segment, as archived. Only then its bytes are proven."""
         return self.state is None
 
     @property

@@ -87,9 +87,7 @@ class Setting:
         return number
 
     def _paths(self, value: object, refuse: Refuse) -> tuple[str, ...]:
-        """Return the given paths. They have to be absolute, because a task doesn't start in a person's
-        working directory.
-        """
+        """Return the given paths, which must be absolute: a task doesn't start in a person's directory."""
         paths = tuple(value) if isinstance(value, list | tuple) else (value,)
         if not all(isinstance(path, str) and path.startswith("/") for path in paths):
             raise refuse(self.name, self.expected, value)
@@ -152,9 +150,7 @@ class PendingPolicy(StrEnum):
 
 
 class ApprovalPolicy(StrEnum):
-    """The deletions that wait until a second person has approved their plan, from the least strict value
-    to the strictest.
-    """
+    """The deletions that need a second person's approval, from the least strict value to the strictest."""
 
     NONE = "none"
     FORCED = "forced"
