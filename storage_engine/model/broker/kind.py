@@ -253,7 +253,7 @@ class SettingNames:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """The names of the kind's settings that the engine uses, to check typed names. None: any is."""
+        """Names of the kind's settings that the engine uses, to check typed names. None: any may be one."""
         return None
 
     @property
