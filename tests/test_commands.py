@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,7 +183,7 @@ def test_a_refusal_of_segments_keeps_the_commands_of_each() -> None:
     segment = SimpleNamespace(id=1, log="log", base_offset=0, facts=SimpleNamespace(path="/segment"))
     verdict = SimpleNamespace(segment=segment, passage=Passage.REFUSED, detail=REBUILD)
     plan, proofs = SimpleNamespace(digest="0"), SimpleNamespace(asked=[SimpleNamespace(faults={1: "lost"})])
-    (refusal,) = judging._unproven(plan, [verdict], proofs)  # type: ignore[arg-type, list-item]
+    (refusal,) = judging._refuse_unproven(plan, [verdict], proofs)  # type: ignore[arg-type, list-item]
     commands = (Command("lake rebuild"), Command("verify --level bytes --renew"))
     assert isinstance(refusal.error, GateRefusedError)
     assert refusal.error.then == commands
@@ -332,3 +333,24 @@ def _texts(tree: ast.AST) -> Iterator[ast.expr]:
             yield node
         else:
             yield from _texts(node)
+
+
+def test_no_text_glues_a_word_to_a_command() -> None:
+    glued = [
+        f"{path}:{call.lineno}: {ast.unparse(after)[:40]}"
+        for path, tree in _sources()
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and _name(call.func).endswith(("Text", "Error"))
+        for before, after in pairwise(call.args)
+        if isinstance(before, ast.Call) and _name(before.func) == "Command" and _begins_with_word(after)
+    ]
+    assert not glued
+
+
+def _name(function: ast.expr) -> str:
+    return ast.unparse(function).rpartition(".")[2]
+
+
+def _begins_with_word(text: ast.expr) -> bool:
+    first = text.values[0] if isinstance(text, ast.JoinedStr) and text.values else text
+    return isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value[:1].isalnum()

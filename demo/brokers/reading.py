@@ -22,7 +22,7 @@ from storage_engine.rocketmq.remoting.answers import (
     _list,
     _members,
     _object,
-    _required,
+    _require,
     _table,
     known_time,
 )
@@ -283,7 +283,7 @@ def slaves_of(members: BrokerMembers) -> tuple[str, ...]:
 def topic_config(body: bytes) -> TopicConfig:
     found = _object(body)
     return TopicConfig(
-        _required(found, "topicName"),
+        _require(found, "topicName"),
         _integer(found, "readQueueNums"),
         _integer(found, "writeQueueNums"),
         _integer(found, "perm"),
@@ -320,7 +320,7 @@ def topic_route(topic: str, body: bytes) -> TopicRoute:
         topic,
         tuple(_members(data) for data in _list(found.get("brokerDatas"), "brokerDatas")),
         {
-            _required(data, "brokerName"): QueueCounts(
+            _require(data, "brokerName"): QueueCounts(
                 _integer(data, "readQueueNums"), _integer(data, "writeQueueNums"), _integer(data, "perm")
             )
             for data in _list(found.get("queueDatas"), "queueDatas")
@@ -365,5 +365,5 @@ def _by_queue(body: bytes) -> list[tuple[tuple[str, int], Any]]:
         if not isinstance(key, tuple):
             raise AnswerError(f"expected queues as keys of offsetTable, found {str(key)[:40]!r}")
         queue = dict(key)
-        entries.append(((_required(queue, "topic"), _integer(queue, "queueId")), value))
+        entries.append(((_require(queue, "topic"), _integer(queue, "queueId")), value))
     return entries

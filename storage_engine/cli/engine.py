@@ -104,7 +104,11 @@ def flush(managed: ManagedStore) -> int:
 @command()
 @takes_store(lake=False)
 @click.option("--dry-run", is_flag=True, help="Show what would be cut and made; change nothing.")
-@click.option("--cut-messages", is_flag=True, help="Also if whole messages after a damaged one are lost.")
+@click.option(
+    "--cut-messages",
+    is_flag=True,
+    help="Recover even if this cuts off whole messages that come after a damaged one.",
+)
 @click.option(
     "--index",
     type=click.Choice(["recent", "all"]),

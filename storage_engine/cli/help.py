@@ -134,7 +134,7 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     if found is None:
         raise StorageEngineError(
-            f"{shell}: expected a shell that click {click.__version__} completes for, found none. Update it."
+            f"{shell}: click {click.__version__} can't make completions for this shell. Update click."
         )
     put(found(click.get_current_context().find_root().command, {}, PROGRAM, VARIABLE).source())
 

@@ -118,8 +118,8 @@ def _running(managed: ManagedStore) -> RunningBroker:
     broker = running_broker(managed)
     if broker is None:
         raise click.UsageError(
-            f"Expected the broker that runs on STORE by {address_options(managed.broker)}, found none. A "
-            "stopped broker's store needs no hold."
+            f"Expected {address_options(managed.broker)}, which names the running broker of STORE, found "
+            "no such option. A stopped broker's store needs no hold."
         )
     return broker
 

@@ -287,7 +287,7 @@ def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]
         f"the index lists no message of topic {topic!r} with key {key!r}, but messages are not indexed "
         f"{spans}. ",
         Command("rebuild-queues"),
-        "indexes the whole log; the broker must be stopped.",
+        " indexes the whole log. The broker must be stopped.",
     )
 
 

@@ -48,7 +48,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def printable_json(document: str) -> str:
-    """Return the same JSON document with JSON's escapes for such characters. Newlines are kept."""
+    """Return the same JSON document, with its unprintable characters as JSON's escapes. Newlines stay."""
     return _UNPRINTABLE_BUT_NEWLINE.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 

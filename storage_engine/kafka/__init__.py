@@ -160,7 +160,7 @@ class KafkaSettings(SettingNames):
 
 
 class Kafka(Broker):
-    """A node by its files.
+    """A Kafka node whose broker is stopped, known from the files in its log directories.
 
     Its segments are archived, proven, restored, and deleted while its broker is stopped.
     """

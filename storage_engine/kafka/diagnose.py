@@ -180,7 +180,7 @@ def _full_text(fills_ms: int | None, sharing: Sequence[DirectoryRoom]) -> str:
         return "it doesn't fill" if all(one.disk.usable_bytes is not None for one in sharing) else "unknown"
     if fills_ms > 365 * DAY_MS:
         return "not full within a year"
-    others = " by all directories on it" if len(sharing) > 1 else ""
+    others = ", if all directories on this disk grow as now" if len(sharing) > 1 else ""
     return f"full in {duration_text(fills_ms)}{others}"
 
 

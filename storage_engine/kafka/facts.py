@@ -184,7 +184,7 @@ def _segment_fact(log: PartitionLog, files: SegmentFiles, end: int, *, cleaned: 
 
 
 def _batches(files: SegmentFiles) -> Batches:
-    """Read every batch, with its CRC."""
+    """Read the header of every batch, and check its CRC."""
     # NumPy and the kernels, which a look at boundaries needs for nothing.
     from storage_engine.kafka.codec.record_batch import read_batches
 

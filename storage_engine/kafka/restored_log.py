@@ -210,7 +210,7 @@ def _topic_of(row: Receipt, name: PartitionDirectory) -> tuple[uuid.UUID, str]:
 def _unsound(row: Receipt, expected: str) -> RestoreError:
     return RestoreError(
         f"receipt of {row.log}/{row.base_offset:020d}: expected {expected}. Nothing was written. No node "
-        "could serve it. Restored for no node, it comes back unchanged. Run verify."
+        "could serve it. To get its bytes back unchanged, restore it without naming a node. Run verify."
     )
 
 

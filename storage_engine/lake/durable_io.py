@@ -210,9 +210,9 @@ class ReadBackStream:
             self._stream.close()
 
     def close(self) -> None:
-        """Close the file, and compare what the store has with what was written.
+        """Close the file, and compare what the object store has with what was written.
 
-        :raises LakeUnavailableError: the store has acknowledged a file that it doesn't have.
+        :raises LakeUnavailableError: the object store has acknowledged a file that it doesn't have.
         """
         if self.closed:
             return

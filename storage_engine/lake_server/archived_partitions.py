@@ -214,10 +214,10 @@ def _cluster(clusters: set[str], asked: str | None, location: str) -> str:
 def _partition(
     topic: str, rows: Sequence[Receipt], expiries: Mapping[str, str], topic_id: str
 ) -> ArchivedPartition:
-    """Arrange a partition's receipts of all stores in one row, by offset.
+    """Sort a partition's receipts of all stores into one sequence of offsets.
 
-    A receipt that can't be trusted counts only for offsets that no other receipt has. It isn't believed about
-    expired offsets.
+    A receipt that can't be trusted counts only for offsets that no other receipt has. If such a receipt says
+    that offsets expired, this is ignored.
     """
     faults = {id(row): row_fault(row) for row in rows}
     ordered = sorted(whole(rows), key=lambda row: (bool(faults[id(row)]), row.base_offset, -row.end))

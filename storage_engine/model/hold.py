@@ -229,7 +229,7 @@ class HoldStatus:
 
     @property
     def is_well(self) -> bool:
-        """Return whether all segments that have to be held are held, or no segment has to be held."""
+        """Return whether no alarm stands, and all segments that have to be held are held, if any has to."""
         return (self.held or self.left_to_broker) and not (self.unheld or self.due or self.alarms)
 
 

@@ -133,7 +133,7 @@ class RunningRocketMQ(RunningKind):
         return running_broker(live)
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch:
-        from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
+        from storage_engine.rocketmq.live.fence_mending import FenceKeeper
 
         return FenceKeeper(Path(settings.root))
 
@@ -156,8 +156,8 @@ class RocketMQInspection(Inspecting):
         from storage_engine.rocketmq.inspect import described, inspect
 
         store = _store_files(settings)
-        found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
-        return described(found, store.data_paths, messages=messages)
+        description = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
+        return described(description, store.data_paths, messages=messages)
 
     def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
         from storage_engine.rocketmq.diagnose import diagnose
@@ -214,9 +214,7 @@ class RocketMQSettings(SettingNames):
 
 
 class RocketMQ(Broker):
-    """The RocketMQ kind of broker. An offline store is read from its files, a live one from its files and the
-    running broker.
-    """
+    """RocketMQ's kind of broker. An offline store is read from its files, a live one also from its broker."""
 
     name = "rocketmq"
     words = WORDS
@@ -248,9 +246,9 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.restored_store import RestoredStore
 
         super().restored_config(serving[1:])
-        found = RestoredStore(serving[0] if serving else None)
-        found.check_conf()
-        return found
+        config = RestoredStore(serving[0] if serving else None)
+        config.check_conf()
+        return config
 
     @property
     def rules(self) -> BrokerRules:

@@ -59,9 +59,9 @@ def time_zone(name: str | None) -> ZoneInfo:
     try:
         return tzlocal.reload_localzone() if name is None else ZoneInfo(name)
     except (LookupError, ValueError, OSError) as error:
-        what = "this machine's time zone" if name is None else f"time zone {name!r}"
+        zone = "this machine's time zone" if name is None else f"time zone {name!r}"
         raise BadInputError(
-            f"{what}: expected an IANA name such as Asia/Shanghai, found none with data ({error}). "
+            f"{zone}: expected an IANA name such as Asia/Shanghai, found none with data ({error}). "
             "Set the store's time_zone."
         ) from error
 
@@ -69,8 +69,7 @@ def time_zone(name: str | None) -> ZoneInfo:
 def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
     """Return the next moment at which the window is open: now, or the next start of one of its hours.
 
-    If a change of the clock skips an hour, that day has no window. If the hour comes twice, the day has two
-    windows.
+    If a change of the clock skips an hour, that day has no window. If the hour comes twice, the day has two.
 
     :return: milliseconds since the epoch; None: no clock ever shows one of these hours.
     """
@@ -109,13 +108,13 @@ def triggers(
     :raises BrokerConfigError: the broker can't parse deleteWhen. In every hour listed after the bad one it
         would give up the whole pass, even one for space or by hand.
     """
-    found: list[Trigger] = []
+    causes: list[Trigger] = []
     notices: list[str] = []
     hours = delete_hours(config)
     # The whole hour counts (UtilAll#isItTimeToDo).
     if in_hours(now_ms, hours, zone):
         detail = f"it is {time_text(now_ms, zone)} in {zone}, and deleteWhen is {config.delete_when}"
-        found.append(Trigger(Cause.TIME_UP, Urgency.ORDINARY, detail))
+        causes.append(Trigger(Cause.TIME_UP, Urgency.ORDINARY, detail))
     findings, disk_notices = space_findings(snapshot, config)
     notices += disk_notices
     for finding in findings:
@@ -125,7 +124,7 @@ def triggers(
                 f"{finding.detail}, but cleanFileForciblyEnable is false: only expired segments may be "
                 "deleted"
             )
-        found.append(
+        causes.append(
             Trigger(
                 Cause.SPACE_FULL,
                 Urgency.FORCED if forced else Urgency.ORDINARY,
@@ -141,8 +140,8 @@ def triggers(
                 "expired segments may be deleted. Set cleanFileForciblyEnable=true to ignore age"
             )
         detail = f"asked for by a person{f': {request.reason}' if request.reason else ''}"
-        found.append(Trigger(Cause.MANUAL, Urgency.FORCED if forced else Urgency.ORDINARY, detail))
-    return tuple(found), tuple(notices)
+        causes.append(Trigger(Cause.MANUAL, Urgency.FORCED if forced else Urgency.ORDINARY, detail))
+    return tuple(causes), tuple(notices)
 
 
 def space_findings(
@@ -161,15 +160,15 @@ def space_findings(
     dependents = snapshot.dependents_disk
     ordinary = config.replicas_per_disk_partition <= 1
     if log_disk is not None and log_disk.used_percent is not None:
-        which = (
+        log_text = (
             "the commitlog's disk"
             if len(snapshot.log_disks) == 1
             else f"the least used of the {len(snapshot.log_disks)} commitlog disks"
         )
-        findings += _above(log_disk.used_percent, f"{which} ({log_disk.path})", config, ordinary)
+        findings += _find_level(log_disk.used_percent, f"{log_text} ({log_disk.path})", config, ordinary)
     if dependents.used_percent is not None:
-        what = f"the consume queue's disk ({dependents.path})"
-        findings += _above(dependents.used_percent, what, config, ordinary)
+        disk_text = f"the consume queue's disk ({dependents.path})"
+        findings += _find_level(dependents.used_percent, disk_text, config, ordinary)
     if not ordinary:
         share, notice = _share_finding(snapshot, config, log_disk)
         findings += share
@@ -179,10 +178,10 @@ def space_findings(
 
 def least_used(disks: Sequence[DiskUsage]) -> DiskUsage | None:
     """Return the least used disk. None: a level is unknown, and may be the lowest."""
-    known = [disk for disk in disks if disk.used_percent is not None]
-    if not known or len(known) < len(disks):
+    measured = [disk for disk in disks if disk.used_percent is not None]
+    if not measured or len(measured) < len(disks):
         return None
-    return min(known, key=lambda disk: disk.used_percent or 0)
+    return min(measured, key=lambda disk: disk.used_percent or 0)
 
 
 def delete_hours(config: BrokerConfig) -> tuple[int, ...]:
@@ -266,7 +265,7 @@ def age_deletions_ms(
 
     A segment is deleted only after all older ones. The last segment with content is never deleted.
     """
-    found: dict[SegmentId, int | None] = {}
+    times_ms: dict[SegmentId, int | None] = {}
     hours, windows = delete_hours(config), dict[int, int | None]()
     for log in snapshot.logs:
         expired_ms = now_ms
@@ -275,8 +274,8 @@ def age_deletions_ms(
             if segment.end_offset < log.max_offset:
                 if expired_ms not in windows:
                     windows[expired_ms] = next_window_ms(expired_ms, hours, zone)
-                found[segment.id] = windows[expired_ms]
-    return found
+                times_ms[segment.id] = windows[expired_ms]
+    return times_ms
 
 
 def mtime_ms(segment: Segment) -> int:
@@ -284,19 +283,19 @@ def mtime_ms(segment: Segment) -> int:
     return segment.mtime_ns // 1_000_000
 
 
-def _above(percent: int, what: str, config: BrokerConfig, ordinary: bool) -> list[_Finding]:
+def _find_level(percent: int, disk_text: str, config: BrokerConfig, ordinary: bool) -> list[_Finding]:
     """Return the highest threshold that a disk's level exceeds; nothing if it exceeds none."""
     if percent > config.disk_space_warning_level_percent:
         level = (
             f"above the warning level {config.disk_space_warning_level_percent} %: the broker refuses writes"
         )
-        return [_Finding(f"{what} is {percent} % used, {level}", at_once=True)]
+        return [_Finding(f"{disk_text} is {percent} % used, {level}", at_once=True)]
     if percent > config.disk_space_clean_forcibly_percent:
         level = f"above diskSpaceCleanForciblyRatio {config.disk_space_clean_forcibly_percent} %"
-        return [_Finding(f"{what} is {percent} % used, {level}", at_once=True)]
+        return [_Finding(f"{disk_text} is {percent} % used, {level}", at_once=True)]
     if ordinary and percent > config.disk_max_used_space_ratio_percent:
         level = f"above diskMaxUsedSpaceRatio {config.disk_max_used_space_ratio_percent} %"
-        return [_Finding(f"{what} is {percent} % used, {level}", at_once=False)]
+        return [_Finding(f"{disk_text} is {percent} % used, {level}", at_once=False)]
     return []
 
 
@@ -316,13 +315,13 @@ def _share_finding(
             "nothing"
         ]
     percent = percent_rounded_up(snapshot.used_bytes, share_bytes)
-    what = f"the store takes {snapshot.used_bytes} of the {share_bytes} bytes that are its share, {percent} %"
+    text = f"the store takes {snapshot.used_bytes} of the {share_bytes} bytes that are its share, {percent} %"
     level = config.logical_disk_space_clean_forcibly_threshold_percent
     if percent > level:
-        return [_Finding(f"{what}, above logicalDiskSpaceCleanForciblyThreshold {level} %", at_once=True)], []
+        return [_Finding(f"{text}, above logicalDiskSpaceCleanForciblyThreshold {level} %", at_once=True)], []
     level = config.disk_max_used_space_ratio_percent
     if percent > level:
-        return [_Finding(f"{what}, above diskMaxUsedSpaceRatio {level} %", at_once=False)], []
+        return [_Finding(f"{text}, above diskMaxUsedSpaceRatio {level} %", at_once=False)], []
     return [], []
 
 
@@ -365,8 +364,7 @@ def plan(
     zone: ZoneInfo,
     request: PlanRequest,
 ) -> Plan:
-    """Decide which segments one pass over the commitlog would delete, with the reason why each other one
-    stays.
+    """Decide which segments a pass over the commitlog would delete, with the reason why each other stays.
 
     First each segment is judged by itself. Then the longest run of deletable segments, from the oldest on, is
     cut to the batch and to the request's target level.
@@ -447,7 +445,7 @@ def _judge_each(
     """Judge each segment without regard to the others."""
     forced = any(cause.urgency is Urgency.FORCED for cause in causes)
     last = _last_with_content(log)
-    no_cause = "" if causes else _no_cause(config, now_ms, zone)
+    no_cause = "" if causes else _no_cause_text(config, now_ms, zone)
 
     def judge(segment: Segment) -> Decision:
         if segment.state is SegmentState.ACTIVE or segment.end_offset > log.max_offset:
@@ -510,7 +508,7 @@ def _age_text(segment: Segment, config: BrokerConfig, now_ms: int, *, expired: b
     return f"{written}, {reserved}: {when}"
 
 
-def _no_cause(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
+def _no_cause_text(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
     opens_ms = next_window_ms(now_ms, delete_hours(config), zone)
     when = "never comes" if opens_ms is None else f"comes at {time_text(opens_ms, zone)}"
     return (
@@ -525,11 +523,9 @@ def _cut(
     config: BrokerConfig,
     request: PlanRequest,
 ) -> tuple[Decision, ...]:
-    """Limit the deletable segments to a prefix, to the batch and to the target. Each segment that is left out
-    gets its reason.
-    """
+    """Limit deletable segments to a prefix, the batch and the target. Each other one gets its reason."""
     batch = config.delete_file_batch_max if request.max_segments is None else request.max_segments
-    asked = "deleteFileBatchMax" if request.max_segments is None else "at most, as asked,"
+    limit = "deleteFileBatchMax" if request.max_segments is None else "at most, as asked,"
     decisions: list[Decision] = []
     going: list[Segment] = []
     stopped: Decision | None = None
@@ -539,11 +535,11 @@ def _cut(
                 target_reached(disks, going, request.target_used_percent, _DISK) if stopped is None else ""
             )
             if stopped is not None:
-                decision = _after(stopped, decision)
+                decision = _keep_behind(stopped, decision)
             elif reached:
                 decision = Decision(decision.segment, Reason.TARGET_REACHED, reached)
             elif len(going) >= batch:
-                detail = f"{asked} {batch} segments are deleted in one pass"
+                detail = f"{limit} {batch} segments are deleted in one pass"
                 decision = Decision(decision.segment, Reason.BATCH_FULL, detail)
             else:
                 going.append(decision.segment)
@@ -553,7 +549,7 @@ def _cut(
     return tuple(decisions)
 
 
-def _after(stopped: Decision, decision: Decision) -> Decision:
+def _keep_behind(stopped: Decision, decision: Decision) -> Decision:
     """Return the decision to keep a deletable segment, because one before it stays."""
     if stopped.reason in _LIMITS:
         return Decision(decision.segment, stopped.reason, stopped.detail)
@@ -588,9 +584,7 @@ MEANWHILE_SECONDS: Final = 20.0
 
 
 def interval_ms(config: BrokerConfig) -> int:
-    """Return the time from one pass to the next (cleanResourceInterval, which a broker reads at its
-    start).
-    """
+    """Return the time between two passes (cleanResourceInterval, which a broker reads at its start)."""
     return int(config.raw.get("cleanResourceInterval", DEFAULT_INTERVAL_MS))
 
 
@@ -613,9 +607,7 @@ def segment_patience_seconds(config: BrokerConfig) -> float:
 
 
 def dependents_patience_seconds(config: BrokerConfig) -> float:
-    """Return the longest time that a working broker takes from one deleted queue or index file to the
-    next.
-    """
+    """Return the longest time that a working broker takes between two deleted queue or index files."""
     return (2 * interval_ms(config) + config.delete_consume_queue_files_interval_ms) / 1000 + SLACK_SECONDS
 
 

@@ -87,22 +87,22 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
     if settings.live is not None:
         version, here = running_broker(settings.live).version, live_settings(settings, settings.live)
     config, findings = _config(here, settings)
-    shown = settings_in_effect(config, settings.overrides, by_broker=settings.live is not None)
+    effective = settings_in_effect(config, settings.overrides, by_broker=settings.live is not None)
     layout = None
     try:
         layout = resolve_layout(config, to_archive=True)
         layout.check_cleanable()
     except (UnsupportedLayoutError, StoreLayoutError) as error:
         severity = Severity.URGENT if layout is None else Severity.WARNING
-        findings.append(Finding(severity, "layout", *_what_and_advice(error)))
+        findings.append(Finding(severity, "layout", *_split_advice(error)))
         if layout is None:
             root = Path(os.path.realpath(config.store_path_root_dir))
             version = version or known_by_traces(root)
-            return BrokerDiagnosis(version, settings=shown, findings=tuple(findings), refused=True)
-    asked = settings.live is not None or (settings.engine and is_served(layout.root))
-    running = _Running(True, "") if asked else _running(layout, config)
+            return BrokerDiagnosis(version, settings=effective, findings=tuple(findings), refused=True)
+    is_asked = settings.live is not None or (settings.engine and is_served(layout.root))
+    running = _Running(True, "") if is_asked else _check_running(layout, config)
     damage = list(_damage(layout))
-    findings += [*damage, *contradictions(config), *([] if asked else _state(layout, running))]
+    findings += [*damage, *contradictions(config), *([] if is_asked else _state(layout, running))]
     if settings.live is None:
         findings += unread_settings(config.raw)
     findings += hold_remains(layout.root, memory, now_ms)
@@ -112,12 +112,12 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
         running=running.known,
         running_text=running.text,
         live_option=running.option,
-        settings=shown,
+        settings=effective,
         age_setting=f"fileReservedTime={config.file_reserved_time_hours}",
         full_percent=config.disk_space_warning_level_percent,
         newest_message_ms=None if damage else _newest(layout),
         findings=tuple(findings),
-        refused=any(one.severity is Severity.URGENT for one in findings),
+        refused=any(finding.severity is Severity.URGENT for finding in findings),
     )
 
 
@@ -127,24 +127,22 @@ def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig,
     :raises BrokerConfigError: broker.conf can't be read, or settings given beside it are wrong.
     """
     usable, errors = usable_broker_config(here.broker_conf, root=here.root)
-    found = [Finding(Severity.URGENT, "setting", *_what_and_advice(error)) for error in errors]
+    findings = [Finding(Severity.URGENT, "setting", *_split_advice(error)) for error in errors]
     if not errors:
         usable = load_broker_config(here.broker_conf, here.overrides, root=here.root)
     if settings.broker_conf is None and settings.live is None:
-        what = "no broker.conf was named: settings have the broker's defaults, or the values of options"
-        found.append(Finding(Severity.NOTE, "no-broker-conf", what, "name it: --broker-conf FILE"))
-    return usable, found
+        text = "no broker.conf was named: settings have the broker's defaults, or the values of options"
+        findings.append(Finding(Severity.NOTE, "no-broker-conf", text, "name it: --broker-conf FILE"))
+    return usable, findings
 
 
-def _what_and_advice(error: StorageEngineError) -> tuple[str, str]:
-    """Split an error's text into the finding and the advice, which is its last sentence if there are
-    several.
-    """
-    said = Text(error).without(" Nothing was changed.").removesuffix(".")
-    at = said.rfind(". ")
+def _split_advice(error: StorageEngineError) -> tuple[str, str]:
+    """Split an error's text into the finding and the advice, which is the last of several sentences."""
+    text = Text(error).without(" Nothing was changed.").removesuffix(".")
+    at = text.rfind(". ")
     if at < 0:
-        return said, ""
-    return said[:at], said[at + 2 : at + 3].lower() + said[at + 3 :]
+        return text, ""
+    return text[:at], text[at + 2 : at + 3].lower() + text[at + 3 :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,7 @@ class _Running:
     option: str = ""
 
 
-def _running(layout: StoreLayout, config: BrokerConfig) -> _Running:
+def _check_running(layout: StoreLayout, config: BrokerConfig) -> _Running:
     """Find out whether a broker has the store's lock."""
     option = f"--broker HOST:{config.raw.get('listenPort', _LISTEN_PORT).strip()}"
     try:
@@ -180,11 +178,11 @@ def _damage(layout: StoreLayout) -> Iterator[Finding]:
     try:
         files = list_raw_files(layout.log_paths)
     except StoreLayoutError as error:
-        yield Finding(Severity.URGENT, "foreign-file", *_what_and_advice(error))
+        yield Finding(Severity.URGENT, "foreign-file", *_split_advice(error))
         return
     yield from log_damage(files, layout.segment_size_bytes)
     for path in layout.log_paths:
-        below = sorted(one.name for one in path.iterdir() if one.is_dir())
+        below = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
         if below:
             yield Finding(
                 Severity.WARNING,
@@ -207,11 +205,11 @@ def _state(layout: StoreLayout, running: _Running) -> Iterator[Finding]:
         )
     elif layout.abort.exists():
         if running.known is None:
-            what, advice = "whether a broker runs can't be told", "run as the broker's user, on its host"
+            text, advice = "whether a broker runs can't be told", "run as the broker's user, on its host"
         else:
-            what = "its broker didn't stop cleanly (abort exists): nothing is cleaned before it has recovered"
+            text = "its broker didn't stop cleanly (abort exists): nothing is cleaned before it has recovered"
             advice = "start the broker and stop it cleanly; archiving works as it is"
-        yield Finding(Severity.WARNING, "crashed", what, advice)
+        yield Finding(Severity.WARNING, "crashed", text, advice)
 
 
 def _layout(layout: StoreLayout) -> Iterator[str]:
@@ -228,16 +226,16 @@ def _layout(layout: StoreLayout) -> Iterator[str]:
     ):
         with suppress(StorageEngineError, OSError):
             if count := sum(1 for _ in iter_queues(directory)):
-                yield _counted(count, kind)
+                yield _queues_text(count, kind)
     with suppress(OSError):
         if count := len(_names(layout.index)):
             yield count_text(count, "index file")
-    for name, what in (("timerlog", "timers"), ("rocksdbstore", "RocksDB beside it")):
+    for name, text in (("timerlog", "timers"), ("rocksdbstore", "RocksDB beside it")):
         if _names(layout.root / name):
-            yield what
+            yield text
 
 
-def _counted(count: int, kind: str) -> str:
+def _queues_text(count: int, kind: str) -> str:
     return count_text(count, kind) if not kind.startswith("extension") else f"{count} of them with extensions"
 
 
@@ -269,7 +267,7 @@ def log_damage(files: Sequence[tuple[Path, int]], size_bytes: int | None) -> Ite
     if foreign:
         yield _urgent(
             "foreign-file",
-            f"{_first_of(foreign, 'file')} is no segment: a broker doesn't start with it",
+            f"{_first_text(foreign, 'file')} is no segment: a broker doesn't start with it",
             f"move it out of the directory: mv {foreign[0]} ELSEWHERE",
         )
     segments = [(path, size) for path, size in files if is_offset(path.name) and size >= 0]
@@ -295,7 +293,7 @@ def log_damage(files: Sequence[tuple[Path, int]], size_bytes: int | None) -> Ite
             "doesn't start with it",
             _REPLICA,
         )
-    sound = readable_files([one for one in segments if one[1] == expected])
+    sound = readable_files([file for file in segments if file[1] == expected])
     yield from _places(sound, expected)
 
 
@@ -304,14 +302,14 @@ def _places(files: Sequence[MappedFile], size_bytes: int) -> Iterator[Finding]:
     if between:
         yield _urgent(
             "segment-name",
-            f"{_first_of(between, 'segment')} begins at no multiple of {bytes_text(size_bytes)}",
+            f"{_first_text(between, 'segment')} begins at no multiple of {bytes_text(size_bytes)}",
             _REPLICA,
         )
     twice = [right.path for left, right in pairwise(files) if left.base_offset == right.base_offset]
     if twice:
         yield _urgent(
             "segment-twice",
-            f"{_first_of(twice, 'segment')} is in two of the log's directories",
+            f"{_first_text(twice, 'segment')} is in two of the log's directories",
             "find out which one the broker wrote last, and move the other one away",
         )
     holes = [
@@ -332,12 +330,12 @@ def _places(files: Sequence[MappedFile], size_bytes: int) -> Iterator[Finding]:
         )
 
 
-def _first_of(paths: Sequence[Path], thing: str) -> str:
-    return f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} (and {count_text(len(paths) - 1, thing)} more)"
+def _first_text(paths: Sequence[Path], kind: str) -> str:
+    return f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} (and {count_text(len(paths) - 1, kind)} more)"
 
 
-def _urgent(kind: str, what: str, advice: str) -> Finding:
-    return Finding(Severity.URGENT, kind, what, advice)
+def _urgent(kind: str, text: str, advice: str) -> Finding:
+    return Finding(Severity.URGENT, kind, text, advice)
 
 
 def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator[Finding]:
@@ -347,12 +345,12 @@ def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator
     """
     try:
         marker, local = read_marker(root), read_local(root)
-        known = load_state(memory)
+        state = load_state(memory)
     except GateRefusedError as error:
         yield Finding(Severity.WARNING, "hold", Text(error))
         return
     watch = "" if marker is None else no_watch(root)
-    yield from judged_hold(root, marker, local, known, knows_journal=memory is not None, now_ms=now_ms)
+    yield from judged_hold(root, marker, local, state, knows_journal=memory is not None, now_ms=now_ms)
     if marker is not None and marker.ends_at_ms > now_ms and watch:
         yield Finding(
             Severity.NOTE,
@@ -383,7 +381,7 @@ def judged_hold(
             Severity.WARNING,
             "dead-hold",
             f"a hold by {marker.host} ended {time_text(marker.ends_at_ms)}, and its changes were not put back"
-            f"{_left(local)}",
+            f"{_left_text(local)}",
             _END,
         )
     elif marker is not None and knows_journal and (known is None or known.manager != marker.manager):
@@ -391,7 +389,7 @@ def judged_hold(
             Severity.WARNING,
             "foreign-hold",
             f"{root / NAME}: {marker.host} holds the store until {time_text(marker.ends_at_ms)} by another "
-            f"journal than this one, or its journal is gone{_left(local)}",
+            f"journal than this one, or its journal is gone{_left_text(local)}",
             Text(
                 "name the lake that it was held with; if its journal is gone, wait until the hold ends, "
                 "then ",
@@ -402,17 +400,17 @@ def judged_hold(
         yield Finding(
             Severity.WARNING,
             "dead-hold",
-            f"a hold has lost its marker, and its changes were not put back{_left(local)}",
+            f"a hold has lost its marker, and its changes were not put back{_left_text(local)}",
             _END,
         )
 
 
-def _left(local: HoldState | None) -> str:
+def _left_text(local: HoldState | None) -> str:
     if local is None:
         return ""
-    left = [count_text(len(local.touched), "changed file time")] if local.touched else []
-    left += [f"{one.key}={one.ours} (before: {one.original})" for one in local.changed_settings]
-    return f": {', '.join(left)} left as it set them" if left else ""
+    remains = [count_text(len(local.touched), "changed file time")] if local.touched else []
+    remains += [f"{item.key}={item.ours} (before: {item.original})" for item in local.changed_settings]
+    return f": {', '.join(remains)} left as it set them" if remains else ""
 
 
 _TIMER_MAX_DELAY_SECONDS = 3 * 24 * 3600
@@ -504,24 +502,24 @@ def settings_in_effect(
     :param overrides: settings given beside the broker's own.
     :param by_broker: the values are a running broker's own answers, and come from no file.
     """
-    return tuple(_in_effect(config, one, overrides, by_broker) for one in _REVIEWED)
+    return tuple(_resolve_setting(config, setting, overrides, by_broker) for setting in _REVIEWED)
 
 
-def _in_effect(
-    config: BrokerConfig, one: _Shown, overrides: Mapping[str, str], by_broker: bool
+def _resolve_setting(
+    config: BrokerConfig, setting: _Shown, overrides: Mapping[str, str], by_broker: bool
 ) -> SettingInEffect:
-    key = one.property if config.raw.get(one.property) else one.name
+    key = setting.property if config.raw.get(setting.property) else setting.name
     if key in overrides:
         source = SettingFrom.OVERRIDE
     elif by_broker:
         source = SettingFrom.RUNNING_BROKER
     else:
         source = SettingFrom.CONFIG_FILE if key in config.raw else SettingFrom.DEFAULT
-    said = config.raw.get(key, "")
+    text = config.raw.get(key, "")
     note = ""
-    if one.configured is not None and _WHOLE.fullmatch(said) and int(said) != one.configured(config):
-        note = f"{said} is configured, beyond the broker's limit"
-    return SettingInEffect(one.name, one.shown(config), source, note)
+    if setting.configured is not None and _WHOLE.fullmatch(text) and int(text) != setting.configured(config):
+        note = f"{text} is configured, beyond the broker's limit"
+    return SettingInEffect(setting.name, setting.shown(config), source, note)
 
 
 def contradictions(config: BrokerConfig) -> Iterator[Finding]:
@@ -556,20 +554,18 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def unread_settings(keys: Iterable[str]) -> Iterator[Finding]:
-    """Yield findings on keys of broker.conf that no release of the broker reads, each with the key that was
-    probably meant.
-    """
-    known = _setting_names()
-    unread = sorted(set(keys) - known - {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY})
-    meant = {key: nearest(key, known) or "" for key in unread}
+    """Yield findings on keys of broker.conf that no release reads, each with the key probably meant."""
+    names = _setting_names()
+    unread = sorted(set(keys) - names - {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY})
+    guesses = {key: nearest(key, names) or "" for key in unread}
     misspelt = [
         key
-        for key, name in meant.items()
+        for key, name in guesses.items()
         if SequenceMatcher(None, key.casefold(), name.casefold()).ratio() >= _ALIKE
     ]
     for key in misspelt:
         yield _warning(
-            f"{key}: no broker reads this key; its setting keeps the default", f"write {meant[key]}"
+            f"{key}: no broker reads this key; its setting keeps the default", f"write {guesses[key]}"
         )
     if others := [key for key in unread if key not in misspelt]:
         yield Finding(
@@ -643,9 +639,9 @@ def _destroy(interval_ms: int) -> Iterator[Finding]:
 
 def longest_delay_ms(levels: str) -> int:
     """Return the longest of messageDelayLevel's delays; 0: none can be parsed."""
-    found = (_LEVEL.fullmatch(level) for level in levels.split())
-    return max((int(one[1]) * _UNITS_MS[one[2]] for one in found if one), default=0)
+    matches = (_LEVEL.fullmatch(level) for level in levels.split())
+    return max((int(match[1]) * _UNITS_MS[match[2]] for match in matches if match), default=0)
 
 
-def _warning(what: str, advice: str) -> Finding:
-    return Finding(Severity.WARNING, "settings", what, advice)
+def _warning(text: str, advice: str) -> Finding:
+    return Finding(Severity.WARNING, "settings", text, advice)

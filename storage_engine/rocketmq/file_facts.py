@@ -98,8 +98,8 @@ class LogListing:
             if file.base_offset <= offset < file.end_offset:
                 with open_stored(file.path) as opened:
                     # A queue's entry may say any size.
-                    wanted = max(0, min(size_bytes, file.end_offset - offset))
-                    return os.pread(opened.fileno(), wanted, offset - file.base_offset)
+                    count = max(0, min(size_bytes, file.end_offset - offset))
+                    return os.pread(opened.fileno(), count, offset - file.base_offset)
         return b""
 
 
@@ -158,21 +158,20 @@ def list_log(layout: StoreLayout) -> LogListing:
 
     :raises StoreNotFoundError: there is no segment.
     """
-    found = list_raw_files(layout.log_paths)
-    named = readable_files(found)
+    raw_files = list_raw_files(layout.log_paths)
+    named = readable_files(raw_files)
     if not named:
         raise StoreNotFoundError(
             f"{', '.join(map(str, layout.log_paths))}: expected segment files, found none. Name the "
             "directory that the broker's storePathRootDir names."
         )
-    return LogListing(found, named)
+    return LogListing(raw_files, named)
 
 
 def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
     """Find the log's end.
 
-    :param end: end that a running broker reported before the files were listed. A message behind it may be
-        half written.
+    :param end: a running broker's end before the listing. A message behind it may be half written.
     """
     active, max_offset = find_active(listing.named)
     if end is None:
@@ -243,9 +242,7 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return notices on a store whose broker didn't stop cleanly, and on the position at which its log is
-    torn.
-    """
+    """Return notices on a store whose broker didn't stop cleanly, and on where its log is torn."""
     if not layout.abort.exists():
         return ()
     crashed = (
@@ -348,8 +345,7 @@ class _Queue:
 def collect_queues(
     layout: StoreLayout, look: Callable[[], LogReader], scope: FactsScope, patience: Patience
 ) -> Queues:
-    """Collect facts of the queues in ``scope``, from the files' names and the entries around the log's min
-    offset.
+    """Collect facts of queues in ``scope``, from file names and the entries around the log's min offset.
 
     With ``full`` all entries of all queues are read. Otherwise only two parts are read of each queue: the
     file into which the log's min offset falls, and the last entry.
@@ -361,7 +357,7 @@ def collect_queues(
     queues: list[QueueFact] = []
     left_over: list[Callable[[], int]] = []
     log = look()
-    for queue in told_each(list(_chosen(layout, scope)), "Reading queues", "queues"):
+    for queue in told_each(list(_choose_queues(layout, scope)), "Reading queues", "queues"):
 
         def read(log: LogReader, queue: _Queue = queue) -> _Row:
             return _read(queue, log, scope.full)
@@ -371,7 +367,7 @@ def collect_queues(
         if row.queue is not None:
             queues.append(row.queue)
             minimum = row.queue.log_min_offset
-            left_over.append(partial(_left_over_now, queue, minimum))
+            left_over.append(partial(_recount_left_over, queue, minimum))
     still = patience.until_none(left_over, [row.left_over_files for row in queues])
     queues = [replace(row, left_over_files=count) for row, count in zip(queues, still, strict=True)]
     notes = (
@@ -391,18 +387,16 @@ class _Row:
 
 
 def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
-    found = list_raw_files((queue.path,), refuse_links=False)
-    named = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
+    raw_files = list_raw_files((queue.path,), refuse_links=False)
+    named = readable_files(raw_files, unit_bytes=queue.format.dtype.itemsize)
     return _Row(
-        tuple(_file_facts(queue, found)),
+        tuple(_file_facts(queue, raw_files)),
         _queue_fact(queue, named, log, full) if named else None,
     )
 
 
 def _is_sound(row: _Row) -> bool:
-    """Return whether a queue's facts fit together. If not, the queue has a fault, or was read between two
-    changes.
-    """
+    """Return whether a queue's facts fit together. If not, it has a fault, or was read between changes."""
     queue = row.queue
     return all(a.end_offset == b.start_offset >= 0 for a, b in pairwise(row.files)) and (
         queue is None
@@ -413,10 +407,10 @@ def _is_sound(row: _Row) -> bool:
     )
 
 
-def _left_over_now(queue: _Queue, minimum: int) -> int:
-    found = list_raw_files((queue.path,), refuse_links=False)
-    files = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
-    return _left_over(queue, files, minimum)
+def _recount_left_over(queue: _Queue, minimum: int) -> int:
+    raw_files = list_raw_files((queue.path,), refuse_links=False)
+    files = readable_files(raw_files, unit_bytes=queue.format.dtype.itemsize)
+    return _count_left_over(queue, files, minimum)
 
 
 def missing_entries(
@@ -438,7 +432,7 @@ def missing_entries(
         return None
     plain = _readable_files(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT)
     if plain:
-        return len(queue_offsets) - _matched(plain, queue_offsets, physical_offsets)
+        return len(queue_offsets) - _count_matches(plain, queue_offsets, physical_offsets)
     batch = _readable_files(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
     if batch:
         pointed_at = batch_consume_queue.FORMAT.read_queue(batch)["offset"]
@@ -450,7 +444,7 @@ def _readable_files(path: Path, form: EntryFormat) -> tuple[MappedFile, ...]:
     return readable_files(list_raw_files((path,), refuse_links=False), unit_bytes=form.dtype.itemsize)
 
 
-def _matched(
+def _count_matches(
     files: tuple[MappedFile, ...],
     queue_offsets: npt.NDArray[np.int64],
     physical_offsets: npt.NDArray[np.int64],
@@ -468,15 +462,15 @@ def _matched(
     return matched
 
 
-def _chosen(layout: StoreLayout, scope: FactsScope) -> Iterator[_Queue]:
+def _choose_queues(layout: StoreLayout, scope: FactsScope) -> Iterator[_Queue]:
     kinds = (
         ("consumequeue", layout.consumequeue, consume_queue.FORMAT),
         ("batchconsumequeue", layout.batchconsumequeue, batch_consume_queue.FORMAT),
     )
     for kind, directory, form in kinds:
         if scope.full or scope.queues is None:
-            for found in iter_queues(directory):
-                yield _Queue(kind, found.topic, found.queue_id, found.path, form)
+            for queue in iter_queues(directory):
+                yield _Queue(kind, queue.topic, queue.queue_id, queue.path, form)
             continue
         touched = {directory / topic / str(queue_id) for topic, queue_id in scope.queues}
         touched |= {Path(file).parent for file in scope.files if Path(file).is_relative_to(directory)}
@@ -492,17 +486,17 @@ def _file_facts(queue: _Queue, files: tuple[tuple[Path, int], ...]) -> Iterator[
     unit = queue.format.dtype.itemsize
     for path, size in files:
         start = int(path.name) if is_offset(path.name) else -1
-        whole = start >= 0 and start % unit == 0 and size % unit == 0
+        is_whole = start >= 0 and start % unit == 0 and size % unit == 0
         yield QueueFileFact(
             subject=f"{queue.subject}/{path.name}",
             queue=queue.subject,
-            start_offset=start // unit if whole else -1,
-            end_offset=(start + size) // unit if whole else -1,
+            start_offset=start // unit if is_whole else -1,
+            end_offset=(start + size) // unit if is_whole else -1,
         )
 
 
 def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, full: bool) -> QueueFact:
-    left_over = _left_over(queue, files, log.min_offset)
+    left_over = _count_left_over(queue, files, log.min_offset)
     live = files[left_over]
     newest = queue.format.last_position(files)
     entries = (
@@ -511,7 +505,7 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
         else (queue.format.read_file(live))
     )
     # one that is being written now has an end yet to be seen
-    entries = entries[: _entries_up_to(newest, live, queue.format)]
+    entries = entries[: _count_entries(newest, live, queue.format)]
     offsets = np.where(entries["size"] == FILLER_SIZE, -1, entries["offset"]).astype(np.int64)
     at_or_above = np.flatnonzero(offsets >= log.min_offset)
     first = int(at_or_above[0]) if len(at_or_above) else -1
@@ -534,7 +528,7 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
     )
 
 
-def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> int:
+def _count_left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> int:
     """Return the number of files that point only below the log's min offset. The last file never counts."""
     for index, file in enumerate(files[:-1]):
         last = queue.format.entry(file, queue.format.capacity(file) - 1)
@@ -543,7 +537,7 @@ def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> in
     return max(0, len(files) - 1)
 
 
-def _entries_up_to(newest: tuple[MappedFile, int] | None, first: MappedFile, form: EntryFormat) -> int:
+def _count_entries(newest: tuple[MappedFile, int] | None, first: MappedFile, form: EntryFormat) -> int:
     """Return the number of entries from the beginning of a file up to the queue's newest entry."""
     if newest is None:
         return 0
@@ -558,8 +552,7 @@ def _end(entry: Mapping[str, int]) -> int:
 def _messages(
     queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
 ) -> tuple[str, str]:
-    """Return the message that the first live entry stands for, and the message in the frame at which it
-    points.
+    """Return the message that the first live entry stands for, and that in the frame at which it points.
 
     An LMQ's entry points at a message of another topic, whose offset in the LMQ is a property: nothing is
     compared. For a batch entry, the batch's first message counts.
@@ -671,8 +664,8 @@ def _collect(
 
 
 def _end_by_engine(session: EngineSession) -> BrokerLogEnd:
-    found = session.positions()
-    return BrokerLogEnd(found.committed, min(found.dispatched, found.committed))
+    positions = session.positions()
+    return BrokerLogEnd(positions.committed, min(positions.dispatched, positions.committed))
 
 
 def _log_end(admin: BrokerAdmin) -> BrokerLogEnd:
@@ -682,8 +675,7 @@ def _log_end(admin: BrokerAdmin) -> BrokerLogEnd:
 
 
 def _cleaning_ms(settings: Mapping[str, str]) -> int:
-    """Return the time of two rounds of the broker's own cleaning. The present round may already have passed a
-    file.
+    """Return the time of two rounds of the broker's cleaning: the present one may already have passed a file.
 
     It is at least two default pauses, since a round itself takes time, too.
     """
@@ -715,7 +707,7 @@ def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ..
     rows = patience.settled(read, look(), look, is_sound)
     counts = [partial(count, row) for row in rows]
     still = patience.until_none(counts, [row.left_over_files for row in rows])
-    return tuple(replace(row, left_over_files=left) for row, left in zip(rows, still, strict=True))
+    return tuple(replace(row, left_over_files=left_over) for row, left_over in zip(rows, still, strict=True))
 
 
 def _index_fact(path: Path, log_min_offset: int, *, is_last: bool) -> IndexFact:
@@ -733,18 +725,18 @@ def _index_fact(path: Path, log_min_offset: int, *, is_last: bool) -> IndexFact:
 
 
 def _checkpoint_facts(
-    found: Mapping[str, int] | None, log: LogFiles, newest_store_timestamp_ms: int
+    values: Mapping[str, int] | None, log: LogFiles, newest_store_timestamp_ms: int
 ) -> tuple[CheckpointFact, ...]:
     """Collect facts of the checkpoint's values. No value may be behind the log's end: otherwise a recovery
     would begin behind unflushed messages (CommitLog#recoverAbnormally, isMappedFileMatchedRecover).
     """
-    if found is None:
+    if values is None:
         return ()
     return tuple(
         CheckpointFact(
             subject=f"checkpoint {field.name}",
             low=0,
-            value=found.get(field.name, -1) if high >= 0 else -1,
+            value=values.get(field.name, -1) if high >= 0 else -1,
             high=high,
         )
         for field in fields(Checkpoint)

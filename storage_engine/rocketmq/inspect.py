@@ -147,7 +147,7 @@ def inspect(
     snapshot = snapshot or store.snapshot(now_ms)
     (log,) = snapshot.logs
     layout = store.layout
-    found = [(queue, form is batch_consume_queue.FORMAT) for queue, form in all_queues(layout)]
+    queue_dirs = [(queue, form is batch_consume_queue.FORMAT) for queue, form in all_queues(layout)]
     index_files, no_index = read_or_tell(partial(read_index_files, layout, store.config), (), "the index")
     checkpoint, no_checkpoint = read_or_tell(
         partial(read_known_values, layout.checkpoint), {}, "the checkpoint"
@@ -165,8 +165,8 @@ def inspect(
         segments=tuple(_segments(log.segments, log.max_offset, messages)),
         log_disks=snapshot.log_disks,
         dependents_disk=snapshot.dependents_disk,
-        queue_count=len(found),
-        queues=tuple(_queues(found, log.min_offset)) if queues else (),
+        queue_count=len(queue_dirs),
+        queues=tuple(_queues(queue_dirs, log.min_offset)) if queues else (),
         index_files=tuple(map(_index, index_files)),
         checkpoint=checkpoint,
         topics=topics,
@@ -224,8 +224,8 @@ def _index(file: IndexFile) -> IndexInspection:
     )
 
 
-def _queues(found: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> Iterator[QueueInspection]:
-    ordered = sorted(found, key=lambda item: (item[0].topic, item[0].queue_id))
+def _queues(queue_dirs: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> Iterator[QueueInspection]:
+    ordered = sorted(queue_dirs, key=lambda item: (item[0].topic, item[0].queue_id))
     for queue, batch in told_each(ordered, "Looking at queues", "queues"):
         kind = batch_consume_queue if batch else consume_queue
         files = kind.FORMAT.files(queue.path)
@@ -245,7 +245,7 @@ def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages:
         Paragraph(_state(found)),
         Disks((*found.log_disks, found.dependents_disk)),
         Paragraph(_checkpoint(found)),
-        _counted(found.segments) if messages else _segment_table(found.segments),
+        _count_table(found.segments) if messages else _segment_table(found.segments),
     ]
     if found.queues:
         sections.append(_queue_table(found.queues))
@@ -253,38 +253,38 @@ def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages:
     if found.index_files:
         sections.append(Paragraph(_index_text(found.index_files)))
     topics = tuple(topic.topic for topic in found.topics)
-    sections += [Paragraph(f"WARNING {why}") for why in found.unreadable]
+    sections += [Paragraph(f"WARNING {problem}") for problem in found.unreadable]
     sections += [Names("Topics", topics), Names("Groups", found.groups), _settings(found.config)]
     return Inspection(to_jsonable(found), tuple(sections), data_paths)
 
 
-def _state(found: StoreInspection) -> str:
+def _state(store: StoreInspection) -> str:
     lines: list[str] = []
-    if found.holder is not None:
-        lines.append(f"Held by {found.holder.name} (process {found.holder.pid})")
-    elif found.crashed:
+    if store.holder is not None:
+        lines.append(f"Held by {store.holder.name} (process {store.holder.pid})")
+    elif store.crashed:
         lines.append(
             "Not stopped cleanly: abort exists. It can be archived, but not cleaned until recovered."
         )
-    least = "" if found.dispatched_offset >= found.max_offset else "at least "
+    least = "" if store.dispatched_offset >= store.max_offset else "at least "
     lines.append(
-        f"Offsets {found.min_offset} to {found.max_offset}; {found.queue_count} consume queues, "
-        f"complete {least}up to {found.dispatched_offset}"
+        f"Offsets {store.min_offset} to {store.max_offset}; {store.queue_count} consume queues, "
+        f"complete {least}up to {store.dispatched_offset}"
     )
     return "\n".join(lines)
 
 
-def _checkpoint(found: StoreInspection) -> str:
-    if found.checkpoint is None:
+def _checkpoint(store: StoreInspection) -> str:
+    if store.checkpoint is None:
         return "Checkpoint: none"
     log, queues, index = (
-        time_text(found.checkpoint.get(f"{part}_msg_timestamp_ms")) or "unknown"
+        time_text(store.checkpoint.get(f"{part}_msg_timestamp_ms")) or "unknown"
         for part in ("physic", "logics", "index")
     )
     return f"Checkpoint: commitlog {log}, consume queues {queues},\n            index {index}"
 
 
-def _counted(rows: Sequence[SegmentInspection]) -> Table:
+def _count_table(rows: Sequence[SegmentInspection]) -> Table:
     return Table(
         "Commitlog",
         ("segment", "state", "messages#", "first stored", "last stored", "damaged#"),
@@ -443,7 +443,7 @@ def unindexed_ranges(layout: StoreLayout, config: BrokerConfig) -> tuple[tuple[i
         if (first := _first_with_key(log, position, begin)) is not None:
             ranges.append((first, begin))
         if end >= position:
-            position = _message_behind(log, end) if _is_message(log, end) else end
+            position = _next_message(log, end) if _is_message(log, end) else end
     if position is not None and (first := _first_with_key(log, position, log_end)) is not None:
         ranges.append((first, None))
     return tuple(ranges)
@@ -465,11 +465,11 @@ def _first_with_key(log: LogListing, position: int, end: int) -> int | None:
         is_rolled_back = flags & frame.TRANSACTION_MASK == frame.TRANSACTION_ROLLBACK
         if not is_rolled_back and any(name in content for name in _KEY_PROPERTIES):
             return message
-        message = _message_behind(log, message)
+        message = _next_message(log, message)
     return message
 
 
-def _message_behind(log: LogListing, offset: int) -> int | None:
+def _next_message(log: LogListing, offset: int) -> int | None:
     """Return the offset of the message that follows the one at an offset; None: there is none."""
     return _first_message_at(log, offset + _start(log, offset)[0])
 

@@ -62,10 +62,10 @@ class RocketMQLagJob:
 
     def unread(self, run: Sequence[Segment]) -> Unread:
         context, end_offset = self.context, run[-1].end_offset
-        found = unread_messages(
+        result = unread_messages(
             context.layout, tuple(run), self.positions, end_offset, context.attempts, deleted=True
         )
-        return found.with_errors(self.unknown)
+        return result.with_errors(self.unknown)
 
 
 def lag_job(request: LagRequest) -> RocketMQLagJob:
@@ -82,7 +82,7 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
         store = RocketMQStore.open(_config(settings, settings.broker_conf, settings.overrides))
         consumers, source, attempts = consumers_in_files(store.layout), LagSource(), 1
     else:
-        store, consumers, source = _live(settings, settings.live)
+        store, consumers, source = _open_live(settings, settings.live)
         attempts = ATTEMPTS
 
     def look() -> tuple[StoreSnapshot, LagContext]:
@@ -98,15 +98,13 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
     return RocketMQLagJob(context, positions, snapshot, consumers.unknown)
 
 
-def _live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
-    """Return a running broker's store, opened with the effective settings, its consumers, and the source of
-    their positions.
-    """
+def _open_live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
+    """Return a running broker's store with effective settings, its consumers, and their positions' source."""
     try:
         with reach(live) as admin:
             config = admin.config()
-            found = local_settings(config, settings.root, settings.overrides)
-            store = RocketMQStore.open(_config(settings, None, found))
+            overrides = local_settings(config, settings.root, settings.overrides)
+            store = RocketMQStore.open(_config(settings, None, overrides))
             return store, *live_consumers(admin, config, live, store.layout)
     except BrokerError as error:
         store = RocketMQStore.open(_config(settings, settings.broker_conf, settings.overrides))

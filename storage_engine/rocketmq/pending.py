@@ -93,9 +93,7 @@ _MAX_DELAY_MS = (1 << 31) - 1
 """Largest value of the delay field: no record is due later than this time after it was written."""
 _DUE_PROPERTY = b"TIMER_OUT_MS"
 _DUE_READ_MAX = 100_000
-"""Most messages outside the timer log whose due times are read. If there are more, all these due times are
-unknown.
-"""
+"""Most messages outside the timer log whose due times are read. If there are more, all are unknown."""
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OPERATION_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
@@ -131,11 +129,11 @@ def refuse_halves_in_rocksdb(layout: StoreLayout, log_min_offset: int) -> None:
             raise _unknown(layout, "half messages", str(topic))
 
 
-def _unknown(layout: StoreLayout, what: str, where: str) -> UnsupportedLayoutError:
+def _unknown(layout: StoreLayout, kind: str, where: str) -> UnsupportedLayoutError:
     return UnsupportedLayoutError(
-        f"{layout.root}: expected {what} in the store's own files, found that they are in RocksDB, at "
-        f"least in part (seen by {where}), which this version doesn't read. Nothing was changed. Set "
-        "pending_policy to warn where none of them is due any more."
+        f"{layout.root}: expected {kind} in the store's own files, found that they are in RocksDB, at "
+        f"least in part (shown by {where}). This version can't read them there. Nothing was changed. If "
+        "none of them is due any more, set pending_policy to warn."
     )
 
 
@@ -190,29 +188,27 @@ def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
     if not elsewhere.any():
         return tags_codes
     due = tags_codes.copy()
-    wanted = tags_codes[elsewhere] - np.iinfo(np.int64).min
-    found = np.zeros(len(wanted), dtype=bool)
-    values = np.zeros(len(wanted), dtype=np.int64)
+    addresses = tags_codes[elsewhere] - np.iinfo(np.int64).min
+    has_unit = np.zeros(len(addresses), dtype=bool)
+    values = np.zeros(len(addresses), dtype=np.int64)
     for file in consume_queue.list_files(extension):
-        here = (wanted >= file.base_offset) & (wanted < file.end_offset)
+        here = (addresses >= file.base_offset) & (addresses < file.end_offset)
         if here.any():
             units = consume_queue.read_units(file)
-            at = np.searchsorted(units.offset, wanted[here])
-            hit = (at < len(units.offset)) & (np.append(units.offset, -1)[at] == wanted[here])
-            found[here], values[here] = hit, np.append(units.tags_code, 0)[at]
-    if not found.all():
+            at = np.searchsorted(units.offset, addresses[here])
+            hit = (at < len(units.offset)) & (np.append(units.offset, -1)[at] == addresses[here])
+            has_unit[here], values[here] = hit, np.append(units.tags_code, 0)[at]
+    if not has_unit.all():
         raise CorruptFileError(
-            f"{extension}: expected a unit at offset {wanted[~found][0]}, to which the queue's entry points, "
-            "found none. Compare the directory with a replica."
+            f"{extension}: expected a unit at offset {addresses[~has_unit][0]}, to which the queue's entry "
+            "points, found none. Compare the directory with a replica."
         )
     due[elsewhere] = values
     return due
 
 
 _Reader: TypeAlias = Callable[[Sequence[MappedFile]], tuple[Longs, Longs]]
-"""Reader of one kind of pending messages. Returns their physical offsets, and their due times or no times at
-all.
-"""
+"""Reader of one kind of pending messages: their physical offsets, and their due times or none at all."""
 
 _WHEEL_STOPS = (
     "if the broker asks for offset 0 after its deletion, it reads the first frame that is left, and the "
@@ -225,10 +221,9 @@ def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
 
     For each kind, the files with the broker's progress are read first. So messages that it handles meanwhile
     still count as pending. Messages that come in meanwhile may be missing; they are behind any segment that
-    was sealed before.
+    was sealed before. A kind that can't be read has no count, but the reason as its error.
 
-    :param attempts: number of attempts to read files that don't fit together; more than 1 beside a running
-        broker.
+    :param attempts: attempts to read files that don't fit together; more than 1 beside a running broker.
     """
     if is_new(layout):
         return tuple(Pending(kind, 0, log=LOG) for kind in PendingKind)
@@ -246,10 +241,10 @@ def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
         PendingKind.TIMER: timers,
         PendingKind.HALF: halves,
     }
-    return tuple(_pending(kind, layout, reader, attempts) for kind, reader in readers.items())
+    return tuple(_count_pending(kind, layout, reader, attempts) for kind, reader in readers.items())
 
 
-def _pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: int) -> Pending:
+def _count_pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: int) -> Pending:
     def read() -> tuple[int, Longs, Longs]:
         log = list_segments(layout)
         return log[0].base_offset, *reader(log)
@@ -258,17 +253,17 @@ def _pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: 
         log_min_offset, offsets, due = reread(read, attempts)
     except (BadInputError, StoreBusyError, OSError) as error:
         return Pending(kind, None, error=reason_text(error), log=LOG)
-    there = offsets >= log_min_offset
-    timed = due[there][due[there] >= 0] if len(due) else due
-    known = len(timed) == int(there.sum()) > 0
+    present = offsets >= log_min_offset
+    timed = due[present][due[present] >= 0] if len(due) else due
+    is_known = len(timed) == int(present.sum()) > 0
     stops = kind is PendingKind.TIMER and bool((offsets == 0).any())
     return Pending(
         kind,
-        count=int(there.sum()),
-        first_offset=int(offsets[there].min()) if there.any() else None,
-        first_due_ms=int(timed.min()) if known else None,
-        last_due_ms=int(timed.max()) if known else None,
-        lost=int((~there).sum()),
+        count=int(present.sum()),
+        first_offset=int(offsets[present].min()) if present.any() else None,
+        first_due_ms=int(timed.min()) if is_known else None,
+        last_due_ms=int(timed.max()) if is_known else None,
+        lost=int((~present).sum()),
         consequence=_WHEEL_STOPS if stops else "",
         log=LOG,
     )
@@ -331,13 +326,13 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
                     "broker, which rebuilds its queues, and stop it cleanly."
                 )
             parts.append(entries)
-    found = np.concatenate(parts)
-    offsets = first + np.arange(len(found), dtype=np.int64)
-    real = found["size"] != FILLER_SIZE
+    joined = np.concatenate(parts)
+    offsets = first + np.arange(len(joined), dtype=np.int64)
+    real = joined["size"] != FILLER_SIZE
     return OwedEntries(
         offsets[real],
-        found["offset"][real].astype(np.int64),
-        found["tags_code"][real].astype(np.int64),
+        joined["offset"][real].astype(np.int64),
+        joined["tags_code"][real].astype(np.int64),
     )
 
 
@@ -418,7 +413,7 @@ def _records(
     end = 0
     for file in files:
         with mapped(file.path) as data:
-            if not _all_due_before(data, read_time_ms):
+            if not _has_no_timer(data, read_time_ms):
                 records = np.frombuffer(data, RECORD, len(data) // RECORD.itemsize)
                 odd = (records["size"] != RECORD.itemsize) | ((records["magic"] & ~_MAGIC_BITS) != 0)
                 count = int(odd.argmax()) if odd.any() else len(records)
@@ -444,10 +439,8 @@ def _timer_due_ms(records: np.ndarray) -> Longs:
     return due
 
 
-def _all_due_before(data: memoryview, read_time_ms: int) -> bool:
-    """Return whether a full file has no waiting timer. Its last record shows this, as it was written after
-    all others.
-    """
+def _has_no_timer(data: memoryview, read_time_ms: int) -> bool:
+    """Return whether a full file has no waiting timer, by its last record, which was written last."""
     last = (len(data) - _BLANK.size) // RECORD.itemsize * RECORD.itemsize - RECORD.itemsize
     if last < 0 or not _is_blank(data, last + RECORD.itemsize):
         return False
@@ -458,19 +451,17 @@ def _all_due_before(data: memoryview, read_time_ms: int) -> bool:
 
 
 def _is_blank(data: memoryview, at: int) -> bool:
-    left = len(data) - at
-    return left >= _BLANK.size and _BLANK.unpack_from(data, at) == (left, 0, frame.MAGIC_BLANK)
+    left_bytes = len(data) - at
+    return left_bytes >= _BLANK.size and _BLANK.unpack_from(data, at) == (left_bytes, 0, frame.MAGIC_BLANK)
 
 
 def _due_of_messages(log: Sequence[MappedFile], offsets: Longs) -> Longs:
-    """Return the due times of messages from their properties. They are unknown if the message is gone, or if
-    there are too many.
-    """
+    """Return messages' due times from their properties; unknown if one is gone, or there are too many."""
     due = np.full(len(offsets), UNKNOWN_DUE, np.int64)
-    there = np.flatnonzero(offsets >= log[0].base_offset)
-    if 0 < len(there) <= _DUE_READ_MAX:
-        values = [message.property(_DUE_PROPERTY) for message in stored_messages(log, offsets[there])]
-        due[there] = [int(value) if value and value.isdigit() else UNKNOWN_DUE for value in values]
+    rows = np.flatnonzero(offsets >= log[0].base_offset)
+    if 0 < len(rows) <= _DUE_READ_MAX:
+        values = [message.property(_DUE_PROPERTY) for message in stored_messages(log, offsets[rows])]
+        due[rows] = [int(value) if value and value.isdigit() else UNKNOWN_DUE for value in values]
     return due
 
 
@@ -481,25 +472,25 @@ def undecided(layout: StoreLayout, log: Sequence[MappedFile]) -> Longs:
     :raises CorruptFileError: the offsets, a queue or an operation message are unreadable or malformed.
     """
     positions = _positions(layout)
-    found = [np.empty(0, np.int64)]
+    parts = [np.empty(0, np.int64)]
     queues = queue_ids(layout.consumequeue / HALF_TOPIC)
     for queue_id in sorted(queues | {queue for topic, queue in positions if topic == HALF_TOPIC}):
-        known = (HALF_TOPIC, queue_id) in positions
+        has_position = (HALF_TOPIC, queue_id) in positions
         halves = entries_from(
             layout.consumequeue / HALF_TOPIC / str(queue_id),
             positions.get((HALF_TOPIC, queue_id), 0),
             layout.config,
         )
         offsets = halves.physical_offset
-        undone = ~np.isin(halves.queue_offset, _decided(layout, log, queue_id, positions))
-        if not known:
+        undone = ~np.isin(halves.queue_offset, _read_decided(layout, log, queue_id, positions))
+        if not has_position:
             # Then the broker begins at what is left (TransactionalMessageBridge#fetchConsumeOffset).
             undone &= offsets >= log[0].base_offset
-        found.append(offsets[undone])
-    return np.concatenate(found)
+        parts.append(offsets[undone])
+    return np.concatenate(parts)
 
 
-def _decided(
+def _read_decided(
     layout: StoreLayout, log: Sequence[MappedFile], queue_id: int, positions: dict[tuple[str, int], int]
 ) -> Longs:
     """Return the queue offsets of half messages that were committed or rolled back."""
@@ -510,10 +501,10 @@ def _decided(
     )
     offsets = operations.physical_offset
     # A half message lies before the operation that decides it: what is gone names only what is gone.
-    there = offsets[offsets >= log[0].base_offset]
+    present = offsets[offsets >= log[0].base_offset]
     bodies = [
         message.body
-        for message in stored_messages(log, there)
+        for message in stored_messages(log, present)
         if message.property(frame.PROPERTY_TAGS) == _REMOVES
     ]
     numbers = [number for number in b",".join(bodies).split(b",") if number]

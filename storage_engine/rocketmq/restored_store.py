@@ -1,5 +1,4 @@
-"""Files that turn restored segments into a store that a broker serves completely: configuration, queues and
-index.
+"""Files that make restored segments a store that a broker serves completely: configuration, queues and index.
 
 A broker rebuilds queues only from its last segments; their number depends on its release. So the queues are
 made here from all segments, with the file sizes in the broker's settings.
@@ -67,9 +66,7 @@ _REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
 _QUEUES_OF_ITS_OWN = {SCHEDULE_TOPIC: 18}
 _REVIVE_QUEUES = 8
-"""Number of queues that the broker itself gives these topics (TopicConfigManager#init). With fewer, some
-queues would be missing.
-"""
+"""Queues that the broker gives these topics (TopicConfigManager#init). With fewer, some would be missing."""
 
 _READ_AND_WRITE = 6
 _TIMER_CHECKPOINT_BYTES = 4096
@@ -89,8 +86,7 @@ _NEWER_VERSION = {**_VERSION, "counter": 1}
 
 
 def queues_of(rows: pa.Table) -> pa.Table:
-    """Return the queues of these rows: topic, queue_id, last queue_offset, and whether the queue has inner
-    batches.
+    """Return these rows' queues: topic, queue_id, last queue_offset, and whether they have inner batches.
 
     Results of several calls can be joined and given to :func:`merge_queues`.
 
@@ -117,8 +113,8 @@ def queues_of(rows: pa.Table) -> pa.Table:
 
 def merge_queues(queues: pa.Table) -> pa.Table:
     """Merge rows from any number of :func:`queues_of` calls, so that each queue has one row."""
-    found = queues.group_by(["topic", "queue_id"]).aggregate([("last", "max"), ("inner_batch", "max")])
-    ordered = found.select(["topic", "queue_id", "last_max", "inner_batch_max"])
+    merged = queues.group_by(["topic", "queue_id"]).aggregate([("last", "max"), ("inner_batch", "max")])
+    ordered = merged.select(["topic", "queue_id", "last_max", "inner_batch_max"])
     return ordered.rename_columns(NO_CONFIG_QUEUES.column_names)
 
 
@@ -135,7 +131,7 @@ def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, b
         by_topic.setdefault(row["topic"], {})[row["queue_id"]] = row["last"] + 1
         if row["inner_batch"]:
             batch_topics.add(row["topic"])
-    offsets = _json(version, {"offsetTable": _worked_off(by_topic)})
+    offsets = _json(version, {"offsetTable": _finished_offsets(by_topic)})
     return {
         _TOPICS: _json(
             version,
@@ -164,11 +160,9 @@ def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, b
 
 
 def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
-    """Return a TopicConfig. Its type of queue must be right: otherwise the broker builds the other type
-    (QueueTypeUtils).
-    """
-    own = _REVIVE_QUEUES if topic.startswith(_REVIVE_PREFIX) else _QUEUES_OF_ITS_OWN.get(topic, 1)
-    number = min(max(queues, own), _MAX_QUEUES)
+    """Return a TopicConfig. With a wrong type of queue the broker builds the other type (QueueTypeUtils)."""
+    least = _REVIVE_QUEUES if topic.startswith(_REVIVE_PREFIX) else _QUEUES_OF_ITS_OWN.get(topic, 1)
+    number = min(max(queues, least), _MAX_QUEUES)
     return {
         "attributes": {"queue.type": "BatchCQ"} if inner_batch else {},
         "order": False,
@@ -181,7 +175,7 @@ def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
     }
 
 
-def _worked_off(by_topic: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+def _finished_offsets(by_topic: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
     """Return the offsets of the groups with which the broker reads its own topics.
 
     The groups are those of TransactionalMessageBridge#fetchConsumeOffset and PopReviveService. The positions
@@ -204,9 +198,7 @@ def _timer_checkpoint(end: int) -> bytes:
 
 
 def _json(version: dict[str, int], content: dict[str, Any]) -> bytes:
-    """Return a config file's content. Keys that are numbers are in quotes here; fastjson reads them like its
-    own keys without quotes.
-    """
+    """Return a config file's content, with numbers as keys in quotes, which fastjson reads like its own."""
     return json.dumps({"dataVersion": version, **content}, indent=1, ensure_ascii=False).encode()
 
 
@@ -229,7 +221,10 @@ _NO_FILLER = {
     "enableLmq": _MANY_TOPICS,
     "enableMultiDispatch": _MANY_TOPICS,
 }
-_STILL_POSSIBLE = "Nothing was written. --files-only, without a broker's file, restores only the segments."
+_STILL_POSSIBLE = (
+    "Nothing was written. To restore only the segments, use --files-only without a broker's "
+    "configuration file."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,18 +272,18 @@ class RestoredStore(RestoredConfig):
         """
         sizes = sorted({row.size_bytes for row in receipts})
         if len(sizes) > 1:
-            found = " and ".join(map(str, sizes))
+            text = " and ".join(map(str, sizes))
             raise RestoreError(
-                f"{receipts[0].log}: expected segments of one size, found {found} bytes: no broker starts on "
+                f"{receipts[0].log}: expected segments of one size, found {text} bytes: no broker starts on "
                 f"both. {_STILL_POSSIBLE} Segments of one size are served: choose them by --from-offset and "
                 "--to-offset."
             )
         config, _ = self._config(_NOWHERE, ())
-        said = config.mapped_file_size_commit_log_bytes
-        if said not in (None, sizes[0]):
+        size = config.mapped_file_size_commit_log_bytes
+        if size not in (None, sizes[0]):
             raise RestoreError(
                 f"{self.conf}: mappedFileSizeCommitLog: expected {sizes[0]}, as the archived segments have, "
-                f"found {said}: no broker starts on files of another size. {_STILL_POSSIBLE} Or correct the "
+                f"found {size}: no broker starts on files of another size. {_STILL_POSSIBLE} Or correct the "
                 "value."
             )
         for row in (row for row in receipts if row.damaged_bytes):
@@ -300,9 +295,9 @@ class RestoredStore(RestoredConfig):
             )
         is_slave, is_filled = (
             config.raw.get(ROLE, "").strip() == SLAVE,
-            not all(it.is_whole for it in receipts),
+            not all(receipt.is_whole for receipt in receipts),
         )
-        if is_filled or any(FILLER_TOPIC in it.kept_streams for it in receipts):
+        if is_filled or any(FILLER_TOPIC in receipt.kept_streams for receipt in receipts):
             self._check_filler(config, is_slave=is_slave and is_filled)
         if is_slave:
             check_goes_on(config, receipts, read_segment)
@@ -334,9 +329,7 @@ class RestoredStore(RestoredConfig):
         return merge_queues(queues)
 
     def unfinished(self, queues: pa.Table) -> str:
-        """Return "": a restored log may end anywhere, since a half message then just waits for its
-        decision.
-        """
+        """Return "": a restored log may end anywhere; a half message then just waits for its decision."""
         return ""
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
@@ -348,7 +341,7 @@ class RestoredStore(RestoredConfig):
         as_named = load_broker_config(self.conf, {"storePathRootDir": str(_NOWHERE)}, root=_NOWHERE)
         topics = (_TOPICS_IN_FILES,) if as_named.config_manager_version.lower() == "v2" else ()
         if has_rocksdb_queues(config):
-            return _made_by_the_broker(receipts) + topics
+            return _queue_settings(receipts) + topics
         return topics + tuple(
             RestoredSetting(name, value, self._source(name, name in as_named.raw))
             for name, value in _values(settings_for(config, layout)).items()
@@ -378,9 +371,8 @@ class RestoredStore(RestoredConfig):
         return config, store_layout(root, config)
 
 
-def _made_by_the_broker(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
-    """Return the settings with which a broker at its start makes queues in RocksDB from all restored
-    segments.
+def _queue_settings(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
+    """Return settings with which a starting broker makes queues in RocksDB from all restored segments.
 
     A broker makes queues only from its last segments (CommitLog#recoverAbnormally, commitLogRecoverMaxNum).
     It skips the message at physical offset 0, as if it already had an entry.

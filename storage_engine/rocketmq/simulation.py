@@ -244,8 +244,7 @@ class _Walk:
                 record.point(now_ms, self._used_bytes(), now_ms - self.oldest_ms)
 
     def _delete(self, forced: bool) -> tuple[int, int, int]:
-        """Delete the oldest segments, up to the first that must stay. The last segment with content is never
-        deleted.
+        """Delete the oldest segments, up to the first that must stay; never the last segment with content.
 
         Each segment's age is checked before its deletion, since a pass pauses between deletions.
 
@@ -310,7 +309,7 @@ class _Walk:
             return _NEVER
         least_used = percent * self.start.disk_bytes // 100 + 1 - self.start.other_bytes
         least_log = -(-least_used * SHARE_UNIT // self.share_parts)
-        return self._when_came(least_log - self.log_bytes)
+        return self._find_time_ms(least_log - self.log_bytes)
 
     def _filled_ms(self) -> int:
         """Return the time at which the active segment is full and the next one begins. If no segment is
@@ -319,15 +318,15 @@ class _Walk:
         if not self.accepted:
             return _NEVER
         left_bytes = self.start.segment_bytes - self.active_bytes
-        return self._when_came(1 if self.sealed and self.active_bytes == 0 else left_bytes + 1)
+        return self._find_time_ms(1 if self.sealed and self.active_bytes == 0 else left_bytes + 1)
 
-    def _when_came(self, more_bytes: int) -> int:
+    def _find_time_ms(self, more_bytes: int) -> int:
         at_ms = self.inflow.when(self.came_bytes + more_bytes)
         return _NEVER if at_ms is None else at_ms
 
     def _write_until(self, at_ms: int) -> None:
-        came = self.inflow.until(at_ms)
-        more_bytes = came - self.came_bytes
+        came_bytes = self.inflow.until(at_ms)
+        more_bytes = came_bytes - self.came_bytes
         if self.accepted:
             self.log_bytes += more_bytes
             self.active_bytes += more_bytes
@@ -335,27 +334,27 @@ class _Walk:
             if self.active_bytes >= segment_bytes:
                 full, self.active_bytes = divmod(self.active_bytes, segment_bytes)
                 self._spend(full)
-                filled_at = came - self.active_bytes - (full - 1) * segment_bytes
+                filled_at = came_bytes - self.active_bytes - (full - 1) * segment_bytes
                 for _ in range(full):
                     written_ms = self.inflow.when(filled_at)
                     self.sealed.append((segment_bytes, at_ms if written_ms is None else written_ms))
                     filled_at += segment_bytes
         else:
             self.refused_bytes += more_bytes
-        self.came_bytes, self.now_ms = came, at_ms
+        self.came_bytes, self.now_ms = came_bytes, at_ms
 
     def _causes(self, percent: int) -> tuple[tuple[str, ...], bool]:
         """Return the causes of a cleanup at a level and at this time of day, and whether they ignore age."""
         is_open = bisect_right(self.window_changes, self.now_ms) % 2 == 1
-        found = self.causes.get((percent, is_open))
-        if found is None:
+        causes = self.causes.get((percent, is_open))
+        if causes is None:
             disk = DiskUsage(_PATH, percent)
             snapshot = StoreSnapshot("rocketmq", _PATH, self.now_ms, (), (disk,), disk, crashed=False)
             held, _ = triggers(snapshot, self.config, self.now_ms, self.zone, PlanRequest())
             names = tuple(dict.fromkeys(trigger.cause.value for trigger in held))
-            found = names, any(trigger.urgency is Urgency.FORCED for trigger in held)
-            self.causes[percent, is_open] = found
-        return found
+            causes = names, any(trigger.urgency is Urgency.FORCED for trigger in held)
+            self.causes[percent, is_open] = causes
+        return causes
 
     def _deletable(self) -> int:
         """Return the number of segments before the last one with content."""
@@ -384,13 +383,13 @@ def config_of(values: Mapping[str, str]) -> BrokerConfig:
 
     :raises BrokerConfigError: the broker would not accept a value.
     """
-    known = {name: value for name, value in values.items() if name in _READ}
-    interval = known.get(_INTERVAL, str(DEFAULT_INTERVAL_MS))
+    settings = {name: value for name, value in values.items() if name in _READ}
+    interval = settings.get(_INTERVAL, str(DEFAULT_INTERVAL_MS))
     if not (interval.isascii() and interval.isdigit() and 100 <= int(interval[:10]) <= _MOST_INTERVAL_MS):
         raise BrokerConfigError(
             f"{_INTERVAL}: expected a whole number of 100 to {_MOST_INTERVAL_MS}, found {interval!r}."
         )
-    return load_broker_config(None, known, root="/")
+    return load_broker_config(None, settings, root="/")
 
 
 def values_of(config: Mapping[str, str]) -> dict[str, str]:
@@ -430,8 +429,7 @@ def course_start(
 ) -> CourseStart | None:
     """Return the start of a simulation; None: the disk's level is unknown, or the log has no segment.
 
-    The ingest is computed from segments' last writes within the last seven days. It is 0 bytes if they don't
-    show it.
+    The ingest is computed from segments' last writes in the last seven days; 0 bytes if they don't show it.
     """
     disk, (log,) = least_used(snapshot.log_disks), snapshot.logs
     if disk is None or not disk.total_bytes or disk.usable_bytes is None or not log.segments:
@@ -442,7 +440,7 @@ def course_start(
     segment_bytes = layout.segment_size_bytes or sizes.most_common(1)[0][0]
     log_bytes = log.max_offset - log.min_offset
     on_disk = snapshot.dependents_disk.device == disk.device
-    dependents_bytes = sum(_allocated(layout)) if on_disk else 0
+    dependents_bytes = sum(_iter_allocated(layout)) if on_disk else 0
     if oldest_message_ms is None:
         oldest_message_ms = mtime_ms(log.segments[0])
     ingest = ingest_from(_growth(log, oldest_message_ms, snapshot.taken_at_ms), zone) or Ingest(0)
@@ -469,10 +467,8 @@ def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple
     return points[max(first - 1, 0) :]
 
 
-def _allocated(layout: StoreLayout) -> Iterator[int]:
-    """Yield the disk space of each file of queues and indexes, in bytes. A file that is gone meanwhile is
-    skipped.
-    """
+def _iter_allocated(layout: StoreLayout) -> Iterator[int]:
+    """Yield the disk space of each file of queues and indexes, in bytes, without files gone meanwhile."""
     for directory in (layout.consumequeue, layout.batchconsumequeue, layout.index):
         for root, _, names in os.walk(directory):
             for name in names:
@@ -494,7 +490,7 @@ def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -
     used_bytes = used_by_age(config, start, hours)
     level = percent_rounded_up(used_bytes, start.disk_bytes)
     fits = level <= limit
-    found = [
+    items = [
         Advice(
             "fits" if fits else "does-not-fit",
             {
@@ -508,21 +504,20 @@ def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -
         )
     ]
     if not fits and not config.clean_file_forcibly_enable:
-        found.append(Advice("force-is-off", {"refuses_percent": config.disk_space_warning_level_percent}))
+        items.append(Advice("force-is-off", {"refuses_percent": config.disk_space_warning_level_percent}))
     cleans = config.disk_max_used_space_ratio_percent
     if cleans >= limit:
-        found.append(Advice("ratio-too-high", {"ratio_percent": cleans, "limit_percent": limit}))
-    found += _of_window(config, start)
+        items.append(Advice("ratio-too-high", {"ratio_percent": cleans, "limit_percent": limit}))
+    items += _advise_on_window(config, start)
     if wished_hours is not None:
         disk_bytes = smallest_disk_bytes(used_by_age(config, start, wished_hours), limit)
         numbers = {"hours": wished_hours, "disk_bytes": disk_bytes, "level_percent": limit}
-        found.append(Advice("disk-for-wish", numbers))
-    return (*found, *_of_trace_topic(config, start))
+        items.append(Advice("disk-for-wish", numbers))
+    return (*items, *_advise_on_trace(config, start))
 
 
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most bytes of a disk that are used at this ingest, if each segment is deleted as soon as it
-    has expired.
+    """Return the most used bytes of a disk at this ingest, if each segment is deleted once it has expired.
 
     :param hours: value to assume in place of fileReservedTime.
     """
@@ -557,7 +552,7 @@ def _limit_percent(config: BrokerConfig) -> int:
     return min(force, warning) if config.clean_file_forcibly_enable else warning
 
 
-def _of_window(config: BrokerConfig, start: CourseStart) -> list[Advice]:
+def _advise_on_window(config: BrokerConfig, start: CourseStart) -> list[Advice]:
     """Advise on the window: on which disk deletions in the window alone are enough, or that the window is too
     short for a day's messages.
     """
@@ -581,12 +576,12 @@ def _of_window(config: BrokerConfig, start: CourseStart) -> list[Advice]:
     return [Advice("quiet-disk", numbers)]
 
 
-def _of_trace_topic(config: BrokerConfig, start: CourseStart) -> list[Advice]:
+def _advise_on_trace(config: BrokerConfig, start: CourseStart) -> list[Advice]:
     size_bytes, all_bytes = start.topic_bytes.get(TRACE_TOPIC, 0), sum(start.topic_bytes.values())
     if size_bytes <= 0:
         return []
-    left = start.ingest.factor * (1 - size_bytes / all_bytes)
-    without = replace(start, ingest=replace(start.ingest, factor=left))
+    factor = start.ingest.factor * (1 - size_bytes / all_bytes)
+    without = replace(start, ingest=replace(start.ingest, factor=factor))
     share_percent = round(size_bytes * 100 / all_bytes, 1)
     return [
         Advice(
@@ -686,11 +681,11 @@ def unheld_segments(
     of_age = sum(at_ms is not None and at_ms <= until_ms for at_ms in by_age)
     by_course = None
     if start is not None and not unsupported(config.raw) and _is_one_level(snapshot, config):
-        by_course = _in_course(log, config, until_ms, zone, start)
+        by_course = _count_in_course(log, config, until_ms, zone, start)
     if by_course is None:
         by_course = len(may_go)
         if not config.clean_file_forcibly_enable:
-            young = (i for i, one in enumerate(may_go) if expires_at_ms(one, config) > until_ms)
+            young = (i for i, segment in enumerate(may_go) if expires_at_ms(segment, config) > until_ms)
             by_course = next(young, by_course)
     return tuple(may_go[: max(of_age, by_course)])
 
@@ -706,19 +701,17 @@ def _is_one_level(snapshot: StoreSnapshot, config: BrokerConfig) -> bool:
     )
 
 
-def _in_course(
+def _count_in_course(
     log: LogSnapshot, config: BrokerConfig, until_ms: int, zone: ZoneInfo, start: CourseStart
 ) -> int | None:
-    """Return the number of segments that the broker deletes in a simulation of this time; None: it takes too
-    long to compute.
-    """
+    """Return how many segments the broker deletes in this time, by a simulation; None: it takes too long."""
     full = [segment for segment in log.segments if segment.end_offset <= log.max_offset]
     # As they are: a start for a record has them in rows of many.
     runs = tuple(SegmentRun(1, s.facts.size_bytes, mtime_ms(s), mtime_ms(s)) for s in full)
     try:
-        found = course(
+        result = course(
             config, replace(start, runs=runs), until_ms - start.now_ms, zone, limit_seconds=MOST_SECONDS
         )
     except SimulationTooLongError:
         return None
-    return sum(deletion.segments for deletion in found.deletions)
+    return sum(deletion.segments for deletion in result.deletions)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.lake.archive.commit import append_receipts
-from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
+from storage_engine.lake.archive.commit_retries import CommitStep, commit_steps
 from storage_engine.lake.archive.small_tables import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.placed_table import data_file_of

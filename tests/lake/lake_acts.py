@@ -67,6 +67,6 @@ def old_release() -> Iterator[None]:
     """A release that knows of no marks: it goes on over an older catalog and writes none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identity, "mark_fault", lambda *_: "")
-        patch.setattr("storage_engine.lake.archive.commit_steps.mark_commits", lambda _lake: None)
-        patch.setattr("storage_engine.lake.archive.commit_steps._is_up_to_date", lambda _lake, _table: True)
+        patch.setattr("storage_engine.lake.archive.commit_retries.mark_commits", lambda _lake: None)
+        patch.setattr("storage_engine.lake.archive.commit_retries._is_up_to_date", lambda _lake, _table: True)
         yield

@@ -24,7 +24,11 @@ from typing import Any, TextIO
 from sqlalchemy import Connection, Engine, event
 
 import storage_engine
-from storage_engine.cli.main import main as command_line
+
+try:
+    from storage_engine.cli.main import main as command_line
+except ImportError:
+    from storage_engine.cli import main as command_line
 
 try:
     import storage_engine.cli.clean

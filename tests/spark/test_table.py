@@ -37,7 +37,7 @@ from storage_engine.model.report.validation import Where
 from storage_engine.model.store import Lineages, Segment, SegmentState
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import update_stamp
-from storage_engine.spark.read_plan import RowsMissingError, StoreLook, _cut_off, _limits, look_at_store
+from storage_engine.spark.query_plan import RowsMissingError, StoreLook, _cut_off, _limits, look_at_store
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.table import Options, ReadTask, StoreReader, StoreTable, table
 from tests.archive_rules import permits_of

@@ -48,6 +48,9 @@ def test_four_commands_lead_to_the_first_proof(tmp_path: Path, wheels: Path) -> 
         typed.append(command.split()[1])
         said = newcomer.types(command)
     assert typed == ["doctor", "init-lake", "archive", "clean"]
+    # The last of them shows what would go; the newcomer types it again without that option.
+    assert command.endswith(" --dry-run")
+    newcomer.types(command.removesuffix(" --dry-run"))
     assert [path for path in sample.old if path.exists()] == []
     took_cpu_seconds = cpu_seconds() - installed_cpu_seconds
     told = newcomer.summary("sre")

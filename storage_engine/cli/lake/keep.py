@@ -34,7 +34,7 @@ from storage_engine.model.keep.acts import (
     decide_lift,
     decide_rule,
 )
-from storage_engine.model.keep.expiry import KeepForecast, TopicForecast
+from storage_engine.model.keep.expiry_rules import KeepForecast, TopicForecast
 from storage_engine.model.keep.keep_rules import FOREVER, ArchiveRule, Scope, keep_days
 
 _DEFAULT = "default"

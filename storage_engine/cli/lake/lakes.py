@@ -31,13 +31,13 @@ from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.keep.expiry import REWRITE_RULE, RewriteRule
+from storage_engine.model.keep.expiry_rules import REWRITE_RULE, RewriteRule
 
 if TYPE_CHECKING:
     from storage_engine.lake.move.describing import LakeInfo, TableInfo
     from storage_engine.lake.move.moving import Relocated
     from storage_engine.lake.move.rebuilding import Rebuilt
-    from storage_engine.model.keep.expiry import ExpiryVerdict
+    from storage_engine.model.keep.expiry_rules import ExpiryVerdict
     from storage_engine.retention.housekeeping.lake_expiry import LakeExpiry
 
 
@@ -153,7 +153,7 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
         say("Nothing was changed.")
     for act in done.acts:
         undo = Command("lake expire", f"{target.words} --undo {act[:SHOWN_CHARACTERS]}")
-        say("Next: ", undo, f" brings them back, for {trash_days:g} days.")
+        say("Next: within ", f"{trash_days:g} days, ", undo, " brings them back.")
 
 
 def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:

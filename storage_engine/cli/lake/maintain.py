@@ -234,8 +234,8 @@ def _print(found: Collection, words: str, grace_hours: float, trash_days: float,
     if delete and found.deleted:
         say(f"Permanently removed {_sum(found.deleted)}.")
     if found.moment:
-        say(f"Put into the trash {_sum(found.taken)}, as pass {found.moment}.")
-        say("Next: ", Command("gc", f"{words} --undo"), f" puts them back, for {trash_days:g} days.")
+        say(f"Moved {_sum(found.taken)} to the trash, as pass {found.moment}.")
+        say(f"Next: within {trash_days:g} days, ", Command("gc", f"{words} --undo"), " puts them back.")
     if any(file.kind not in _METADATA for file in found.orphans):
         say("Next: ", Command("lake rebuild", words), " proves orphans and adds them to the lake.")
 

@@ -99,7 +99,10 @@ def show_rules_and_verdicts(connection: Connection) -> None:
 
 
 def lease_clusters(connection: Connection) -> None:
-    """Migrate 10 to 11: a table of leases for the settings that all stores of a cluster share."""
+    """Migrate 10 to 11: a table of leases for the settings that all stores of a cluster share.
+
+    Tables that are missing are made before any migration runs.
+    """
 
 
 MIGRATIONS: Mapping[int, Migration] = {

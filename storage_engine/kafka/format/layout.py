@@ -230,7 +230,10 @@ class Node:
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether the last stop of a broker or a controller was unclean (KIP-966)."""
+        """Return whether a marker of a clean stop is missing, or markers are of different stops (KIP-966).
+
+        True: the broker runs, or its last stop was unclean. Never true for a node that is only a controller.
+        """
         return len(self.broker_epochs) > 1 or any(one.left_uncleanly for one in self.directories)
 
     @property

@@ -32,10 +32,13 @@ def permitting_rule(
 ) -> ArchiveRule | None:
     """Return the rule by which a stream's messages may be deleted without a copy; None: no rule permits it.
 
+    A rule permits it only if every lake has one, and each of these is in force and has been in the journal
+    for :data:`WAIT_MS`.
+
     :param lakes: for each lake of the store, its archive rules in force; None: they aren't known.
     :param recorded_ms: when the store's journal recorded each rule, by the SHA-256 of the rule's act.
     :param now_ms: milliseconds since the epoch, by a clock that is certain.
-    :return: the rule that the first lake has.
+    :return: the rule of the first lake.
     """
     if not lakes or not stream.topic or stream.is_system:
         return None

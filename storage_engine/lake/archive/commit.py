@@ -27,7 +27,7 @@ from storage_engine.brokers import find_broker, same_companions
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import LakeConflictError, LakeUnavailableError, ProofError, StorageEngineError
-from storage_engine.lake.archive.commit_steps import (
+from storage_engine.lake.archive.commit_retries import (
     MAX_ATTEMPTS,
     CommitStep,
     commit_steps,

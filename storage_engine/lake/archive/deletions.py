@@ -9,7 +9,7 @@ from functools import partial
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
+from storage_engine.lake.archive.commit_retries import CommitStep, commit_steps
 from storage_engine.lake.archive.small_tables import as_table, prepare_rows
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.writing import (

@@ -639,7 +639,7 @@ class Intent:
 
 
 def read_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a command that was killed.
+    """Return the intent of a command that was killed; None: there is none.
 
     :raises LakeUnavailableError: the intent's file can't be read.
     """

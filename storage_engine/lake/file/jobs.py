@@ -160,7 +160,10 @@ def new_attempt() -> str:
 
 
 def data_file_name(identity: SegmentIdentity, attempt: str = "") -> str:
-    """``<lineage>-<log>-<base offset, 20 digits>-<first 16 digits of the SHA-256>[-<attempt>].parquet``"""
+    """Return ``<lineage>-<log>-<base offset, 20 digits>-<first 16 of the SHA-256>[-<attempt>].parquet``.
+
+    The log's name is in the form for file names (:func:`storage_engine.model.store.in_file_name`).
+    """
     return f"{slot_prefix(identity)}{identity.sha256[:16]}{attempt and '-'}{attempt}.parquet"
 
 

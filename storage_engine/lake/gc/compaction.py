@@ -45,7 +45,7 @@ from storage_engine.lake.archive.archive import (
     topic_of,
 )
 from storage_engine.lake.archive.commit import BATCH_SEGMENTS, check_rows
-from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
+from storage_engine.lake.archive.commit_retries import CommitStep, commit_steps
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.placed_table import data_file_of, proven_files, relative_name
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, has_trees

@@ -37,7 +37,7 @@ from storage_engine.lake.acts.act_files import (
     record_act,
 )
 from storage_engine.lake.archive.commit import BATCH_SEGMENTS
-from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
+from storage_engine.lake.archive.commit_retries import CommitStep, commit_steps
 from storage_engine.lake.archive.small_tables import begin, prepare_receipts
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.placed_table import data_file_of, location_of, proven_files, relative_name

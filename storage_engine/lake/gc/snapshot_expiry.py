@@ -28,7 +28,7 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
-from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
+from storage_engine.lake.archive.commit_retries import CommitStep, commit_steps
 from storage_engine.lake.archive.small_tables import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.tables import DELETIONS, METADATA_AGE_MS

@@ -30,7 +30,7 @@ _LONGEST_NAME_BYTES: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A companion file's name, size, hash and times, without its content.
+    """A companion file's name, size, hash, times, device and inode, without its content.
 
     :param name: name within the segment's directory.
     """

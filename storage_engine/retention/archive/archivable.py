@@ -79,16 +79,16 @@ def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven,
     """
     if not segments:
         return Unproven(), []
-    known, slots = known_heads(context.journal, context.record), {one.id for one in segments}
+    heads, slots = known_heads(context.journal, context.record), {segment.id for segment in segments}
     proofs = read_proofs(
-        context.store.lakes, context.record, slots, known=known, whole_chain=True, read_files=True
+        context.store.lakes, context.record, slots, known=heads, whole_chain=True, read_files=True
     )
     unarchived, proofs = proofs.permits.unarchived(segments), replace(proofs, permits=NO_PERMITS)
-    left = still_unproven(context.journal, context.record, proofs, segments)
-    unproven = Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left)), unarchived)
-    proven = [one for one in segments if one.id not in unproven.ids]
+    remaining = still_unproven(context.journal, context.record, proofs, segments)
+    unproven = Unproven(tuple(remaining), frozenset(s.id for s in proofs.touched(remaining)), unarchived)
+    proven = [segment for segment in segments if segment.id not in unproven.ids]
     by_word = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), proven)
-    return unproven, [one for one in proven if one in by_word or proofs.disagree(one.id)]
+    return unproven, [segment for segment in proven if segment in by_word or proofs.disagree(segment.id)]
 
 
 def still_unproven(
@@ -114,11 +114,11 @@ def unproven_and_credited(
     unreachable = {config.location for config, _ in proofs.unreachable}
     compared: dict[str, list[tuple[tuple[FileFacts, ...], str]]] = {}
     for step in (Step.ARCHIVE, Step.SEALED):
-        for event in journal.results_of(record.store_id, step, [segment_subject(*one.id) for one in missing]):
+        for event in journal.results_of(record.store_id, step, [segment_subject(*s.id) for s in missing]):
             log, _, _ = event.subject.rpartition("/")
             if event.payload["lineage"] == record.lineage_of(log):
-                said = (event.payload["facts"], *event.payload.get("companions", ()))
-                files = tuple(from_jsonable(FileFacts, facts) for facts in said)
+                recorded = (event.payload["facts"], *event.payload.get("companions", ()))
+                files = tuple(from_jsonable(FileFacts, facts) for facts in recorded)
                 compared.setdefault(event.subject, []).append((files, event.payload["lake"]))
 
     def is_proven(segment: Segment) -> bool:
@@ -129,9 +129,9 @@ def unproven_and_credited(
             for files, lake in compared.get(segment_subject(*slot), ())
         )
 
-    left = [segment for segment in missing if not is_proven(segment)]
-    by_replicas = archived_by_replicas(journal, record, proofs, left)
-    return [segment for segment in left if segment.id not in by_replicas], by_replicas
+    remaining = [segment for segment in missing if not is_proven(segment)]
+    by_replicas = archived_by_replicas(journal, record, proofs, remaining)
+    return [segment for segment in remaining if segment.id not in by_replicas], by_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +162,18 @@ class Listed:
 
 
 def list_segments(context: Context) -> Listed:
-    """Return the segments that may be archived by now, and the other sealed segments, each oldest first in a
-    log.
-    """
+    """Return the segments that may be archived now, and the other sealed ones, each oldest first in a log."""
     snapshot = context.snapshot(clock_ms())
-    found = take_archivable(context.broker, snapshot)
-    may = {segment.id for segment in found.segments}
+    archivable = take_archivable(context.broker, snapshot)
+    may = {segment.id for segment in archivable.segments}
     others = (segment for log in snapshot.logs for segment in log.sealed if segment.id not in may)
-    return Listed(found, tuple(segment for segment in others if segment.facts.size_bytes), snapshot)
+    return Listed(archivable, tuple(segment for segment in others if segment.facts.size_bytes), snapshot)
 
 
 def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
     """Return sealed segments that stay out of the lake and, by the journal, were never archived."""
     reasons = listed.archivable.kept_out
-    out = {segment_subject(*one.id): one for one in listed.others if one.log in reasons}
+    out = {segment_subject(*segment.id): segment for segment in listed.others if segment.log in reasons}
     for step in (Step.ARCHIVE, Step.SEALED, Step.REPLICA):
         for event in context.journal.results_of(context.record.store_id, step, list(out)):
             out.pop(event.subject, None)
@@ -195,12 +193,12 @@ def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
 def kept_out_notices(kept_out: Sequence[KeptOut]) -> tuple[str, ...]:
     """Return a notice for each reason why logs stay out of the lake, wholly or in part."""
     logs: dict[str, list[KeptOut]] = {}
-    for one in kept_out:
-        logs.setdefault(one.why, []).append(one)
+    for entry in kept_out:
+        logs.setdefault(entry.why, []).append(entry)
     return tuple(
-        f"not archived for now: {count_text(sum(one.segments for one in found), 'segment')} of "
-        f"{named_in_short([one.log for one in found])}: {why}"
-        for why, found in logs.items()
+        f"not archived for now: {count_text(sum(entry.segments for entry in entries), 'segment')} of "
+        f"{named_in_short([entry.log for entry in entries])}: {why}"
+        for why, entries in logs.items()
     )
 
 
@@ -265,8 +263,7 @@ class _SeenPart:
 class LogLooks:
     """A store's logs as a run has seen them, look by look. Pure.
 
-    :param seen: parts by the log's name and identity: a topic that is deleted and made again takes the same
-        name.
+    :param seen: parts by the log's name and identity: a topic that is made again takes the same name.
     """
 
     seen: dict[tuple[str, str], _SeenPart] = field(default_factory=dict)
@@ -276,7 +273,7 @@ class LogLooks:
 
         :param log_ids: identities of the logs in this look, by name.
         """
-        archivable, kept_out = {one.log for one in listed.archivable.segments}, listed.archivable.kept_out
+        archivable, kept_out = {s.log for s in listed.archivable.segments}, listed.archivable.kept_out
         for log in listed.snapshot.logs:
             if log.segments:
                 key = log.name, log_ids.get(log.name, "")
@@ -323,30 +320,30 @@ def missing_ranges(
     :param known: the logs as earlier looks saw them.
     :param in_part: segments that lakes have without some topics. They are known, but don't count as covered.
     """
-    partial_spans = [one for one in in_part if one.lineage == lineages.of(one.log)]
+    partial_spans = [span for span in in_part if span.lineage == lineages.of(span.log)]
     places: dict[str, list[Covered]] = defaultdict(list)
-    for one in covered:
-        if one.lineage in (0, lineages.of(one.log)):
-            places[one.log].append(one)
-    before = {one.log: one for one in known if one.lineage == lineages.of(one.log)}
+    for span in covered:
+        if span.lineage in (0, lineages.of(span.log)):
+            places[span.log].append(span)
+    before = {seen_log.log: seen_log for seen_log in known if seen_log.lineage == lineages.of(seen_log.log)}
     for part in parts:
         of_log = [
-            (one.start_offset, one.end_offset)
-            for one in places.get(part.log, ())
-            if may_be_one(one.log_id, part.log_id)
+            (span.start_offset, span.end_offset)
+            for span in places.get(part.log, ())
+            if may_be_one(span.log_id, part.log_id)
         ]
         starts = [part.start_offset, *(start for start, _ in of_log)]
-        starts += (one.start_offset for one in partial_spans if one.log == part.log)
+        starts += (span.start_offset for span in partial_spans if span.log == part.log)
         earlier = before.get(part.log)
         if earlier is not None and may_be_one(earlier.identity.log_id, part.log_id):
             starts.append(earlier.start_offset)
         holes = subtract_intervals(min(starts), part.end_offset, merge_intervals(of_log))
-        for start, end in chain.from_iterable(_cut(hole, part.start_offset) for hole in holes):
+        for start, end in chain.from_iterable(_cut_hole(hole, part.start_offset) for hole in holes):
             is_earlier = end <= part.start_offset
             yield MissingRange(part.log, start, end, part.log_id, part.facts, is_earlier)
 
 
-def _cut(hole: Interval, at: int) -> tuple[Interval, ...]:
+def _cut_hole(hole: Interval, at: int) -> tuple[Interval, ...]:
     """Cut an interval in two at an offset inside of it, or return it whole."""
     start, end = hole
     return ((start, at), (at, end)) if start < at < end else (hole,)
@@ -375,7 +372,7 @@ def find_missing_ranges(
     lakes, unreachable = reachable_lakes(context.store)
     others = heads_unasked(known_heads(journal, record).heads, lakes, unreachable)
     unasked = {*unreachable, *(head.location for head in others)}
-    elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked), *_meant_spans(journal, record)]
+    elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked), *_intended_spans(journal, record)]
     elsewhere += (
         ReleasedSpan(span.log, span.start_offset, span.end_offset, lineage=span.lineage)
         for span in shielded_spans(context.store.real_root, record.lineages)
@@ -397,9 +394,9 @@ def find_missing_ranges(
     missing = missing_beside(rows)
     if missing:
         more: list[Covered] = [*spans_in_unasked_lakes(journal, record, missing, unasked)]
-        more += (span for lake in lakes for span in _of_replicas(lake, journal, record, missing))
+        more += (span for lake in lakes for span in _find_replicated(lake, journal, record, missing))
         missing = missing_beside(rows, more)
-    return tuple(one for one in missing if not (unasked and one.is_earlier))
+    return tuple(gap for gap in missing if not (unasked and gap.is_earlier))
 
 
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
@@ -409,29 +406,29 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
     """
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
-    known = kept_ranges(context.store.journal_url, store_id)
+    ranges = kept_ranges(context.store.journal_url, store_id)
 
     def read(lake_id: str, first_sequence: int) -> LakeLook:
         return look_at_receipts(by_id[lake_id], store_id, first_sequence, {})
 
-    return known_spans(known, sorted(by_id), read)
+    return known_spans(ranges, sorted(by_id), read)
 
 
-def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
+def _intended_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
     """Yield segments whose deletion a run intended, without a result: the run may be active or was killed."""
     for releases in open_releases(journal, record.store_id).values():
         yield from (release.span for release in releases.values())
 
 
-def _of_replicas(
+def _find_replicated(
     lake: Lake, journal: Journal, record: StoreRecord, missing: Sequence[MissingRange]
 ) -> Iterator[ReleasedSpan]:
     """Yield the missing ranges that other replicas have archived."""
-    named = {log_label(one.log, one.log_id): one for one in missing if one.log_id}
-    names = LogNames(ids={label: one.log_id for label, one in named.items()})
-    wanted = [replace(one, log=log_label(one.log, one.log_id)) for one in missing if one.log_id]
+    named = {log_label(gap.log, gap.log_id): gap for gap in missing if gap.log_id}
+    names = LogNames(ids={label: gap.log_id for label, gap in named.items()})
+    gaps = [replace(gap, log=log_label(gap.log, gap.log_id)) for gap in missing if gap.log_id]
     compared = partial(compared_receipts, journal, record.store_id)
-    for span in replica_spans(lake, record.store_id, names, wanted, compared):
+    for span in replica_spans(lake, record.store_id, names, gaps, compared):
         log = named[span.log].log
         yield ReleasedSpan(
             log,

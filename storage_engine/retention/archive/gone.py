@@ -71,8 +71,7 @@ def find_moved(
     """Return, by former id, the segment that now has the records of a moved segment.
 
     A broker may have moved their log to another directory, or its cleaner merged them into another segment. A
-    log is left out if another log has its name by now, and a segment is left out if no segment has its
-    records.
+    log is left out if another log has its name by now, and a segment if no segment has its records.
 
     :raises StorageEngineError: the broker can't tell its logs apart.
     :raises OSError: a file can't be read.
@@ -80,25 +79,25 @@ def find_moved(
     if not moved:
         return {}
     logs = {log.name: log.segments for log in snapshot.logs}
-    now, before = present_logs(context.broker, snapshot), _remembered_log_ids(context)
-    found: dict[SegmentId, Segment] = {}
+    now, before = present_logs(context.broker, snapshot), _read_log_ids(context)
+    by_id: dict[SegmentId, Segment] = {}
     for segment in moved:
         of_log, log_ids = logs.get(segment.log, ()), before.get(segment.log, ())
         index = bisect_right(of_log, segment.base_offset, key=attrgetter("base_offset")) - 1
         # Where no identity is known of it, it may be the same log.
         is_log = not log_ids or any(map(partial(may_be_one, now.get(segment.log, "")), log_ids))
         if is_log and index >= 0 and segment.end_offset <= of_log[index].end_offset:
-            found[segment.id] = of_log[index]
-    return found
+            by_id[segment.id] = of_log[index]
+    return by_id
 
 
-def _remembered_log_ids(context: Context) -> dict[str, set[str]]:
+def _read_log_ids(context: Context) -> dict[str, set[str]]:
     """Return, by name, the identities of a store's logs at earlier looks, in their open lineages."""
-    found: dict[str, set[str]] = {}
-    for one in kept_logs(context.store.journal_url, context.record.store_id) or ():
-        if one.lineage == context.record.lineage_of(one.log):
-            found.setdefault(one.log, set()).add(one.identity.log_id)
-    return found
+    log_ids: dict[str, set[str]] = {}
+    for log in kept_logs(context.store.journal_url, context.record.store_id) or ():
+        if log.lineage == context.record.lineage_of(log.log):
+            log_ids.setdefault(log.log, set()).add(log.identity.log_id)
+    return log_ids
 
 
 def settle_gone(
@@ -122,45 +121,43 @@ def settle_gone(
     """
     # Then no lake proves anything, and nothing is lost that shouldn't have gone.
     is_off = not context.store.archives
-    gone: list[Segment] = []
+    absent: list[Segment] = []
     refusals: list[Refusal] = []
     for log in logs:
-        missing, hole = _missing(log.to_delete, is_left, is_ours)
+        missing, hole = _find_missing(log.to_delete, is_left, is_ours)
         if missing and hole is None and (is_off or _may_be_away(context, missing[0].facts)):
             hole = missing[0]
         if hole is None:
-            gone += missing
+            absent += missing
         else:
-            refusals.append(_refused(context, hole, nothing))
-    unproven, unclear = prove_gone(context, gone)
-    refusals += [_refused(context, segments[0], nothing) for segments in by_log(unclear).values()]
-    proven = [one for one in gone if one.id not in unproven.ids and one not in unclear]
-    found = [_drift(*one, _PROVEN) for one in _ranges(proven)]
-    record_drift(context.journal, context.record, run, found)
+            refusals.append(_refuse_hole(context, hole, nothing))
+    unproven, unclear = prove_gone(context, absent)
+    refusals += [_refuse_hole(context, segments[0], nothing) for segments in by_log(unclear).values()]
+    proven = [segment for segment in absent if segment.id not in unproven.ids and segment not in unclear]
+    drifts = [_drift(*span, _PROVEN) for span in _merge_ranges(proven)]
+    record_drift(context.journal, context.record, run, drifts)
     without_proof = record_gone_unproven(context, run, unproven, nothing)
     return GoneResult(
-        (*(Gone(*one.id, is_proven=True) for one in proven), *without_proof.segments),
-        (*_notices(found), *without_proof.notices),
+        (*(Gone(*segment.id, is_proven=True) for segment in proven), *without_proof.segments),
+        (*_notices(drifts), *without_proof.notices),
         (*refusals, *without_proof.refusals),
     )
 
 
-def _missing(
+def _find_missing(
     planned: Sequence[Segment], is_left: Callable[[Segment], bool], is_ours: Callable[[Segment], bool]
 ) -> tuple[list[Segment], Segment | None]:
-    """Return a log's planned segments that were deleted by none of our runs, and the first one that left a
-    hole.
-    """
-    gone: list[Segment] = []
+    """Return a log's planned segments that none of our runs deleted, and the first that left a hole."""
+    absent: list[Segment] = []
     hole: Segment | None = None
     is_behind = False
     for segment in planned:
         if is_left(segment):
             is_behind = True
         elif not is_ours(segment):
-            gone.append(segment)
+            absent.append(segment)
             hole = segment if is_behind and hole is None else hole
-    return gone, hole
+    return absent, hole
 
 
 def _may_be_away(context: Context, facts: FileFacts) -> bool:
@@ -192,32 +189,32 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     :param gone: segments that aren't on disk any more.
     :param nothing: a sentence that says what wasn't changed.
     """
-    away = [one for one in gone.segments if _may_be_away(context, one.facts)]
-    gone = replace(gone, segments=tuple(one for one in gone.segments if one not in away))
+    away = [segment for segment in gone.segments if _may_be_away(context, segment.facts)]
+    gone = replace(gone, segments=tuple(segment for segment in gone.segments if segment not in away))
     may_go = {
         log for log in by_log(gone.segments) if log in gone.unarchived or _broker_may_delete(context, log)
     }
-    found = [
-        _drift(*one, _BROKERS if one[0] in may_go else _NOBODYS, unarchived=gone.unarchived.get(one[0], ""))
-        for one in _ranges(gone.segments)
+    drifts = [
+        _drift(*gap, _BROKERS if gap[0] in may_go else _NOBODYS, unarchived=gone.unarchived.get(gap[0], ""))
+        for gap in _merge_ranges(gone.segments)
     ]
-    record_drift(context.journal, context.record, run, found)
+    record_drift(context.journal, context.record, run, drifts)
     root = context.store.real_root
-    refusals = [_refused(context, segments[0], nothing) for segments in by_log(away).values()]
+    refusals = [_refuse_hole(context, segments[0], nothing) for segments in by_log(away).values()]
     for log, segments in by_log(gone.segments).items():
         if log in may_go:
             continue
-        unclear = [one for one in segments if one.id in gone.touched or kept_text(root, one)]
-        lost = [one for one in segments if one not in unclear]
-        ranges = [(one.base_offset, one.end_offset) for one in lost]
+        unclear = [segment for segment in segments if segment.id in gone.touched or kept_text(root, segment)]
+        lost = [segment for segment in segments if segment not in unclear]
+        ranges = [(segment.base_offset, segment.end_offset) for segment in lost]
         refusals.append(
-            _lost(context, log, ranges, lost[0].facts.path)
+            _refuse_lost(context, log, ranges, lost[0].facts.path)
             if lost
-            else _refused(context, unclear[0], nothing)
+            else _refuse_hole(context, unclear[0], nothing)
         )
     return GoneResult(
-        tuple(Gone(*one.id, is_proven=False) for one in gone.segments if one.log in may_go),
-        tuple(_notices(one for one in found if one.log in may_go)),
+        tuple(Gone(*segment.id, is_proven=False) for segment in gone.segments if segment.log in may_go),
+        tuple(_notices(drift for drift in drifts if drift.log in may_go)),
         tuple(refusals),
     )
 
@@ -229,46 +226,46 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
     """
     lacking = missing_stamps(context.store.real_root) if missing else ()
     permits = read_store_permits(context.store, context.journal, context.record) if missing else NO_PERMITS
-    left_out = _left_out(context, permits) if missing else {}
+    left_out = _read_left_out(context, permits) if missing else {}
     drift: list[Drift] = []
     notices: list[Drift] = []
     refusals: list[Refusal] = []
     for log, ranges in by_log(missing).items():
         facts = ranges[0].facts
         if lacking or is_away(Path(facts.path).parent, facts.device):
-            offsets = [(one.start_offset, one.end_offset) for one in ranges]
+            offsets = [(gap.start_offset, gap.end_offset) for gap in ranges]
             error = GateRefusedError(
-                f"{context.store.root}: log {log}: expected offsets {_text(offsets)}, found "
+                f"{context.store.root}: log {log}: expected offsets {_ranges_text(offsets)}, found "
                 f"that a disk of the store may be missing. {NOTHING} Mount it and run again."
             )
             refusals.append(refusal(log, error, NOTHING))
             continue
-        told: dict[tuple[bool, str], list[Interval]] = {}
+        by_cause: dict[tuple[bool, str], list[Interval]] = {}
         unarchived, in_part = permits.clause_of_log(log), left_out.get(log, ())
-        for one in ranges:
-            lost = list(subtract_intervals(one.start_offset, one.end_offset, in_part))
-            let_go = subtract_intervals(one.start_offset, one.end_offset, lost)
+        for gap in ranges:
+            lost = list(subtract_intervals(gap.start_offset, gap.end_offset, in_part))
+            let_go = subtract_intervals(gap.start_offset, gap.end_offset, lost)
             # On record, so that it stays told as that once the rule has gone.
-            proven = [_drift(log, *it, _PROVEN, one.log_id) for it in let_go]
+            proven = [_drift(log, *span, _PROVEN, gap.log_id) for span in let_go]
             drift += proven
             notices += proven
             if not lost:
                 continue
-            may_go = bool(unarchived) or _broker_may_delete(context, log, is_over=one.is_earlier)
-            told.setdefault((may_go, one.log_id), []).extend(lost)
-        for (may_go, log_id), intervals in told.items():
+            may_go = bool(unarchived) or _broker_may_delete(context, log, is_over=gap.is_earlier)
+            by_cause.setdefault((may_go, gap.log_id), []).extend(lost)
+        for (may_go, log_id), intervals in by_cause.items():
             why = _BROKERS if may_go else _NOBODYS
-            went = [_drift(log, *it, why, log_id, unarchived) for it in merge_intervals(intervals)]
-            drift += went
+            lost_drift = [_drift(log, *span, why, log_id, unarchived) for span in merge_intervals(intervals)]
+            drift += lost_drift
             if may_go:
-                notices += went
+                notices += lost_drift
             else:
-                refusals.append(_lost(context, log, intervals, facts.path))
+                refusals.append(_refuse_lost(context, log, intervals, facts.path))
     record_drift(context.journal, context.record, run, drift)
     return GoneResult((), tuple(_notices(notices)), tuple(refusals))
 
 
-def _left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
+def _read_left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
     """Return, by log, the ranges whose receipts lack only topics that archive rules leave out now.
 
     :raises LakeUnavailableError: a lake can't be read.
@@ -277,9 +274,9 @@ def _left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[In
         return {}
     lakes, _ = reachable_lakes(context.store)
     rows = [row for lake in lakes for row in current_receipts(lake, context.record, with_ended=True)]
-    found = by_log(row for row in rows if permits.clause_of_receipt(row))
+    of_logs = by_log(row for row in rows if permits.clause_of_receipt(row))
     return {
-        log: merge_intervals((row.base_offset, row.end) for row in of_log) for log, of_log in found.items()
+        log: merge_intervals((row.base_offset, row.end) for row in of_log) for log, of_log in of_logs.items()
     }
 
 
@@ -297,22 +294,25 @@ def _drift(log: str, first: int, end: int, why: str, log_id: str = "", unarchive
     )
 
 
-def _notices(found: Iterable[Drift]) -> Iterator[str]:
-    return (one.detail.removesuffix(".") for one in found)
+def _notices(drifts: Iterable[Drift]) -> Iterator[str]:
+    return (drift.detail.removesuffix(".") for drift in drifts)
 
 
-def _lost(context: Context, log: str, ranges: Iterable[Interval], path: str) -> Refusal:
-    why = f"expected records of offsets {_text(ranges)} on disk or in a lake, found them in neither: LOST."
-    said = refusal(log, FileGoneError(why), remedy=_REMEDY).said
+def _refuse_lost(context: Context, log: str, ranges: Iterable[Interval], path: str) -> Refusal:
+    why = (
+        f"expected records of offsets {_ranges_text(ranges)} on disk or in a lake, "
+        "found them in neither: LOST."
+    )
+    refused = refusal(log, FileGoneError(why), remedy=_REMEDY).said
     error = Text(f"{context.store.root}: log {log}: {why} Nothing was changed by this call. ", _REMEDY)
-    return Refusal(said, FileGoneError(error, path=path))
+    return Refusal(refused, FileGoneError(error, path=path))
 
 
-def _text(ranges: Iterable[Interval]) -> str:
+def _ranges_text(ranges: Iterable[Interval]) -> str:
     return ", ".join(f"[{first}, {end})" for first, end in merge_intervals(ranges))
 
 
-def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
+def _refuse_hole(context: Context, segment: Segment, nothing: str) -> Refusal:
     error = GateRefusedError(
         f"{segment.facts.path}: expected the segment at offset {segment.base_offset}, found "
         f"no file, and none of our runs deleted it. {nothing}"
@@ -341,8 +341,8 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
     return is_over or broker.is_live or is_used_by_others(broker)
 
 
-def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:
+def _merge_ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:
     """Yield the offsets of segments by log. Adjoining segments are one range."""
     for log, of_log in by_log(segments).items():
-        for first, end in merge_intervals((one.base_offset, one.end_offset) for one in of_log):
+        for first, end in merge_intervals((segment.base_offset, segment.end_offset) for segment in of_log):
             yield log, first, end

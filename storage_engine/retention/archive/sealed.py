@@ -109,23 +109,23 @@ def archive_sealed(
     run = begin_background_run(context, run_key)
     with context.errors(run, Step.SEALED) as save:
         done: list[ArchiveResult] = []
-        known = kept_logs(context.store.journal_url, context.record.store_id) or ()
+        logs = kept_logs(context.store.journal_url, context.record.store_id) or ()
         looks = LogLooks()
         for attempt in range(LISTINGS):
             listed, log_ids = _look(context, looks)
             if not attempt:
                 remember_logs(context, listed.snapshot)
-            listing = _Listing(context, run, listed.archivable.segments, _left_of(budget_bytes, done))
+            listing = _Listing(context, run, listed.archivable.segments, _budget_left(budget_bytes, done))
             archive = partial(_archive, listing, archive_with, where, accept_damage)
             result, failed = archive_each_log(listing.segments, archive)
             done.append(result)
-            if not _went(listed, done, failed):
+            if not _has_lost_files(listed, done, failed):
                 break
-            if attempt == LISTINGS - 1 or _left_of(budget_bytes, done) == 0:
+            if attempt == LISTINGS - 1 or _budget_left(budget_bytes, done) == 0:
                 listed, log_ids = _look(context, looks)
                 break
         try:
-            missing = find_missing_ranges(context, looks, listed, log_ids, known)
+            missing = find_missing_ranges(context, looks, listed, log_ids, logs)
             went_unproven = record_missing(context, run, missing)
         except LakeUnavailableError as error:
             went_unproven = GoneResult(notices=(Text("a later run names the deleted segments: ", error),))
@@ -135,7 +135,7 @@ def archive_sealed(
         left_out = listed.archivable.refused
         faults = {log: StoreLayoutError(f"{why}.") for log, why in left_out.items()}
         refused = tuple(refusal(log, why, NOTHING).said for log, why in {**faults, **failed}.items())
-        refused = (*refused, *(one.said for one in went_unproven.refusals))
+        refused = (*refused, *(refusal.said for refusal in went_unproven.refusals))
         record_refused(context, run, Step.SEALED, refused)
         if failed and not left_out and not {segment.log for segment in listing.segments} - failed.keys():
             raise next(iter(failed.values()))
@@ -147,7 +147,7 @@ def archive_sealed(
     return replace(result, notices=notices, kept_out=kept_out_segments(context, listed))
 
 
-def _left_of(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | None:
+def _budget_left(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | None:
     if budget_bytes is None:
         return None
     return max(0, budget_bytes - sum(row.size_bytes for result in done for row in result.receipts))
@@ -164,13 +164,15 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
     return listed, log_ids
 
 
-def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]) -> bool:
+def _has_lost_files(
+    listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]
+) -> bool:
     """Return whether files of segments vanished that may be archived and weren't yet."""
     archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
     return (
         WENT in listed.archivable.kept_out.values()
         or any(isinstance(why, FileGoneError) for why in failed.values())
-        or not all(_is_in_place(one) for one in listed.archivable.segments if one.id not in archived)
+        or not all(_is_in_place(s) for s in listed.archivable.segments if s.id not in archived)
     )
 
 
@@ -228,11 +230,11 @@ class _Listing:
             left_bytes -= sum(segment.facts.size_bytes for segment in self.chosen.values())
             if left_bytes <= 0:
                 return ()
-        wanted = within_budget(unproven, left_bytes)
-        self.chosen |= {segment.id: segment for segment in wanted}
-        left = without_replicas_work(self.context, self.run, proofs, wanted, self.segments)
-        record_intents(self.context, self.run, Step.SEALED, left)
-        return left
+        chosen = within_budget(unproven, left_bytes)
+        self.chosen |= {segment.id: segment for segment in chosen}
+        remaining = without_replicas_work(self.context, self.run, proofs, chosen, self.segments)
+        record_intents(self.context, self.run, Step.SEALED, remaining)
+        return remaining
 
 
 def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
@@ -344,9 +346,9 @@ def within_budget(segments: Sequence[Segment], budget_bytes: int | None) -> list
 def _measure(
     journal: Journal, record: StoreRecord, store: ManagedStore, segments: Sequence[Segment]
 ) -> tuple[ArchiveLag, Proofs, list[Segment]]:
-    wanted = {segment.id for segment in segments}
-    proofs = read_proofs(store.lakes, record, wanted, known=known_heads(journal, record))
+    slots = {segment.id for segment in segments}
+    proofs = read_proofs(store.lakes, record, slots, known=known_heads(journal, record))
     unproven = still_unproven(journal, record, proofs, segments)
     touched = {segment.id for segment in proofs.touched(unproven)}
-    left = (segment for segment in unproven if segment.id not in touched)
-    return archive_lag_of(left, clock_ms(), proofs.notices, len(touched)), proofs, unproven
+    remaining = (segment for segment in unproven if segment.id not in touched)
+    return archive_lag_of(remaining, clock_ms(), proofs.notices, len(touched)), proofs, unproven

@@ -42,8 +42,8 @@ def hold_text(status: HoldStatus) -> str:
         if status.deletes_from_ms is None:
             return text
         return f"{text}; without a renewal the broker deletes from {time_text(status.deletes_from_ms)} on"
-    what = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
-    text = f"held {until}: {what}{_watch_text(status.watch)}"
+    scope = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
+    text = f"held {until}: {scope}{_watch_text(status.watch)}"
     if status.deletes_from_ms is None:
         return text
     return (
@@ -76,21 +76,20 @@ def watching_text(look: WatchLook) -> str:
 
 
 def hold_end_text(status: HoldStatus, unproven: str) -> str:
-    """Return when a hold that nobody renews ends, and which unproven segments may be deleted within a day
-    after that.
+    """Return when an unrenewed hold ends, and which unproven segments may be deleted within a day after that.
 
     :param unproven: text on these segments; "": there are none.
     """
     ends_ms = status.ends_at_ms or 0
     from_ms = status.deletes_from_ms or ends_ms
-    left = (
+    loss = (
         f"{unproven} may go within a day then"
         if unproven
         else "all segments deleted within a day then are proven"
     )
     return (
         f"the hold was not renewed in time and ends by itself {time_text(ends_ms)}; the broker deletes from "
-        f"{time_text(from_ms)} on: {left}"
+        f"{time_text(from_ms)} on: {loss}"
     )
 
 
@@ -113,13 +112,11 @@ def drift_text(drift: Drift) -> str:
 
 
 def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
-    """Yield the ranges that are about to be deleted unproven, in the order of their deletion, and other
-    alarms.
-    """
-    ordered = sorted(status.due, key=lambda one: one.at_ms)
-    yield from (due_text(one, now_ms) for one in ordered[:_MOST_ALARMS])
+    """Yield the ranges that are about to be deleted unproven, in order of deletion, and other alarms."""
+    ordered = sorted(status.due, key=lambda due: due.at_ms)
+    yield from (due_text(due, now_ms) for due in ordered[:_MOST_ALARMS])
     if more := ordered[_MOST_ALARMS:]:
-        size = bytes_text(sum(one.size_bytes for one in more))
+        size = bytes_text(sum(due.size_bytes for due in more))
         yield Text(
             f"the same of {count_text(len(more), 'more log')}, {size}: ", Command("hold"), " lists them"
         )
@@ -133,7 +130,7 @@ def progress_alarms(progress: BrokerProgress | None, policy: Policy) -> tuple[st
     """Return each exceeded limit of the policy as a sentence. An unknown value exceeds no limit."""
     if progress is None:
         return ()
-    found = []
+    alarms = []
     for behind, most, where in (
         (progress.flush_behind_bytes, policy.flush_alarm_bytes, "of the log not on disk yet"),
         (
@@ -143,25 +140,25 @@ def progress_alarms(progress: BrokerProgress | None, policy: Policy) -> tuple[st
         ),
     ):
         if behind is not None and behind > most:
-            found.append(f"broker: expected at most {bytes_text(most)} {where}, found {bytes_text(behind)}")
+            alarms.append(f"broker: expected at most {bytes_text(most)} {where}, found {bytes_text(behind)}")
     for name, behind_ms in progress.checkpoint_behind_ms.items():
         seconds = policy.index_alarm_seconds if name == _INDEX else policy.checkpoint_alarm_seconds
         if seconds is not None and behind_ms > seconds * 1000:
-            found.append(
+            alarms.append(
                 f"broker: expected its checkpoint's {name} at most {duration_text(seconds * 1000)} behind "
                 f"the newest message, found {duration_text(behind_ms)}"
             )
-    return tuple(found)
+    return tuple(alarms)
 
 
 def progress_text(progress: BrokerProgress) -> str:
     """Return the broker's progress in one line."""
     parts = [f"log [{progress.min_offset}, {progress.max_offset})"]
-    for behind, what in (
+    for behind, label in (
         (progress.flush_behind_bytes, "flush"),
         (progress.dispatch_behind_bytes, "dispatch"),
     ):
-        parts.append(f"{what} {'unknown' if behind is None else f'at most {bytes_text(behind)}'} behind")
+        parts.append(f"{label} {'unknown' if behind is None else f'at most {bytes_text(behind)}'} behind")
     for name, behind_ms in progress.checkpoint_behind_ms.items():
         parts.append(f"checkpoint's {name} {duration_text(behind_ms)} behind")
     if progress.timer_behind_messages:

@@ -76,8 +76,7 @@ from storage_engine.shield.links import drop_links, log_has_bytes
 def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:
     """Return an alarm if segments that no lake proves will be deleted within the policy's margin.
 
-    Segments that may not be archived by now count, too, as with an open transaction: they are deleted all the
-    same.
+    Segments that may not be archived yet count, too, as with an open transaction: they are deleted anyway.
 
     :raises OSError: a file can't be read.
     """
@@ -95,7 +94,7 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
     if not going:
         return ()
     first_ms = min(at_ms for at_ms, _ in going.values())
-    logs = list(dict.fromkeys(one.log for one in going))
+    logs = list(dict.fromkeys(segment.log for segment in going))
     size = bytes_text(sum(segment.disk_bytes for _, segment in going.values()))
     when = "now" if first_ms <= now_ms else f"from {time_text(first_ms)} on"
     return (
@@ -141,22 +140,22 @@ class UnprovenSegments:
     @property
     def text(self) -> str:
         """Return the text on the segments for a finding."""
-        said = []
+        parts = []
         if self.segments:
-            first = ", ".join(f"{one.log} {one.name}" for one in self.segments[:_NAMED])
+            first = ", ".join(f"{segment.log} {segment.name}" for segment in self.segments[:_NAMED])
             more = f" and {len(self.segments) - _NAMED} more" if len(self.segments) > _NAMED else ""
-            size = bytes_text(sum(one.facts.size_bytes for one in self.segments))
-            said.append(
+            size = bytes_text(sum(segment.facts.size_bytes for segment in self.segments))
+            parts.append(
                 f"{count_text(len(self.segments), 'segment')}, {size}, that no lake proves ({first}{more})"
             )
-        active = sum(one.state is SegmentState.ACTIVE for one in self.segments)
+        active = sum(segment.state is SegmentState.ACTIVE for segment in self.segments)
         if active:
-            said.append(f"{active} of them active, which can't be archived before the broker closes them")
+            parts.append(f"{active} of them active, which can't be archived before the broker closes them")
         if self.unknown:
-            said.append(f"ranges that can't be counted: {'; '.join(self.unknown)}")
+            parts.append(f"ranges that can't be counted: {'; '.join(self.unknown)}")
         if self.unasked:
-            said.append(f"and a lake didn't answer: {'; '.join(self.unasked)}")
-        return ", ".join(said)
+            parts.append(f"and a lake didn't answer: {'; '.join(self.unasked)}")
+        return ", ".join(parts)
 
 
 def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
@@ -164,7 +163,7 @@ def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments
     try:
         return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
-        return UnheldSegments((), (f"all segments that its broker deletes ({_clause(error)})",))
+        return UnheldSegments((), (f"all segments that its broker deletes ({_clause_text(error)})",))
 
 
 def unproven_of(
@@ -180,21 +179,21 @@ def unproven_of(
     unasked: tuple[str, ...] = ()
     if segments:
         try:
-            known, wanted = known_heads(journal, record), {one.id for one in segments}
-            proofs = read_proofs(store.lakes, record, wanted, known=known, whole_chain=True)
-            unasked = tuple(_clause(why) for _, why in proofs.unreachable)
-            asked = replace(proofs, unreachable=())
-            segments = tuple(still_unproven(journal, record, asked, segments))
+            heads, slots = known_heads(journal, record), {segment.id for segment in segments}
+            proofs = read_proofs(store.lakes, record, slots, known=heads, whole_chain=True)
+            unasked = tuple(_clause_text(why) for _, why in proofs.unreachable)
+            answered = replace(proofs, unreachable=())
+            segments = tuple(still_unproven(journal, record, answered, segments))
         except (StorageEngineError, OSError) as error:
-            unasked = (_clause(error),)
+            unasked = (_clause_text(error),)
     return UnprovenSegments(segments, unheld.unknown, unasked if segments else ())
 
 
-def _clause(error: object) -> str:
+def _clause_text(error: object) -> str:
     return Text(error).without(" Nothing was changed.").removesuffix(".")
 
 
-def _unproven_by(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
+def _find_unproven(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
     unheld = unheld_by(context.broker, now_ms, until_ms)
     return unproven_of(context.store, context.journal, context.record, unheld)
 
@@ -220,10 +219,10 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
         than a person has accepted.
     :raises GateRefusedError: there are more than a person has accepted.
     """
-    left = _unproven_by(context, now_ms, now_ms + DAY_MS)
-    if why := refusal(left, acceptance):
+    unproven = _find_unproven(context, now_ms, now_ms + DAY_MS)
+    if why := refusal(unproven, acceptance):
         raise GateRefusedError(f"{context.store.real_root}: ", why)
-    return left
+    return unproven
 
 
 def check_hold_of_other_journal(
@@ -242,8 +241,8 @@ def check_hold_of_other_journal(
         if held_until_ms is None or held_until_ms <= now_ms:
             return
         unheld = unheld_by(broker, now_ms, now_ms + DAY_MS)
-        left = unproven_of(store, journal, record, unheld)
-    if why := refusal(left, acceptance):
+        unproven = unproven_of(store, journal, record, unheld)
+    if why := refusal(unproven, acceptance):
         raise GateRefusedError(
             f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and this "
             "journal doesn't renew that hold: ",
@@ -253,37 +252,34 @@ def check_hold_of_other_journal(
 
 
 def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tuple[str, ...]:
-    """Return an alarm after half of a hold's time: when it ends, and which unproven segments may then be
-    deleted.
-    """
+    """Return an alarm past half of a hold's time: its end, and unproven segments that may be deleted then."""
     if status is None or status.ends_at_ms is None or not status.is_half_over(now_ms):
         return ()
     until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS
-    said = hold_end_text(status, _unproven_by(context, now_ms, until_ms).text)
-    return (Text(f"{said}. Renew it: ", Command("hold"), "; or archive: ", Command("archive")),)
+    text = hold_end_text(status, _find_unproven(context, now_ms, until_ms).text)
+    return (Text(f"{text}. Renew it: ", Command("hold"), "; or archive: ", Command("archive")),)
 
 
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
     """Record durably which unproven segments are about to be left to the broker, and who decided it.
 
-    :param left: these segments. None: nothing is protected any more, so an open intent belongs to a call that
-        was killed.
+    :param left: these segments. None: nothing is protected any more, so an open intent is a killed call's.
     """
     if left is None or not (left.count or _open_intent(context)):
         return
-    said = {
+    payload = {
         "person": "" if acceptance is None else acceptance.person,
         "reason": "" if acceptance is None else acceptance.reason,
         "at_most": 0 if acceptance is None else acceptance.at_most,
         "segments": len(left.segments),
-        "size_bytes": sum(one.facts.size_bytes for one in left.segments),
+        "size_bytes": sum(segment.facts.size_bytes for segment in left.segments),
         "unknown": [*left.unknown, *left.unasked],
     }
-    _record(context, Phase.INTENT, said)
+    _record(context, Phase.INTENT, payload)
 
 
 def record_result(context: Context) -> None:
-    """Record that the segments of the open intent are now left to the broker."""
+    """Record that the segments of the open intent are now left to the broker. Without one, do nothing."""
     if (intent := _open_intent(context)) is not None:
         _record(context, Phase.RESULT, intent.payload)
 
@@ -293,9 +289,9 @@ def _open_intent(context: Context) -> Event | None:
     return events[-1] if events and events[-1].phase is Phase.INTENT else None
 
 
-def _record(context: Context, phase: Phase, said: Mapping[str, Any]) -> None:
+def _record(context: Context, phase: Phase, payload: Mapping[str, Any]) -> None:
     run = begin_background_run(context, UNMANAGE_RUN)
-    context.journal.record(run, Step.UNMANAGE, phase, [(WHOLE, said)])
+    context.journal.record(run, Step.UNMANAGE, phase, [(WHOLE, payload)])
 
 
 Spans = list[tuple[int, int]]
@@ -305,14 +301,14 @@ Spans = list[tuple[int, int]]
 def with_unproven(record: StoreRecord, store: ManagedStore, found: Iterable[Drift]) -> tuple[Drift, ...]:
     """Return drift with more detail: which ranges of a deleted log no lake has, or that this is unknown."""
     return tuple(
-        replace(one, detail=f"{one.detail} {_unproven_text(record, store, one)}", log_id="")
-        if one.kind is DriftKind.TOPIC_REPLACED and one.log_id
-        else one
-        for one in found
+        replace(drift, detail=f"{drift.detail} {_unproven_text(record, store, drift)}", log_id="")
+        if drift.kind is DriftKind.TOPIC_REPLACED and drift.log_id
+        else drift
+        for drift in found
     )
 
 
-def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
+def _unproven_text(record: StoreRecord, store: ManagedStore, drift: Drift) -> str:
     if not store.archives:
         return "No lake has any of it, as nothing is archived (archive: off)."
     spans: Spans = []
@@ -320,12 +316,14 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
     for config in store.lakes:
         try:
             lake = open_lake(config)
-            spans += proven_of_log(lake, record, one.log, one.log_id, (one.start_offset, one.end_offset))
+            spans += proven_of_log(
+                lake, record, drift.log, drift.log_id, (drift.start_offset, drift.end_offset)
+            )
         except (StorageEngineError, OSError) as error:
             unasked.append(
                 Text(f"the lake at {config.location} can't be asked: ", reason_text(error).removesuffix("."))
             )
-    gaps = subtract_intervals(one.start_offset, one.end_offset, merge_intervals(spans))
+    gaps = subtract_intervals(drift.start_offset, drift.end_offset, merge_intervals(spans))
     missing = [f"[{first}, {end})" for first, end in gaps]
     if not missing:
         return "A lake has all of these."
@@ -335,8 +333,7 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
 
 
 def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offsets: tuple[int, int]) -> Spans:
-    """Return the ranges of a log that a lake has with a sound receipt, from this store or from another
-    replica.
+    """Return the ranges of a log that a lake has with a sound receipt, of this store or another replica.
 
     If the log has several lineages, the last one counts: an earlier one had other bytes.
 
@@ -349,8 +346,8 @@ def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offset
     unsound = losses(find_faults(lake, rows))
     names = LogNames(ids={log: log_id})
     others = replica_spans(lake, record.store_id, names, [ReleasedSpan(log, *offsets)], frozenset)
-    own = [(row.base_offset, row.end) for row in rows if row.identity not in unsound]
-    return [*own, *((span.start_offset, span.end_offset) for span in others if not span.ended)]
+    own_spans = [(row.base_offset, row.end) for row in rows if row.identity not in unsound]
+    return [*own_spans, *((span.start_offset, span.end_offset) for span in others if not span.ended)]
 
 
 def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = None) -> None:
@@ -363,12 +360,14 @@ def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = No
 
 def with_rules_word(context: Context, status: HoldStatus) -> HoldStatus:
     """Return a hold's status with a note on each range whose deletion a rule permits without a copy."""
-    if not any(one.kind in GONE and one.log for one in status.disturbances):
+    if not any(drift.kind in GONE and drift.log for drift in status.disturbances):
         return status
     permits = read_store_permits(context.store, context.journal, context.record)
     marked = (
-        replace(one, unarchived=one.unarchived or permits.clause_of_log(one.log)) if one.kind in GONE else one
-        for one in status.disturbances
+        replace(drift, unarchived=drift.unarchived or permits.clause_of_log(drift.log))
+        if drift.kind in GONE
+        else drift
+        for drift in status.disturbances
     )
     return replace(status, disturbances=tuple(marked))
 
@@ -380,8 +379,8 @@ def with_lakes_word(context: Context, status: HoldStatus) -> HoldStatus:
 
 def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
     """Return each drift as a sentence. For a deleted range it says whether it is ARCHIVED or LOST."""
-    found = with_lakes_word(context, with_rules_word(context, status)).disturbances
-    return drift_alarms(found, gone_ranges(context.journal, context.record, context.store, found))
+    drifts = with_lakes_word(context, with_rules_word(context, status)).disturbances
+    return drift_alarms(drifts, gone_ranges(context.journal, context.record, context.store, drifts))
 
 
 def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) -> tuple[str, ...]:
@@ -399,9 +398,9 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
         if context.broker.is_live and not hold_of(context.broker).status(now_ms).held:
             unproven = check_unproven(context, acceptance, now_ms)
         record_intent(context, unproven, acceptance)
-        left = remove_all(context)
+        notices = remove_all(context)
         record_result(context)
-        return left
+        return notices
 
 
 def make_removable(context: Context) -> None:
@@ -410,17 +409,17 @@ def make_removable(context: Context) -> None:
     :raises GateRefusedError: afterwards the shield still has bytes that are neither in the log nor proven in
         a lake. Or it has bytes that the log had before it was written to.
     """
-    store, said = context.store, ""
-    if _alone(store) and store.archives:
-        said = join_texts(" ", (Text(notice, ".") for notice in tend_shield(store, tends=True).notices))
-    left = [seen for seen in _alone(store) if not _is_accepted(context, seen)]
-    _refuse_written(store.real_root, [seen for seen in left if seen.place is Place.IN_LOG])
-    if left:
+    store, notices = context.store, ""
+    if _find_alone(store) and store.archives:
+        notices = join_texts(" ", (Text(notice, ".") for notice in tend_shield(store, tends=True).notices))
+    files = [file for file in _find_alone(store) if not _is_accepted(context, file)]
+    _refuse_written(store.real_root, [file for file in files if file.place is Place.IN_LOG])
+    if files:
         raise GateRefusedError(
             f"{store.real_root}: expected a shield whose segments are all in the log or proven in a "
-            f"lake, found {count_text(len(left), 'segment')} that only the shield has, "
-            f"{_at_offset(left)}. Nothing was deleted. ",
-            said,
+            f"lake, found {count_text(len(files), 'segment')} that only the shield has, "
+            f"{_offsets_text(files)}. Nothing was deleted. ",
+            notices,
             "  Mend what keeps them out of the lake, or accept their loss (",
             Command("accept-loss"),
             f"), or move their files out of {shield_path(store.real_root)}, and run this again.",
@@ -436,14 +435,14 @@ def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
     if written:
         raise GateRefusedError(
             f"{root}: expected unchanged segments in the log since they were linked, found "
-            f"{count_text(len(written), 'segment')} written to since, {_at_offset(written)}. Nothing was "
+            f"{count_text(len(written), 'segment')} written to since, {_offsets_text(written)}. Nothing was "
             f"deleted: only the shield has their former bytes. Move their files out of {shield_path(root)}, "
             f"such as {written[0].facts.path}, and run this again."
         )
 
 
-def _at_offset(links: Sequence[SeenLink]) -> str:
-    offsets = ", ".join(str(seen.link.base_offset) for seen in links[:5])
+def _offsets_text(links: Sequence[SeenLink]) -> str:
+    offsets = ", ".join(str(file.link.base_offset) for file in links[:5])
     return f"at offset {offsets}{', …' if len(links) > 5 else ''}"
 
 
@@ -453,17 +452,17 @@ def remove_all(context: Context) -> tuple[str, ...]:
     :return: notices on the remaining links for a person.
     """
     root, record = context.store.real_root, context.record
-    alone = _alone(context.store)
-    drop_links(root, [seen.link.name for seen in alone if _is_accepted(context, seen)])
-    names = {seen.link.name for seen in alone}
-    there = look_at_shield(root).links
-    drop_links(root, [seen.link.name for seen in there if seen.link.name not in names], in_log=True)
+    alone = _find_alone(context.store)
+    drop_links(root, [file.link.name for file in alone if _is_accepted(context, file)])
+    names = {file.link.name for file in alone}
+    files = look_at_shield(root).links
+    drop_links(root, [file.link.name for file in files if file.link.name not in names], in_log=True)
     if not look_at_shield(root).links and remove_shield(root):
         mark_shield(root, record.store_id, record.lineages, False)
     return asked_notices(context)
 
 
-def _alone(store: ManagedStore) -> list[SeenLink]:
+def _find_alone(store: ManagedStore) -> list[SeenLink]:
     """Return the links that may have bytes which the log no longer has.
 
     The bytes of touched segments are compared.
@@ -472,16 +471,16 @@ def _alone(store: ManagedStore) -> list[SeenLink]:
     links, acts = look_at_shield(root).links, read_own_acts(root)
     spend = pace_at(archive_limit(store.policy, beside=store.is_live, emergency=False)).spend
     return [
-        seen
-        for seen in links
-        if seen.place is not Place.IN_LOG
-        or (log_was_written(seen, acts) and not log_has_bytes(root, seen, spend))
+        file
+        for file in links
+        if file.place is not Place.IN_LOG
+        or (log_was_written(file, acts) and not log_has_bytes(root, file, spend))
     ]
 
 
-def _is_accepted(context: Context, seen: SeenLink) -> bool:
+def _is_accepted(context: Context, file: SeenLink) -> bool:
     """Return whether a person has accepted the loss of a link's segment."""
-    link = seen.link
+    link = file.link
     of_lineage = context.record.at_lineage(link.lineage, [link.log])
     return any(
         loss.log == link.log and loss.start_offset <= link.base_offset and link.end_offset <= loss.end_offset
@@ -502,59 +501,59 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
     """
     if not context.store.archives:
         return HoldStatus(False, left_to_broker=True, described="nothing of it is archived (archive: off)")
-    proven, unknown = _proven(context, measured)
+    proven, unknown = _find_proven(context, measured)
     margin_ms = context.store.policy.archive_margin_hours * HOUR_MS
     status = hold_of(context.broker).hold_due(proven, margin_ms, now_ms)
     # With what a look found that ended before it could tell.
-    found = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
-    marked = with_rules_word(context, replace(status, disturbances=tuple(dict.fromkeys(found))))
-    unarchived = _unarchived(context, marked.disturbances)
+    drifts = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
+    marked = with_rules_word(context, replace(status, disturbances=tuple(dict.fromkeys(drifts))))
+    unarchived = _keep_unarchived(context, marked.disturbances)
     return replace(status, disturbances=unarchived, notices=(*status.notices, *unknown))
 
 
-def _proven(
+def _find_proven(
     context: Context, measured: MeasuredLag | None
 ) -> tuple[Mapping[SegmentId, FileFacts], tuple[str, ...]]:
     """Return the segments that lakes prove, with their files, and notes. Empty: the proofs can't be read."""
     try:
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
-        said = reason_text(error).removesuffix(".")
-        return {}, (Text("the lakes' proofs are unknown, so no segment counts as proven: ", said),)
+        reason = reason_text(error).removesuffix(".")
+        return {}, (Text("the lakes' proofs are unknown, so no segment counts as proven: ", reason),)
     every = (segment for log in measured.snapshot.logs for segment in log.segments)
     segments = [segment for segment in every if segment.id in measured.archivable]
-    unproven, broken = measured.unproven, _broken(context, measured.proofs)
+    unproven, broken = measured.unproven, _find_broken(context, measured.proofs)
     if broken:
-        left = tuple(one for one in measured.proofs.asked if one.lake.location not in broken)
-        proofs = replace(measured.proofs, asked=left)
-        unproven |= {one.id for one in still_unproven(context.journal, context.record, proofs, segments)}
+        sound = tuple(of_lake for of_lake in measured.proofs.asked if of_lake.lake.location not in broken)
+        proofs = replace(measured.proofs, asked=sound)
+        unproven |= {s.id for s in still_unproven(context.journal, context.record, proofs, segments)}
     notes = (*measured.lag.notes, *broken.values())
-    return {one.id: one.facts for one in segments if one.id not in unproven}, notes
+    return {segment.id: segment.facts for segment in segments if segment.id not in unproven}, notes
 
 
-def _broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
+def _find_broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
     """Return, by lake, why its chain of receipts is broken.
 
     An ordinary look follows the chain only from known rows on.
     """
-    known, broken = known_heads(context.journal, context.record), {}
-    for one in proofs.asked:
+    heads, broken = known_heads(context.journal, context.record), {}
+    for of_lake in proofs.asked:
         try:
-            known.check(one.lake, context.record.store_id, whole=True)
+            heads.check(of_lake.lake, context.record.store_id, whole=True)
         except (StorageEngineError, OSError) as error:
-            broken[one.lake.location] = reason_text(error)
+            broken[of_lake.lake.location] = reason_text(error)
     return broken
 
 
-def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
+def _keep_unarchived(context: Context, drifts: Sequence[Drift]) -> tuple[Drift, ...]:
     """Leave out deleted ranges that were archived since the last look, or that a rule permits to delete
     without a copy.
     """
-    rows = gone_ranges(context.journal, context.record, context.store, found)
+    rows = gone_ranges(context.journal, context.record, context.store, drifts)
     return tuple(
-        one
-        for one in found
-        if one.kind not in GONE or any(row.where not in _ACCOUNTED for row in ranges_of_drift(one, rows))
+        drift
+        for drift in drifts
+        if drift.kind not in GONE or any(row.where not in _ACCOUNTED for row in ranges_of_drift(drift, rows))
     )
 
 
@@ -597,14 +596,13 @@ def hold(
         return _result(context, *_renew(context, None, now_ms, measured))
     run = begin_background_run(context, run_key)
     with context.errors(run, Step.HOLD):
-        return _result(context, *_renewed(context, run, now_ms, measured))
+        return _result(context, *_renew_and_save(context, run, now_ms, measured))
 
 
 def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance | None = None) -> HoldResult:
     """End the hold: put back every file's time and every setting. Then the broker's own rules count again.
 
-    The shield is removed as well. Before the first setting is put back, the remaining unproven segments are
-    counted.
+    The shield is removed as well. Before the first setting is put back, the unproven segments are counted.
 
     :param acceptance: a person's consent that some segments are deleted unproven; None: there is none.
     :raises StoreBusyError: another run is working on the store; nothing was changed.
@@ -624,11 +622,11 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
         record_hold_drift(context, status)
         record_result(context)
     # Behind that: a watch makes links for a held store only.
-    left = remove_all(context)
+    notices = remove_all(context)
     if unproven is not None and unproven.count:
-        left += (f"left to its broker, as a person accepted: {unproven.text}",)
+        notices += (f"left to its broker, as a person accepted: {unproven.text}",)
     status = with_lakes_word(context, status)
-    return _result(context, replace(status, notices=(*status.notices, *left)), True)
+    return _result(context, replace(status, notices=(*status.notices, *notices)), True)
 
 
 def _is_protected(context: Context) -> bool:
@@ -645,7 +643,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     """
     if not context.broker.is_live:
         return ()
-    status, _ = _renewed(context, run, now_ms)
+    status, _ = _renew_and_save(context, run, now_ms)
     notices = (*status.notices, *status.alarms, *alarms_of(context, status))
     if not status.held:
         raise GateRefusedError(join_texts("; ", notices))
@@ -654,17 +652,17 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
 
 def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
     """Return the run's last status of its hold, with all drift that the run has found."""
-    found = [
+    statuses = [
         from_jsonable(HoldStatus, event.payload["result"])
         for event in context.journal.events(run, Step.HOLD, Phase.RESULT)
     ]
-    if not found:
+    if not statuses:
         return None
-    disturbances = dict.fromkeys(one for status in found for one in status.disturbances)
-    return replace(found[-1], disturbances=tuple(disturbances))
+    disturbances = dict.fromkeys(drift for status in statuses for drift in status.disturbances)
+    return replace(statuses[-1], disturbances=tuple(disturbances))
 
 
-def _renewed(
+def _renew_and_save(
     context: Context, run: Run, now_ms: int, measured: MeasuredLag | None = None
 ) -> tuple[HoldStatus, bool]:
     started_ns = time.monotonic_ns()
@@ -703,12 +701,12 @@ def _try_to_renew(
         status = hold_of(context.broker).status(now_ms)
         if status.left_to_broker:
             # Nothing was judged, so that nothing says that it is well.
-            said = (Text("segments that will be deleted soon were not looked for: ", error),)
-            told = drift_since_renewal(context.journal, context.record)
-            return replace(status, disturbances=told, alarms=said), False
+            alarms = (Text("segments that will be deleted soon were not looked for: ", error),)
+            drifts = drift_since_renewal(context.journal, context.record)
+            return replace(status, disturbances=drifts, alarms=alarms), False
         notices = (*status.notices, Text("the hold was only looked at: ", error))
-        found = (*done, *status.disturbances)
-        return replace(status, disturbances=found, notices=notices), False
+        both = (*done, *status.disturbances)
+        return replace(status, disturbances=both, notices=notices), False
 
 
 def _result(context: Context, status: HoldStatus, renewed: bool) -> HoldResult:

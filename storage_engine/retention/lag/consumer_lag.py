@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 
 
 MOST_POSITIONS = 20_000
-"""Number of positions of groups in queues above which only a run's lag job measures them, possibly with
-Spark.
-"""
+"""Number of groups' positions above which only a run's lag job measures them, possibly with Spark."""
 
 
 def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:
@@ -119,9 +117,9 @@ def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
     context = open_context(store)
     run = context.run(run_key)
     plan = approved_plan(run)
-    there = tuple(s.id for s in plan.to_delete if Path(s.facts.path).exists())
-    known = recorded_lag(context, run) if len(there) < len(plan.to_delete) else None
-    return LagQuestion(there, plan.decided_at_ms, known.summary if known else None)
+    present = tuple(s.id for s in plan.to_delete if Path(s.facts.path).exists())
+    recorded = recorded_lag(context, run) if len(present) < len(plan.to_delete) else None
+    return LagQuestion(present, plan.decided_at_ms, recorded.summary if recorded else None)
 
 
 def record_lag(
@@ -159,18 +157,18 @@ def recorded_lag(context: Context, run: Run) -> Lag | None:
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return None
-    found = results[-1].payload["result"]
-    at_risk = tuple(from_jsonable(QueueLag, row) for row in found["at_risk"])
-    logs = found.get("logs")
-    summary = from_jsonable(LagSummary, found["summary"])
+    payload = results[-1].payload["result"]
+    at_risk = tuple(from_jsonable(QueueLag, row) for row in payload["at_risk"])
+    logs = payload.get("logs")
+    summary = from_jsonable(LagSummary, payload["summary"])
     return Lag(summary, at_risk, None if logs is None else tuple(logs))
 
 
 def planned_unread(context: Context, run: Run) -> Unread:
     """Return consumers' losses by the run's plan, as recorded."""
     events = context.journal.events(run, Step.PLAN, Phase.RESULT)
-    found = events[-1].payload.get(UNREAD) if events else None
-    return Unread() if found is None else from_jsonable(Unread, found)
+    payload = events[-1].payload.get(UNREAD) if events else None
+    return Unread() if payload is None else from_jsonable(Unread, payload)
 
 
 def released_unread(context: Context, run: Run) -> Unread | None:
@@ -185,41 +183,40 @@ def find_losses(
 ) -> tuple[Unread, list[Refusal]]:
     """Compute consumers' losses right before segments are deleted.
 
-    After the first deletion in a log, the losses recorded for that log are final: they can't be computed
-    again.
+    After the first deletion in a log, its recorded losses are final: they can't be computed again.
 
     :param new_min_offsets: by the name of a log, where it will begin.
     :return: losses in the logs that may be released, and refusals of logs in which consumers lose messages
         though the policy forbids that.
     """
-    known = released_unread(context, run)
+    released = released_unread(context, run)
     if not context.journal.events(run, Step.RELEASE, Phase.INTENT):
-        known = None
-    ends = dict(new_min_offsets) if known is None else known.logs_beyond(new_min_offsets)
+        released = None
+    ends = dict(new_min_offsets) if released is None else released.logs_beyond(new_min_offsets)
     if not ends:
-        return known or Unread(), []
+        return released or Unread(), []
     policy = context.store.policy.lag_policy
-    found = find_unread(context.broker, snapshot, ends, policy)
+    unread = find_unread(context.broker, snapshot, ends, policy)
     refusals = []
-    if policy is LagPolicy.BLOCK and has_loss(found):
-        refusals = _losing(context, run, snapshot, ends, found)
+    if policy is LagPolicy.BLOCK and has_loss(unread):
+        refusals = _refuse_losing(context, run, snapshot, ends, unread)
         ends = {log: end for log, end in ends.items() if log not in refused_logs(refusals)}
-        found = find_unread(context.broker, snapshot, ends, policy) if ends else Unread()
-        if has_loss(found):
-            raise _loss_error(context, run, snapshot, found)
+        unread = find_unread(context.broker, snapshot, ends, policy) if ends else Unread()
+        if has_loss(unread):
+            raise _loss_error(context, run, snapshot, unread)
     if len(snapshot.logs) > 1:
-        found = replace(found, logs=tuple(ends))
-    return found if known is None else joined(known, found), refusals
+        unread = replace(unread, logs=tuple(ends))
+    return unread if released is None else joined(released, unread), refusals
 
 
-def _losing(
-    context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], found: Unread
+def _refuse_losing(
+    context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], losses: Unread
 ) -> list[Refusal]:
     """Refuse logs in which consumers lose messages, or may lose some.
 
-    :param found: consumers' losses in all of these logs.
+    :param losses: consumers' losses in all of these logs.
     """
-    by_log = dict.fromkeys(ends, found)
+    by_log = dict.fromkeys(ends, losses)
     if len(ends) > 1:
         by_log.update(find_unread_by_log(context.broker, snapshot, ends))
     return [
@@ -245,8 +242,8 @@ def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> N
     """
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
-        said = [(UNREAD, to_recorded(unread))]
-        context.journal.record(run, Step.LAG, Phase.INTENT, said, lease=lease)
+        entries = [(UNREAD, to_recorded(unread))]
+        context.journal.record(run, Step.LAG, Phase.INTENT, entries, lease=lease)
 
 
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
@@ -257,7 +254,7 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
     policy = context.store.policy.lag_policy
     if policy is not LagPolicy.BLOCK or not fresh.to_delete:
         return fresh
-    doubt = _doubt(context, run)
+    doubt = _doubt_text(context, run)
     lag = recorded_lag(context, run)
     if doubt or lag is None:
         raise GateRefusedError(
@@ -271,13 +268,13 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
 
 def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
     """Return notices on an unknown or old lag, if the policy lets segments be deleted all the same."""
-    doubt = _doubt(context, run)
+    doubt = _doubt_text(context, run)
     if context.store.policy.lag_policy is not LagPolicy.WARN or doubt in ("", _NONE):
         return ()
     return (f"consumer lag was not known when segments were deleted: {doubt}",)
 
 
-def _doubt(context: Context, run: Run) -> str:
+def _doubt_text(context: Context, run: Run) -> str:
     """Return why the recorded lag says nothing about consumers' present positions; "": it is valid."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:

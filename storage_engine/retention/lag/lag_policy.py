@@ -35,7 +35,7 @@ def apply_lag_policy(
     for lag in lags:
         # A name that no log has may mean any of them.
         log = lag.log if lag.log in names else None
-        if lag.at_risk and _needed_from(lag) < _needed_from(first.setdefault(log, lag)):
+        if lag.at_risk and _needed_offset(lag) < _needed_offset(first.setdefault(log, lag)):
             first[log] = lag
     if measured is not None:
         plan = plan.each_log(lambda log: log.decisions if log.log in measured else _keep_all(log))
@@ -72,18 +72,18 @@ def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) 
 
     The key None: a row whose log is unknown, so it counts for every log.
     """
-    found = [first[name] for name in (log.log, None) if name in first]
-    if not found:
+    lags = [first[name] for name in (log.log, None) if name in first]
+    if not lags:
         return log.decisions
-    lag = min(found, key=_needed_from)
-    return log.kept(Reason.LAG_BLOCKED, _why(lag, unit), from_offset=_needed_from(lag))
+    lag = min(lags, key=_needed_offset)
+    return log.kept(Reason.LAG_BLOCKED, _lag_text(lag, unit), from_offset=_needed_offset(lag))
 
 
-def _needed_from(lag: QueueLag) -> int:
+def _needed_offset(lag: QueueLag) -> int:
     return 0 if lag.next_segment_base_offset is None else lag.next_segment_base_offset
 
 
-def _why(lag: QueueLag, unit: str) -> str:
+def _lag_text(lag: QueueLag, unit: str) -> str:
     queue = f"{unit} {lag.queue_id} of topic {lag.topic}"
     if lag.committed_offset is not None and lag.next_segment_base_offset is None:
         return (

@@ -118,8 +118,8 @@ def lag_part(table: pa.Table) -> LagPart:
     :param table: every row of the share's queues.
     """
     risk = np.asarray(table["at_risk"])
-    segment = _longs(table["next_segment_base_offset"], -1)
-    lag = _longs(table["lag_messages"], 0)
+    segment = _to_longs(table["next_segment_base_offset"], -1)
+    lag = _to_longs(table["lag_messages"], 0)
     groups, group = _names(table["group"])
     _, topic = _names(table["topic"])
     queue = np.asarray(table["queue_id"]).astype(np.int64)
@@ -136,8 +136,8 @@ def lag_part(table: pa.Table) -> LagPart:
         soonest_loss_ms=pc.min(table["time_to_loss_ms"]).as_py(),
         at_risk_groups=tuple(groups[code] for code in np.unique(group[risk])),
         at_risk_queues=len(np.unique(queue_key[risk])),
-        at_risk=_first(table, risk, (*by_name, segment), AT_RISK_LIMIT, log),
-        worst=_first(table, lag > 0, (*by_name, -lag), WORST_LIMIT),
+        at_risk=_first_rows(table, risk, (*by_name, segment), AT_RISK_LIMIT, log),
+        worst=_first_rows(table, lag > 0, (*by_name, -lag), WORST_LIMIT),
     )
 
 
@@ -189,7 +189,7 @@ def _first_affected(row: QueueLag) -> tuple[int, str, str, int]:
     return -1 if segment is None else segment, row.group, row.topic, row.queue_id
 
 
-def _first(
+def _first_rows(
     table: pa.Table,
     chosen: npt.NDArray[np.bool_],
     keys: tuple[Longs, ...],
@@ -218,5 +218,5 @@ def _names(column: pa.ChunkedArray[Any]) -> tuple[list[str], Longs]:
     return names_of(names), codes.astype(np.int64)
 
 
-def _longs(column: Any, unknown: int) -> Longs:
+def _to_longs(column: Any, unknown: int) -> Longs:
     return np.asarray(pc.fill_null(column, unknown), dtype=np.int64)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShieldedUnread:
-    """Messages that consumer groups have not read in segments that only the shield has.
+    """Unread messages of consumer groups, in segments that only the shield still has.
 
     :param rows: sorted by the number of messages, the most first.
     :param error: why they are not known completely; "": they are.
@@ -44,17 +44,17 @@ class ShieldedUnread:
 
 def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> ShieldedUnread:
     """Find these messages by the consume queues, as far as the queues still have entries. Reads only."""
-    found: list[Unread] = []
+    losses: list[Unread] = []
     logs = {log.name: log for log in snapshot.logs}
     try:
         for run in shielded_runs(snapshot):
             log = run[-1].log
             before = replace(snapshot, logs=(replace(logs[log], segments=run),))
             with package_errors(snapshot.broker, "say which messages consumers have not read"):
-                found.append(consumers_of(broker).unread(before, {log: run[-1].end_offset}, deleted=True))
+                losses.append(consumers_of(broker).unread(before, {log: run[-1].end_offset}, deleted=True))
     except (StorageEngineError, OSError) as error:
         return ShieldedUnread(error=reason_text(error))
-    return shielded_unread(found)
+    return shielded_unread(losses)
 
 
 def shielded_unread(found: Iterable[Unread]) -> ShieldedUnread:
@@ -62,8 +62,8 @@ def shielded_unread(found: Iterable[Unread]) -> ShieldedUnread:
     parts = tuple(found)
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (row for part in parts for row in part.rows):
-        known = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if known is None else _together(known, row)
+        earlier = rows.get((row.group, row.topic))
+        rows[row.group, row.topic] = row if earlier is None else _combine_rows(earlier, row)
     return ShieldedUnread(
         tuple(sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))),
         "; ".join(dict.fromkeys(part.error for part in parts if part.error)),
@@ -71,7 +71,7 @@ def shielded_unread(found: Iterable[Unread]) -> ShieldedUnread:
     )
 
 
-def _together(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
+def _combine_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
     times = [row.from_ms for row in (left, right) if row.from_ms is not None]
     return replace(
         left,
@@ -90,9 +90,9 @@ def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
     """
     begin = {log.name: log.min_offset for log in snapshot.logs}
     runs: list[list[Segment]] = []
-    for seen in look_at_shield(snapshot.root).gone:
-        link = seen.link
-        segment = Segment(link.log, link.base_offset, seen.facts, SegmentState.SEALED, link.mtime_ns)
+    for file in look_at_shield(snapshot.root).gone:
+        link = file.link
+        segment = Segment(link.log, link.base_offset, file.facts, SegmentState.SEALED, link.mtime_ns)
         last = runs[-1][-1] if runs and runs[-1][-1].log == link.log else None
         end_offset = last.end_offset if last else 0
         # A link of the same offsets is of another lineage.
@@ -146,18 +146,18 @@ def find_unread(
     if lag_policy is LagPolicy.IGNORE:
         return Unread()
     shielded = find_shielded_unread(broker, snapshot)
-    found = Unread()
+    unread = Unread()
     begin = {log.name: log.min_offset for log in snapshot.logs}
     if any(offset > begin.get(log, -1) for log, offset in new_min_offsets.items()):
         try:
-            found = consumers_of(broker).unread(snapshot, new_min_offsets)
+            unread = consumers_of(broker).unread(snapshot, new_min_offsets)
         except (StorageEngineError, OSError) as error:
-            found = Unread(error=reason_text(error))
+            unread = Unread(error=reason_text(error))
     return replace(
-        found,
-        rows=found.rows[:ROWS_KEPT],
-        more=max(len(found.rows) - ROWS_KEPT, 0),
-        notices=tuple(dict.fromkeys((*found.notices, *shielded.notices))),
+        unread,
+        rows=unread.rows[:ROWS_KEPT],
+        more=max(len(unread.rows) - ROWS_KEPT, 0),
+        notices=tuple(dict.fromkeys((*unread.notices, *shielded.notices))),
         shielded=shielded.rows[:ROWS_KEPT],
         shielded_error=shielded.error,
     )
@@ -183,8 +183,8 @@ def joined(first: Unread, second: Unread) -> Unread:
     """
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (*first.rows, *second.rows):
-        known = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if known is None else _added(known, row)
+        earlier = rows.get((row.group, row.topic))
+        rows[row.group, row.topic] = row if earlier is None else _add_rows(earlier, row)
     most_first = sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))
     return replace(
         second,
@@ -196,20 +196,19 @@ def joined(first: Unread, second: Unread) -> Unread:
     )
 
 
-def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
-    counts = [row.messages for row in (one, other) if row.messages is not None]
-    times = [row.from_ms for row in (one, other) if row.from_ms is not None]
+def _add_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
+    counts = [row.messages for row in (left, right) if row.messages is not None]
+    times = [row.from_ms for row in (left, right) if row.from_ms is not None]
     return replace(
-        one,
+        left,
         messages=sum(counts) if counts else None,
-        queues=one.queues + other.queues,
+        queues=left.queues + right.queues,
         from_ms=min(times) if len(times) == 2 else None,
     )
 
 
 def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
-    """Return a line for each group and topic with consumers' losses, and the command that exports the
-    messages.
+    """Return a line for each group and topic with consumers' losses, and the command to export them.
 
     Empty: there are no losses.
 
@@ -217,10 +216,10 @@ def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = 
     :param done: the segments are already deleted.
     :param waived: segments are deleted without receipts.
     """
-    return tuple(_lines(place, unread, done=done, waived=waived))
+    return tuple(_loss_lines(place, unread, done=done, waived=waived))
 
 
-def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iterator[str]:
+def _loss_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iterator[str]:
     store = place if isinstance(place, ManagedStore) else place.store
     in_lake = store.archives and not waived
     unarchived = _unarchived_topics(place, store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
@@ -229,14 +228,14 @@ def _lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) -> Iter
         yield f"it is unknown which messages of the {segments} consumers have not read: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
         archived = in_lake and row.topic not in unarchived
-        yield f"{unread_text(row)} {_where(row, done=done, archived=archived)}" + (
+        yield f"{unread_text(row)} {_loss_text(row, done=done, archived=archived)}" + (
             f"; to get them: {_command(store, row)}" if archived else ""
         )
     more = len(unread.rows[ROWS_SHOWN:]) + unread.more
     if more:
         yield (
             f"the same holds for {count_text(more, 'more group and topic')}; report.json names "
-            f"{_named(unread)}"
+            f"{_count_words(unread)}"
         )
     if unread.shielded_error:
         yield error_text(unread.shielded_error)
@@ -262,11 +261,11 @@ def _unarchived_topics(
     return frozenset(row.topic for row in rows if permits.may_lack(row.topic))
 
 
-def _named(unread: Unread) -> str:
+def _count_words(unread: Unread) -> str:
     return f"the first {len(unread.rows)}" if unread.more else "all"
 
 
-def _where(row: UnreadMessages, *, done: bool, archived: bool) -> str:
+def _loss_text(row: UnreadMessages, *, done: bool, archived: bool) -> str:
     verb = "is" if row.messages in (None, 1) else "are"
     if archived:
         return f"{verb} only in the lake now" if done else "would be only in the lake if deleted"

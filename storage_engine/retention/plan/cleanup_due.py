@@ -155,23 +155,23 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     check_quarantine(context.store, context.broker.data_paths, decided)
     plan = decided.plan
     size_bytes = sum(segment.disk_bytes for segment in plan.to_delete)
-    why = (*_deletes(plan, size_bytes), *_blocked(plan), *quarantine)
+    why = (*_deletes_text(plan, size_bytes), *_blocked_notices(plan), *quarantine)
     store_id, is_asked, is_refused = context.record.store_id, False, False
     waiting = open_questions(context.journal, store_id, now_ms) if plan.to_delete else ()
     if plan.to_delete and not quarantine:
         digest = identified(plan, context.record).digest
         # A question at a shell may never be answered: a DAG asks all the same.
-        timed = [one.question for one in waiting if one.question.until_ms is not None]
-        early_ms = max((one.asked_at_ms for one in timed), default=0) + (len(timed) - 1) * _MORE_MS
-        is_asked = any(one.digest == digest for one in timed) or bool(timed and now_ms < early_ms)
+        timed = [entry.question for entry in waiting if entry.question.until_ms is not None]
+        early_ms = max((question.asked_at_ms for question in timed), default=0) + (len(timed) - 1) * _MORE_MS
+        is_asked = any(question.digest == digest for question in timed) or bool(timed and now_ms < early_ms)
         is_refused = was_refused(context.journal, store_id, digest, now_ms - _REFUSED_MS)
     return DueResult(
         sensed,
         len(plan.to_delete),
         size_bytes,
         why,
-        "" if why else _stays(plan),
-        tuple(dict.fromkeys(one.run_key for one in waiting)),
+        "" if why else _stays_text(plan),
+        tuple(dict.fromkeys(entry.run_key for entry in waiting)),
         is_asked,
         is_refused,
     )
@@ -182,21 +182,20 @@ def segments_to_archive(store: AnyStore) -> int:
 
     0: none, or the policy doesn't archive ahead.
 
-    If the monitor found none a moment ago, that result counts. Segments sealed since then are found the next
-    time.
+    If the monitor found none a moment ago, that result counts. Segments sealed since are found the next time.
 
     :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
     if not context.store.archives_ahead:
         return 0
-    if _nothing_lately(context):
+    if _has_no_lag(context):
         return 0
     lag = archive_lag_of_store(context)
     return lag.segments + lag.touched
 
 
-def _nothing_lately(context: Context) -> bool:
+def _has_no_lag(context: Context) -> bool:
     """Return whether the archive lag was measured a moment ago and was 0."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
@@ -204,23 +203,23 @@ def _nothing_lately(context: Context) -> bool:
     return bool(lags) and not any(lag.segments + lag.touched for lag in lags)
 
 
-def _deletes(plan: Plan, size_bytes: int) -> tuple[str, ...]:
+def _deletes_text(plan: Plan, size_bytes: int) -> tuple[str, ...]:
     if not plan.to_delete:
         return ()
     return (f"{count_text(len(plan.to_delete), 'segment')}, {bytes_text(size_bytes)}, would be deleted",)
 
 
-def _blocked(plan: Plan) -> tuple[str, ...]:
+def _blocked_notices(plan: Plan) -> tuple[str, ...]:
     reasons = {decision.reason: decision.detail for decision in plan.decisions}
     blocked = (Reason.STORE_CRASHED, Reason.PENDING_BLOCKED, Reason.REFUSED)
     return tuple(
-        f"no segment may be deleted: {reasons[one]}"
-        for one in blocked
-        if one in reasons and not plan.to_delete
+        f"no segment may be deleted: {reasons[reason]}"
+        for reason in blocked
+        if reason in reasons and not plan.to_delete
     )
 
 
-def _stays(plan: Plan) -> str:
+def _stays_text(plan: Plan) -> str:
     counts = Counter(decision.reason.value for decision in plan.decisions)
     reasons = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
     return f"no segment would be deleted: {reasons or 'there are no segments'}"

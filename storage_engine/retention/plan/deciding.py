@@ -66,8 +66,7 @@ def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
-    """Return notices on pending messages in the segments to delete, and on pending messages that are already
-    lost.
+    """Return notices on pending messages in the segments to delete, and on those that are already lost.
 
     :param plan: the plan, already cut by :func:`apply_pending_policy`.
     """
@@ -75,14 +74,15 @@ def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolic
         return ()
     going = [
         f"{pending_text(item)}: those in the plan's segments, from {segment.name} on, will not be "
-        f"delivered{_and(item)}"
+        f"delivered{_effect_text(item)}"
         for item in pending
         for log in plan.logs
         if item.error == "" and (segment := _first_going(log, item))
     ]
     unknown = [pending_text(item) for item in pending if item.error and plan.to_delete]
     lost = [
-        f"{_counted(item, item.lost)} that the broker still waits for were in deleted segments{_and(item)}"
+        f"{_amount_text(item, item.lost)} that the broker still waits for were in deleted segments"
+        f"{_effect_text(item)}"
         for item in pending
         if item.lost
     ]
@@ -96,7 +96,7 @@ def pending_text(item: Pending) -> str:
         return f"whether {kind}s are pending is unknown, so any segment may hold one: {item.error}"
     if item.first_offset is None:
         return f"no {_NAMES[item.kind]} is pending"
-    text = f"{_counted(item, item.count)} pending, the first at offset {item.first_offset}"
+    text = f"{_amount_text(item, item.count)} pending, the first at offset {item.first_offset}"
     if item.last_due_ms is not None:
         text += f", due until {time_text(item.last_due_ms)}"
     return text
@@ -114,11 +114,11 @@ def _first_going(log: LogPlan, item: Pending) -> Segment | None:
     return next((segment for segment in going if item.first_offset < segment.end_offset), None)
 
 
-def _counted(item: Pending, count: int) -> str:
+def _amount_text(item: Pending, count: int) -> str:
     return count_text(count, _NAMES[item.kind])
 
 
-def _and(item: Pending) -> str:
+def _effect_text(item: Pending) -> str:
     return f"; {item.consequence}" if item.consequence else ""
 
 
@@ -141,12 +141,12 @@ def find_dependents(
     try:
         return list_dependents(broker, snapshot, min_offsets), {}
     except (BadInputError, FileGoneError, OSError) as error:
-        unreadable = _unreadable(broker, snapshot, min_offsets, error)
+        unreadable = _find_unreadable(broker, snapshot, min_offsets, error)
         if not unreadable:
             raise
     readable = {log: offset for log, offset in min_offsets.items() if log not in unreadable}
-    found, more = find_dependents(broker, snapshot, readable)
-    return found, {**unreadable, **more}
+    dependents, more = find_dependents(broker, snapshot, readable)
+    return dependents, {**unreadable, **more}
 
 
 def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
     return (f"dependents that can't be read stay: {'; '.join(unread[:_NAMED])}{more}",)
 
 
-def _unreadable(
+def _find_unreadable(
     broker: BrokerStore,
     snapshot: StoreSnapshot,
     min_offsets: Mapping[str, int],
@@ -167,13 +167,13 @@ def _unreadable(
     """:param error: the fault that occurred when all logs were read together."""
     if len(min_offsets) == 1:
         return dict.fromkeys(min_offsets, error)
-    found: Unreadable = {}
+    unreadable: Unreadable = {}
     for log, offset in min_offsets.items():
         try:
             list_dependents(broker, snapshot, {log: offset})
         except (BadInputError, FileGoneError, OSError) as of_log:
-            found[log] = of_log
-    return found
+            unreadable[log] = of_log
+    return unreadable
 
 
 def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) -> StoreSnapshot:
@@ -185,11 +185,11 @@ def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) 
     """
     levels = {os.path.normpath(path): percent for path, percent in used_percents.items()}
     disks = snapshot.disks
-    known = dict.fromkeys(os.path.normpath(disk.path) for disk in disks)
+    paths = dict.fromkeys(os.path.normpath(disk.path) for disk in disks)
     for path, percent in levels.items():
-        if path not in known:
+        if path not in paths:
             raise BadInputError(
-                f"disk level of {path}: expected one of the store's paths {', '.join(known)}, found another."
+                f"disk level of {path}: expected one of the store's paths {', '.join(paths)}, found another."
             )
         if not 0 <= percent <= 100:
             raise BadInputError(
@@ -241,7 +241,7 @@ def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[Segmen
             if now_ms < written_ms + hours * HOUR_MS:
                 first = first or decision.segment
                 told_by = ", by its messages" if written_ms == sealed else ""
-                detail = _young(decision, hours, written_ms, told_by)
+                detail = _young_text(decision, hours, written_ms, told_by)
                 decision = Decision(decision.segment, Reason.MINIMUM_RETENTION, detail)
             elif first is not None:
                 detail = f"{first.name} before it stays ({Reason.MINIMUM_RETENTION.value}); {decision.detail}"
@@ -250,7 +250,7 @@ def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[Segmen
     return decisions
 
 
-def _young(decision: Decision, hours: int, written_ms: int, told_by: str) -> str:
+def _young_text(decision: Decision, hours: int, written_ms: int, told_by: str) -> str:
     # Moments, no ages: the same plan a minute later has the same words, and is stored once.
     return (
         f"last written {time_text(written_ms)}{told_by}, minimum_retention_hours {hours}: nothing deletes it "
@@ -362,10 +362,10 @@ def pending_by(
         return ()
     if broker.consumers is not None:
         return broker.consumers.pending(snapshot)
-    said = "the broker doesn't say what it still has to deliver"
+    reason = "the broker doesn't say what it still has to deliver"
     # A warning with each plan would say nothing: where it counts, it is unknown.
     is_asked = pending_policy is PendingPolicy.BLOCK
-    return tuple(Pending(kind, None, error=said) for kind in PendingKind if is_asked)
+    return tuple(Pending(kind, None, error=reason) for kind in PendingKind if is_asked)
 
 
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:

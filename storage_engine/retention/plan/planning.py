@@ -120,8 +120,8 @@ def make_plan(
             permits = read_store_permits(context.store, context.journal, context.record)
             shielded = (*unarchived_notices(permits, decided.plan.to_delete), *shielded)
             replaced = replaced_notices(context.store.real_root)
-            known = known_directories(context.journal, run.store_id)
-            aside = unknown_notices(context.store, context.broker.data_paths, known)
+            directories = known_directories(context.journal, run.store_id)
+            aside = unknown_notices(context.store, context.broker.data_paths, directories)
             plan = replace(
                 identified(decided.plan, context.record),
                 notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside),
@@ -140,8 +140,7 @@ def identified(plan: Plan, record: StoreRecord) -> Plan:
 
 
 def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:
-    """Make sure that no directory of a log is missing: without its segments the log would seem to begin
-    elsewhere.
+    """Make sure that no directory of a log is missing: without it the log would seem to begin elsewhere.
 
     This is for logs in several directories. A broker that detects absent logs keeps each log in one
     directory, and has a stamp in each.
@@ -155,11 +154,11 @@ def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> No
     done, _ = releases(context.journal.events(run, Step.RELEASE))
     deleted = {release.segment.id for release in done.values()}
     decisions = () if run.plan is None else run.plan.decisions
-    left = [one.segment.facts for one in decisions if one.segment.id not in deleted]
-    known = {Path(facts.path).parent: facts.device for facts in left}
+    files = [decision.segment.facts for decision in decisions if decision.segment.id not in deleted]
+    devices = {Path(facts.path).parent: facts.device for facts in files}
     present = {Path(segment.facts.path).parent for log in snapshot.logs for segment in log.segments}
     paths = context.broker.data_paths
-    for directory, device in known.items():
+    for directory, device in devices.items():
         if directory not in present and directory in paths and is_away(directory, device):
             raise StoreNotFoundError(
                 f"{directory}: expected the disk with the segments that the plan of run {last.run_key!r} "

@@ -105,12 +105,12 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
             "Nothing was changed. The command plan shows the deletions of this moment."
         )
     for name in change.settings:
-        known = [setting.name for setting in rules.settings]
-        if name not in known:
+        names = [setting.name for setting in rules.settings]
+        if name not in names:
             raise BadInputError(
-                f"--set: expected one of {', '.join(known)}, found {name!r}.{meant(name, known)}"
+                f"--set: expected one of {', '.join(names)}, found {name!r}.{meant(name, names)}"
             )
-    values, start, source = _start(store, rules, now_ms)
+    values, start, source = _read_start(store, rules, now_ms)
     if start.ingest.bytes_per_day == 0:
         if change.bytes_per_day is None:
             raise BadInputError(
@@ -119,11 +119,11 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
             )
         start, source = start.changed(ingest=Ingest(change.bytes_per_day)), IngestFrom.PERSON
     horizon_ms = days * DAY_MS
-    today = _simulated(rules, values, start, horizon_ms)
+    today = _simulate_values(rules, values, start, horizon_ms)
     differs = change.settings or change.disk_bytes or change.ingest_factor is not None
     if differs or (change.bytes_per_day is not None and source is not IngestFrom.PERSON):
-        asked = rules.values({**values, **change.settings})
-        changed = _simulated(rules, asked, _asked(start, change), horizon_ms)
+        new_values = rules.values({**values, **change.settings})
+        changed = _simulate_values(rules, new_values, _apply_change(start, change), horizon_ms)
     else:
         changed = None
     return Simulation(
@@ -139,7 +139,7 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
     )
 
 
-def _asked(start: CourseStart, change: Change) -> CourseStart:
+def _apply_change(start: CourseStart, change: Change) -> CourseStart:
     ingest = start.ingest
     if change.bytes_per_day is not None:
         ingest = replace(ingest, bytes_per_day=change.bytes_per_day)
@@ -148,7 +148,7 @@ def _asked(start: CourseStart, change: Change) -> CourseStart:
     return start.changed(disk_bytes=change.disk_bytes, ingest=ingest)
 
 
-def _simulated(
+def _simulate_values(
     rules: BrokerRules, values: Mapping[str, str], start: CourseStart, horizon_ms: int
 ) -> Simulated:
     return Simulated(
@@ -162,11 +162,11 @@ def _simulated(
     )
 
 
-def _start(
+def _read_start(
     store: ManagedStore, rules: BrokerRules, now_ms: int
 ) -> tuple[dict[str, str], CourseStart, IngestFrom]:
     """Return the settings in effect, the start of the course, and the source of its ingest."""
-    samples, topic_bytes = _journalled(store, now_ms)
+    samples, topic_bytes = _read_journal(store, now_ms)
     with closing(open_to_look(store)) as opened:
         config = course_of(opened).rule_config()
         why = rules.unsupported(config)
@@ -183,9 +183,9 @@ def _start(
                 "its broker has stored messages."
             )
         source = IngestFrom.SEGMENTS
-        told = ingest_from(samples, _zone(start.time_zone)) if samples else None
-        if told is not None:
-            start, source = start.changed(ingest=told), IngestFrom.SAMPLES
+        ingest = ingest_from(samples, _zone(start.time_zone)) if samples else None
+        if ingest is not None:
+            start, source = start.changed(ingest=ingest), IngestFrom.SAMPLES
     return rules.values(config), replace(start, topic_bytes=topic_bytes), source
 
 
@@ -199,7 +199,7 @@ def _zone(name: str) -> ZoneInfo:
         ) from error
 
 
-def _journalled(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
+def _read_journal(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
     """Return the log's offsets in the last days, and the bytes of each topic that were archived then.
 
     :return: both empty for a store that no journal knows.
@@ -223,6 +223,6 @@ def _journalled(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int]
     days = now_ms // DAY_MS
     topics = JournalReader(store.journal_url).topic_days(record.store_id, days - 6, days + 1)
     topic_bytes: Counter[str] = Counter()
-    for one in topics:
-        topic_bytes[one.topic] += one.size_bytes
+    for row in topics:
+        topic_bytes[row.topic] += row.size_bytes
     return samples, dict(topic_bytes)

@@ -43,17 +43,17 @@ def is_watched_here(store: ManagedStore) -> bool:
 
 
 def _check_is_here(store: ManagedStore) -> None:
-    known = None
+    record = None
     if not missing_sqlite_file(store.journal_url):
         journal = Journal(store.journal_url)
-        known = journal.find_store(store.real_root, store.host)
-        if known is not None and may_have_come(store.host, known.host):
+        record = journal.find_store(store.real_root, store.host)
+        if record is not None and may_have_come(store.host, record.host):
             # The lake's libraries, which a watcher needs for nothing else.
             from storage_engine.retention.store.identity import has_come
 
-            if has_come(store, journal, known):
+            if has_come(store, journal, record):
                 return
-    check_host(store.root, store.host, known.host if known else None)
+    check_host(store.root, store.host, record.host if record else None)
 
 
 def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
@@ -67,7 +67,7 @@ def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
     at_ms = clock_ms() if now_ms is None else now_ms
     if running is not None and live is not None:
         look = partial(running.watch_store, settings_of(store), live, at_ms)
-        if (seen := ask(store.broker, "look at clock and disks", look)) is not None:
-            return seen
+        if (result := ask(store.broker, "look at clock and disks", look)) is not None:
+            return result
     with closing(open_store(store)) as opened:
         return take_watch(opened, at_ms, store.broker)

@@ -58,8 +58,7 @@ A running broker's own shorter retention also counts only after this time.
 
 
 def this_account() -> Person:
-    """Return the account of this process by its real user id, and the account behind sudo as far as it is
-    known.
+    """Return the account of this process by its real user id, and the account behind sudo if it is known.
 
     An account may claim any name: another name never permits more.
     """
@@ -70,8 +69,8 @@ def this_account() -> Person:
 
 def recorded_policy(journal: Journal, store_id: str) -> RecordedPolicy:
     """Return the strictest recorded approval policy of a store since two persons last lowered it."""
-    found = journal.results_of(store_id, Step.APPROVAL, [_POLICY])
-    return from_jsonable(RecordedPolicy, found[-1].payload) if found else NOTHING_RECORDED
+    events = journal.results_of(store_id, Step.APPROVAL, [_POLICY])
+    return from_jsonable(RecordedPolicy, events[-1].payload) if events else NOTHING_RECORDED
 
 
 def record_policy(context: Context, run: Run) -> RecordedPolicy:
@@ -82,10 +81,10 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
     :return: the recorded policy after that.
     """
     root, record, policy = context.store.real_root, context.record, context.store.policy
-    known = recorded_policy(context.journal, run.store_id)
+    recorded = recorded_policy(context.journal, run.store_id)
     stamp = read_stamp(root)
     stamped = stamp.policy if stamp is not None else None
-    standing = max((known, stamped or NOTHING_RECORDED), key=lambda one: one.at_ms)
+    standing = max((recorded, stamped or NOTHING_RECORDED), key=lambda policy: policy.at_ms)
     kept_ms = _kept_ms(context)
     archived = policy.archive is not ArchiveMode.OFF
     raised = standing.raised_by(policy.approval, policy.minimum_retention_hours, kept_ms, archived=archived)
@@ -93,7 +92,7 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
         raised = replace(raised, kept_ms=kept_ms)
     if raised != standing:
         raised = replace(raised, at_ms=max(clock_ms(), standing.at_ms + 1))
-    if raised != known:
+    if raised != recorded:
         context.journal.record(run, Step.APPROVAL, Phase.RESULT, [(_POLICY, to_jsonable(raised))])
     if stamped != (None if raised.approval is ApprovalPolicy.NONE else raised):
         with suppress(OSError):
@@ -119,15 +118,14 @@ def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
 
     A new one is recorded.
 
-    The broker would delete by its own retention anyway. But settings that a run gets beside it are one
-    person's word.
+    The broker deletes by its own retention anyway. But settings that a run gets are one person's word.
     """
     if kept_ms is None or not context.store.is_live or sets_age(context.store):
         return False
     last = context.journal.results_of(run.store_id, Step.APPROVAL, [_OWN_RETENTION])[-1:]
     if not last or last[0].payload["kept_ms"] != kept_ms:
-        own = [(_OWN_RETENTION, {"kept_ms": kept_ms})]
-        context.journal.record(run, Step.APPROVAL, Phase.RESULT, own)
+        entries = [(_OWN_RETENTION, {"kept_ms": kept_ms})]
+        context.journal.record(run, Step.APPROVAL, Phase.RESULT, entries)
         return False
     return clock_ms() - last[0].at_ms >= LOWERING_HOURS * HOUR_MS
 
@@ -146,13 +144,13 @@ def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
 def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
     """Return the starters of a run. There are several if one was killed before its plan was recorded."""
     intents = journal.events(run, Step.APPROVAL, Phase.INTENT)
-    return tuple(from_jsonable(Starter, one.payload) for one in intents if one.subject == _STARTER)
+    return tuple(from_jsonable(Starter, event.payload) for event in intents if event.subject == _STARTER)
 
 
 def answers_about(journal: Journal, store_id: str, digest: str) -> tuple[Reply, ...]:
     """Return the answers about a plan in all runs of a store, the oldest first."""
-    found = journal.results_of(store_id, Step.APPROVAL, [digest])
-    return tuple(from_jsonable(Reply, one.payload) for one in found)
+    events = journal.results_of(store_id, Step.APPROVAL, [digest])
+    return tuple(from_jsonable(Reply, event.payload) for event in events)
 
 
 def record_answer(journal: Journal, run: Run, answer: Reply) -> None:
@@ -176,24 +174,24 @@ def record_reply(
     :raises RunStateError: there is no question about this plan.
     """
     digest = approved_plan(run).digest
-    asked = [one for one in journal.events(run, Step.APPROVAL, Phase.INTENT) if one.subject == digest]
-    if not asked:
+    events = [event for event in journal.events(run, Step.APPROVAL, Phase.INTENT) if event.subject == digest]
+    if not events:
         raise RunStateError(
             f"run {run.run_key!r}: expected a question about its plan {digest}, found none. Nothing was "
             "recorded. Clear the task that asks."
         )
-    question = from_jsonable(PlanQuestion, asked[-1].payload)
-    known, waiver = starters_of(journal, run), journal.find_waiver(digest)
-    said = Said.APPROVED if approves else Said.REJECTED
-    consent = consent_to(digest, question.why, known, [Reply(digest, said, person, at_ms)], waiver)
+    question = from_jsonable(PlanQuestion, events[-1].payload)
+    starters, waiver = starters_of(journal, run), journal.find_waiver(digest)
+    answer = Said.APPROVED if approves else Said.REJECTED
+    consent = consent_to(digest, question.why, starters, [Reply(digest, answer, person, at_ms)], waiver)
     detail = ""
     if person is None:
-        said, detail = Said.TIMED_OUT, "nobody answered"
+        answer, detail = Said.TIMED_OUT, "nobody answered"
     elif question.until_ms is not None and at_ms >= question.until_ms:
-        said, detail = Said.TIMED_OUT, f"{person.text} answered after {time_text(question.until_ms)}"
+        answer, detail = Said.TIMED_OUT, f"{person.text} answered after {time_text(question.until_ms)}"
     elif approves and (fault or consent.refuses):
-        said, detail = Said.REFUSED, fault or consent.lacks
-    reply = Reply(digest, said, person, at_ms, detail)
+        answer, detail = Said.REFUSED, fault or consent.lacks
+    reply = Reply(digest, answer, person, at_ms, detail)
     record_answer(journal, run, reply)
     return reply
 
@@ -212,28 +210,27 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
     for event in journal.store_events(store_id, Step.APPROVAL):
         if event.subject in (_POLICY, _STARTER, _OWN_RETENTION):
             continue
-        asked = None
+        question = None
         if event.phase is Phase.INTENT:
-            asked = OpenQuestion(event.run_key, from_jsonable(PlanQuestion, event.payload))
-        newest[event.run_key, event.subject] = asked
+            question = OpenQuestion(event.run_key, from_jsonable(PlanQuestion, event.payload))
+        newest[event.run_key, event.subject] = question
     return tuple(
-        one
-        for one in newest.values()
-        if one is not None and (one.question.until_ms is None or now_ms < one.question.until_ms)
+        entry
+        for entry in newest.values()
+        if entry is not None and (entry.question.until_ms is None or now_ms < entry.question.until_ms)
     )
 
 
 def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
     """Return whether the last answer about a plan was no approval, and was given after a moment."""
     last = answers_about(journal, store_id, digest)[-1:]
-    return any(one.said is not Said.APPROVED and one.at_ms >= since_ms for one in last)
+    return any(reply.said is not Said.APPROVED and reply.at_ms >= since_ms for reply in last)
 
 
 def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
     """Return whether persons' decisions permit a run's plan, by the journal's present record.
 
-    :param decisions: decisions on the segments to delete: those of the plan, and those that were made just
-        now.
+    :param decisions: decisions on the segments to delete: those of the plan, and those made just now.
     """
     journal, digest = context.journal, approved_plan(run).digest
     recorded = record_policy(context, run)
@@ -267,31 +264,31 @@ def told_of(journal: Journal, run: Run) -> Told:
         return Told()
     digest, waiver = run.plan_digest, journal.find_waiver(run.plan_digest)
     answers = answers_about(journal, run.store_id, digest)
-    found = consent_to(digest, _POLICY, starters_of(journal, run), answers, waiver)
-    if found.approval is not None and found.approval.person is not None:
-        return Told(f"Approved by {found.approval.person.text} at {time_text(found.approval.at_ms)}")
-    own = [one for one in journal.events(run, Step.APPROVAL) if one.subject == digest]
-    if not own:
+    consent = consent_to(digest, _POLICY, starters_of(journal, run), answers, waiver)
+    if consent.approval is not None and consent.approval.person is not None:
+        return Told(f"Approved by {consent.approval.person.text} at {time_text(consent.approval.at_ms)}")
+    events = [event for event in journal.events(run, Step.APPROVAL) if event.subject == digest]
+    if not events:
         return Told()
-    if own[-1].phase is Phase.INTENT:
-        question = from_jsonable(PlanQuestion, own[-1].payload)
+    if events[-1].phase is Phase.INTENT:
+        question = from_jsonable(PlanQuestion, events[-1].payload)
         return Told(f"Waits for a second person since {time_text(question.asked_at_ms)}: {question.link}")
-    answer = from_jsonable(Reply, own[-1].payload)
+    answer = from_jsonable(Reply, events[-1].payload)
     word = answer.said.value.upper().replace("-", " ")
     by = f" by {answer.person.text}" if answer.person is not None else ""
-    said = f"{word}{by} at {time_text(answer.at_ms)}"
-    if _went_otherwise(journal, run):
-        return Told(f"{said}: its segments were deleted by other runs", is_refused=True, is_moot=True)
-    return Told(f"{said}: nothing was deleted; {answer.detail or found.lacks}", is_refused=True)
+    summary = f"{word}{by} at {time_text(answer.at_ms)}"
+    if _is_moot(journal, run):
+        return Told(f"{summary}: its segments were deleted by other runs", is_refused=True, is_moot=True)
+    return Told(f"{summary}: nothing was deleted; {answer.detail or consent.lacks}", is_refused=True)
 
 
-def _went_otherwise(journal: Journal, run: Run) -> bool:
+def _is_moot(journal: Journal, run: Run) -> bool:
     """Return whether other runs have deleted all segments of a run's plan since the plan was made."""
     if run.plan is None:
         return False
-    planned = {segment_subject(one.log, one.base_offset) for one in run.plan.to_delete}
-    found = journal.results_of(run.store_id, Step.RELEASE, sorted(planned))
-    return planned <= {one.subject for one in found if one.at_ms >= run.plan.decided_at_ms}
+    planned = {segment_subject(segment.log, segment.base_offset) for segment in run.plan.to_delete}
+    events = journal.results_of(run.store_id, Step.RELEASE, sorted(planned))
+    return planned <= {event.subject for event in events if event.at_ms >= run.plan.decided_at_ms}
 
 
 def note_question(context: Context, run: Run, consent: Consent) -> None:
@@ -300,9 +297,9 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
     A run in Airflow asks by itself.
     """
     journal, digest = context.journal, approved_plan(run).digest
-    known = {one.subject for one in journal.events(run, Step.APPROVAL)}
-    at_shell = any(one.realm is Realm.SHELL for one in starters_of(journal, run))
-    if consent.refuses and at_shell and digest not in known:
+    subjects = {event.subject for event in journal.events(run, Step.APPROVAL)}
+    at_shell = any(starter.realm is Realm.SHELL for starter in starters_of(journal, run))
+    if consent.refuses and at_shell and digest not in subjects:
         link = str(Command("approve", f"STORE --digest {digest}"))
         record_question(journal, run, PlanQuestion(digest, consent.why, clock_ms(), None, link))
 
@@ -310,17 +307,18 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
 def question_alarms(
     asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
 ) -> tuple[str, ...]:
-    """Return alarms on plans that wait for a second person while a disk is so full that age is ignored. Pure.
+    """Return alarms on plans that wait for a second person while a disk is so full that segments are
+    deleted whatever their age. Pure.
 
     :param by_itself: when the broker deletes by itself, as a clause.
     """
-    full = next((one for one in triggers if one.at_once or one.urgency is Urgency.FORCED), None)
+    full = next((cause for cause in triggers if cause.at_once or cause.urgency is Urgency.FORCED), None)
     # At a shell each run leaves a question: the last one counts.
-    at_shell = [one for one in asked if one.question.until_ms is None][-1:]
+    at_shell = [entry for entry in asked if entry.question.until_ms is None][-1:]
     return tuple(
-        f"run {one.run_key} waits for a second person since {time_text(one.question.asked_at_ms)}, while "
-        f"{full.detail}: answer at {one.question.link}; {by_itself}"
-        for one in (*at_shell, *(one for one in asked if one.question.until_ms is not None))
+        f"run {entry.run_key} waits for a second person since {time_text(entry.question.asked_at_ms)}, while "
+        f"{full.detail}: answer at {entry.question.link}; {by_itself}"
+        for entry in (*at_shell, *(entry for entry in asked if entry.question.until_ms is not None))
         if full is not None
     )
 
@@ -363,14 +361,14 @@ def approve_plan(journal: Journal, store: StoreRecord, digest: str, person: Pers
     lacks = ""
     for run in runs:
         starters = starters_of(journal, run)
-        known = consent_to(digest, _POLICY, starters, answers_about(journal, store_id, digest), waiver)
-        if known.approval is not None and known.approval.person == person:
-            return run, known.approval
-        seen = consent_to(digest, _POLICY, starters, [answer], waiver)
-        if not seen.refuses:
+        standing = consent_to(digest, _POLICY, starters, answers_about(journal, store_id, digest), waiver)
+        if standing.approval is not None and standing.approval.person == person:
+            return run, standing.approval
+        consent = consent_to(digest, _POLICY, starters, [answer], waiver)
+        if not consent.refuses:
             record_answer(journal, run, answer)
             return run, answer
-        lacks = lacks or seen.lacks
+        lacks = lacks or consent.lacks
     raise NotApprovedError(
         f"{store.real_path}: expected another person to approve plan {digest}, found that {lacks}. "
         "Nothing was recorded. Have another account run this command."
@@ -396,38 +394,38 @@ def lower_policy(
     """
     _refuse_root(person)
     store_id, now_ms = store.store_id, clock_ms()
-    known = recorded_policy(journal, store_id)
-    kept_ms = known.kept_ms
+    policy = recorded_policy(journal, store_id)
+    kept_ms = policy.kept_ms
     if kept_ms is not None:
         kept_ms = None if minimum_hours is None else min(kept_ms, minimum_hours * HOUR_MS)
     # Where it shortens the retention, a minimum that there wasn't before takes its place.
-    asks_more = known.raised_by(approval, minimum_hours if kept_ms == known.kept_ms else None) != known
-    same = RecordedPolicy(approval, minimum_hours, known.persons, known.at_ms, kept_ms)
-    if asks_more or same == known:
+    asks_more = policy.raised_by(approval, minimum_hours if kept_ms == policy.kept_ms else None) != policy
+    same = RecordedPolicy(approval, minimum_hours, policy.persons, policy.at_ms, kept_ms)
+    if asks_more or same == policy:
         raise BadInputError(
-            f"{store.real_path}: expected less than approval: {known.approval.value} with "
-            f"minimum_retention_hours {known.minimum_retention_hours or 'none'}, which is recorded, found "
+            f"{store.real_path}: expected less than approval: {policy.approval.value} with "
+            f"minimum_retention_hours {policy.minimum_retention_hours or 'none'}, which is recorded, found "
             f"{approval.value} with {minimum_hours or 'none'}. Nothing was recorded. To require more, "
             "change the store's settings: they count from the next run on."
         )
     run = journal.run_without_plan(store_id, _POLICY_RUN)
-    events = [one for one in journal.store_events(store_id, Step.APPROVAL) if one.subject == _POLICY]
+    events = [event for event in journal.store_events(store_id, Step.APPROVAL) if event.subject == _POLICY]
     if events and events[-1].phase is Phase.INTENT and now_ms - events[-1].at_ms < LOWERING_HOURS * HOUR_MS:
-        asked = from_jsonable(RecordedPolicy, events[-1].payload)
-        if (asked.approval, asked.minimum_retention_hours) == (approval, minimum_hours):
-            (first,) = asked.persons
+        intended = from_jsonable(RecordedPolicy, events[-1].payload)
+        if (intended.approval, intended.minimum_retention_hours) == (approval, minimum_hours):
+            (first,) = intended.persons
             if not person.is_another(first):
                 raise NotApprovedError(
                     f"{store.real_path}: expected another person to approve what {first.text} asked "
                     f"for at {time_text(events[-1].at_ms)}, found {person.text}. Nothing was recorded. Have "
                     "another account run this command."
                 )
-            lowered_ms = max(now_ms, known.at_ms + 1)
+            lowered_ms = max(now_ms, policy.at_ms + 1)
             lowered = RecordedPolicy(approval, minimum_hours, (first, person), lowered_ms, kept_ms)
             journal.record(run, Step.APPROVAL, Phase.RESULT, [(_POLICY, to_jsonable(lowered))])
             return lowered
-    wanted = RecordedPolicy(approval, minimum_hours, (person,))
-    journal.record(run, Step.APPROVAL, Phase.INTENT, [(_POLICY, to_jsonable(wanted))])
+    lower = RecordedPolicy(approval, minimum_hours, (person,))
+    journal.record(run, Step.APPROVAL, Phase.INTENT, [(_POLICY, to_jsonable(lower))])
     return None
 
 

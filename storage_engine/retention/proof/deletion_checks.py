@@ -50,8 +50,8 @@ def check_left(
     :raises BrokerPackageError: the store still has segments that it reported as deleted.
     :raises ReleasedTooMuchError: a sealed segment is gone that should have stayed.
     """
-    there = {segment.id for log in left.logs for segment in log.segments}
-    if back := sorted(there & set(deleted)):
+    present_ids = {segment.id for log in left.logs for segment in log.segments}
+    if back := sorted(present_ids & set(deleted)):
         refuse(
             f"broker {left.broker}: {left.root}: log {back[0].log}, offset {back[0].base_offset}",
             "no segment, since its file is gone",
@@ -59,8 +59,8 @@ def check_left(
             f"The deletions are recorded. {MEND}",
         )
     for segment in (segment for log in before.logs for segment in log.sealed):
-        if segment.id not in planned and segment.id not in there:
-            raise _took_too_much(before, segment, "it gone")
+        if segment.id not in planned and segment.id not in present_ids:
+            raise _too_much_error(before, segment, "it gone")
 
 
 def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset()) -> None:
@@ -77,15 +77,15 @@ def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset
             try:
                 stat = os.lstat(file.path)
             except FileNotFoundError:
-                raise _took_too_much(before, segment, f"no {file.path}") from None
+                raise _too_much_error(before, segment, f"no {file.path}") from None
             if (stat.st_dev, stat.st_ino) != (file.device, file.inode) or stat.st_size < file.size_bytes:
-                raise _took_too_much(before, segment, f"{file.path} replaced or cut")
+                raise _too_much_error(before, segment, f"{file.path} replaced or cut")
 
 
-def _took_too_much(before: StoreSnapshot, segment: Segment, found: str) -> ReleasedTooMuchError:
+def _too_much_error(before: StoreSnapshot, segment: Segment, state: str) -> ReleasedTooMuchError:
     return ReleasedTooMuchError(
         f"broker {before.broker}: {segment.facts.path}: log {segment.log}: expected the segment at offset "
-        f"{segment.base_offset} to stay as it was, since no plan names it, found {found}. The planned "
+        f"{segment.base_offset} to stay as it was, since no plan names it, found {state}. The planned "
         "deletions are recorded. Run verify: it says which bytes are in the lake and which are lost. Find "
         "out whether the broker's package or another program did it."
     )

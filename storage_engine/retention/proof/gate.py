@@ -75,9 +75,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """Segments that both plans delete, by log and oldest first, and each other segment with the reason why it
-    stays.
-    """
+    """Segments that both plans delete, by log and oldest first, and why each other segment stays."""
 
     go: tuple[Decision, ...]
     stay: tuple[Decision, ...]
@@ -98,52 +96,52 @@ def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
 
     :param fresh: a plan that was decided just now, under the store's lock, and cut by the lag policy.
     """
-    wanted = {segment.id: segment for segment in approved.to_delete}
-    eligible = [_still_eligible(wanted, log) for log in fresh.logs]
-    gone = [
+    planned = {segment.id: segment for segment in approved.to_delete}
+    eligible = [_still_eligible(planned, log) for log in fresh.logs]
+    missing = [
         replace(decision, reason=Reason.NO_CAUSE, detail="its log is not in the plan that was made just now")
         for decision in approved.decisions
         if decision.deletes and decision.segment.log not in fresh.log_names
     ]
     return Eligible(
         go=tuple(decision for log in eligible for decision in log.go),
-        stay=(*(decision for log in eligible for decision in log.stay), *gone),
+        stay=(*(decision for log in eligible for decision in log.stay), *missing),
     )
 
 
 def lacking_companions(planned: Segment, now: Segment) -> str:
     """Return a clause on companions that a segment lost while its own file is still there; "": none."""
-    left = {Path(file.path).name for file in now.companions}
-    gone = [file.path for file in planned.companions if Path(file.path).name not in left]
+    names = {Path(file.path).name for file in now.companions}
+    missing = [file.path for file in planned.companions if Path(file.path).name not in names]
     return (
-        f"expected its companion {', '.join(gone)}, found no file, and none of our runs deleted it"
-        if gone
+        f"expected its companion {', '.join(missing)}, found no file, and none of our runs deleted it"
+        if missing
         else ""
     )
 
 
-def _still_eligible(wanted: Mapping[SegmentId, Segment], fresh: LogPlan) -> Eligible:
+def _still_eligible(planned: Mapping[SegmentId, Segment], fresh: LogPlan) -> Eligible:
     go: list[Decision] = []
     stay: list[Decision] = []
     blocked: Decision | None = None
     for decision in fresh.decisions:
         segment = decision.segment
         if blocked is None:
-            if segment.id not in wanted:
+            if segment.id not in planned:
                 blocked = replace(decision, detail="not in the approved plan")
             elif not decision.deletes:
                 blocked = decision
-            elif lacking := lacking_companions(wanted[segment.id], segment):
+            elif lacking := lacking_companions(planned[segment.id], segment):
                 blocked = replace(decision, detail=f"{lacking}: it waits for a later plan")
             else:
                 go.append(decision)
                 continue
-        if segment.id in wanted:
-            stay.append(blocked if blocked.segment == segment else _behind(decision, blocked))
+        if segment.id in planned:
+            stay.append(blocked if blocked.segment == segment else _keep_behind(decision, blocked))
     return Eligible(tuple(go), tuple(stay))
 
 
-def _behind(decision: Decision, blocked: Decision) -> Decision:
+def _keep_behind(decision: Decision, blocked: Decision) -> Decision:
     if not decision.deletes:
         return decision
     detail = f"behind {blocked.segment.name}, which stays: {blocked.detail}"
@@ -198,11 +196,11 @@ def consent_to(
         person = answer.approver
         if answer.digest != digest or person is None:
             continue
-        began = [one for one in starters if one.realm is not person.realm or one.person is not None]
-        same = [one for one in began if one.person is None or not person.is_another(one.person)]
+        began = [s for s in starters if s.realm is not person.realm or s.person is not None]
+        same = [s for s in began if s.person is None or not person.is_another(s.person)]
         if same:
-            who = same[0].person
-            named = who.text if who is not None else f"a run of {same[0].realm.value}"
+            same_person = same[0].person
+            named = same_person.text if same_person is not None else f"a run of {same[0].realm.value}"
             lacks = f"{person.text} approved it, but isn't certainly another person than its starter, {named}"
         elif waiver is not None and answer.at_ms < waiver.at_ms:
             lacks = f"{person.text} approved it before {waiver.person} waived its receipts"
@@ -241,21 +239,21 @@ def asks_for_approval(
     approval = recorded.raised_by(policy.approval, policy.minimum_retention_hours).approval
     if approval is ApprovalPolicy.NONE or not decisions:
         return ""
-    said = f"the store's policy is approval: {approval.value}"
+    prefix = f"the store's policy is approval: {approval.value}"
     if approval is ApprovalPolicy.ALWAYS:
-        return said
+        return prefix
     least, hours = recorded.minimum_retention_hours, policy.minimum_retention_hours
     if request.forced:
-        return f"{said}, and a person asked to ignore age"
+        return f"{prefix}, and a person asked to ignore age"
     if waiver is not None:
-        return f"{said}, and {waiver.person} waived its receipts"
+        return f"{prefix}, and {waiver.person} waived its receipts"
     if recorded.archived and policy.archive is ArchiveMode.OFF:
-        return f"{said}, and archive was required, and is off"
+        return f"{prefix}, and archive was required, and is off"
     if any(decision.reason is Reason.FORCED for decision in decisions):
-        return f"{said}, and segments that have not expired would be deleted"
+        return f"{prefix}, and segments that have not expired would be deleted"
     if least is not None and (hours is None or hours < least):
-        return f"{said}, and minimum_retention_hours was {least}, and is {hours or 'none'}"
-    return f"{said}, and {shorter}" if shorter else ""
+        return f"{prefix}, and minimum_retention_hours was {least}, and is {hours or 'none'}"
+    return f"{prefix}, and {shorter}" if shorter else ""
 
 
 def judge(
@@ -292,17 +290,17 @@ def judge(
     if policy.archive is ArchiveMode.OFF:
         if as_planned:
             return Verdict(decision, Passage.ARCHIVE_OFF, None, "the store's policy is archive: off")
-        return Verdict(decision, Passage.REFUSED, None, _touched(planned))
-    receipt, doubt = _valid(receipts, faults, lacking)
+        return Verdict(decision, Passage.REFUSED, None, _touched_text(planned))
+    receipt, doubt = _find_valid(receipts, faults, lacking)
     if receipt is None and unarchived:
         if as_planned:
             return Verdict(decision, Passage.NOT_ARCHIVED, None, unarchived)
-        return Verdict(decision, Passage.REFUSED, None, _touched(planned))
+        return Verdict(decision, Passage.REFUSED, None, _touched_text(planned))
     if receipt is None and waiver is not None:
         if as_planned:
-            said = f"waived by {waiver.person}: {waiver.reason} ({doubt})"
-            return Verdict(decision, Passage.WAIVED, None, said)
-        return Verdict(decision, Passage.REFUSED, None, _touched(planned))
+            detail = f"waived by {waiver.person}: {waiver.reason} ({doubt})"
+            return Verdict(decision, Passage.WAIVED, None, detail)
+        return Verdict(decision, Passage.REFUSED, None, _touched_text(planned))
     if receipt is None:
         return Verdict(decision, Passage.REFUSED, None, doubt)
     if fault := files_fault_of(segment, receipt):
@@ -326,16 +324,15 @@ def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
         return False
     # A receipt has the mtime from before a hold set another one, with the ctime that came of that.
     before_hold = replace(segment.facts, mtime_ns=segment.mtime_ns)
-    known, proven = receipt.source_facts, {one.name: one for one in receipt.companions}
-    return (acts.same_file(segment.facts, known) or NO_ACTS.same_file(before_hold, known)) and all(
+    recorded, proven = receipt.source_facts, {companion.name: companion for companion in receipt.companions}
+    return (acts.same_file(segment.facts, recorded) or NO_ACTS.same_file(before_hold, recorded)) and all(
         acts.same_file(facts, proven[Path(facts.path).name].facts_in(Path(facts.path).parent))
         for facts in segment.companions
     )
 
 
 def files_fault_of(segment: Segment, receipt: Receipt) -> str:
-    """Return why a receipt has another end offset or other names of companions than a segment; "": it has the
-    same.
+    """Return why a receipt differs from a segment in its end offset or companions' names; "": it doesn't.
 
     If the segment is one file whose offsets count bytes, its size and hash prove that already.
     """
@@ -345,11 +342,11 @@ def files_fault_of(segment: Segment, receipt: Receipt) -> str:
         proven = [companion.name for companion in receipt.companions]
     except ReceiptError as error:
         return f"its receipt is not valid: {error}"
-    there = [Path(facts.path).name for facts in segment.companions]
-    if not has_companions(receipt.broker, proven, there):
+    names = [Path(facts.path).name for facts in segment.companions]
+    if not has_companions(receipt.broker, proven, names):
         return (
             f"its receipt has the companions {', '.join(proven) or 'none'}, the store has "
-            f"{', '.join(there) or 'none'}"
+            f"{', '.join(names) or 'none'}"
         )
     if segment.end_offset != receipt.end:
         return f"its receipt ends at offset {receipt.end}, the segment at {segment.end_offset}"
@@ -378,16 +375,16 @@ def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: Own
 
 def same_content(left: Segment, right: Segment) -> bool:
     """Return whether two looks saw the same files without a write between them. Other changes don't count."""
-    return _content(left) == _content(right)
+    return _content_of(left) == _content_of(right)
 
 
-def _content(segment: Segment) -> tuple[int | tuple[int, int, int, int] | None, ...]:
+def _content_of(segment: Segment) -> tuple[int | tuple[int, int, int, int] | None, ...]:
     facts = replace(segment.facts, mtime_ns=segment.mtime_ns)
     files = (facts, *segment.companions)
     return (segment.end, *((file.device, file.inode, file.size_bytes, file.mtime_ns) for file in files))
 
 
-def _valid(
+def _find_valid(
     receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str], lacking: str
 ) -> tuple[Receipt | None, str]:
     """Return the one valid receipt, or None and the reason.
@@ -407,5 +404,5 @@ def _valid(
     return receipt, ""
 
 
-def _touched(planned: Segment) -> str:
+def _touched_text(planned: Segment) -> str:
     return f"{planned.facts.path} changed after the plan, and no receipt proves its bytes: plan again"

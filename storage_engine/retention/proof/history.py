@@ -99,10 +99,10 @@ def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[s
         if event.phase is Phase.ERROR:
             open_intents.pop(event.subject, None)
         elif event.phase is Phase.INTENT:
-            open_intents[event.subject] = _release(event)
+            open_intents[event.subject] = _read_release(event)
         else:
             open_intents.pop(event.subject, None)
-            done[event.subject] = _release(event)
+            done[event.subject] = _read_release(event)
     return done, open_intents
 
 
@@ -121,7 +121,7 @@ def still_proves(receipt: Receipt, release: SegmentRelease) -> bool:
     return receipt.sha256 == release.sha256 and not files_fault_of(release.segment, receipt)
 
 
-def _undone(journal: Journal, store_id: str) -> set[str]:
+def _undone_runs(journal: Journal, store_id: str) -> set[str]:
     """Return the keys of runs whose deletions were undone."""
     return {event.run_key for event in journal.store_events(store_id, Step.UNDO, Phase.RESULT)}
 
@@ -134,15 +134,15 @@ def released_spans(
     :param unasked: locations of the lakes that can't be asked now.
     """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
-    undone = _undone(journal, store_id)
-    gone = (_release(event) for event in results if event.subject and event.run_key not in undone)
+    undone = _undone_runs(journal, store_id)
+    released = (_read_release(event) for event in results if event.subject and event.run_key not in undone)
     return tuple(
         replace(
             release.span,
             excused="" if release.receipt_hash else release.passage_detail,
             unasked=release.lake if release.lake is not None and release.lake in unasked else "",
         )
-        for release in gone
+        for release in released
     )
 
 
@@ -153,15 +153,15 @@ def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | Segmen
     present lineage count: another lineage may have other bytes.
     """
     record = journal.store_with_id(store_id)
-    found: set[str | SegmentIdentity] = set()
+    compared: set[str | SegmentIdentity] = set()
     for event in journal.store_events(store_id, Step.REPLICA, Phase.RESULT):
         log = event.subject.rpartition("/")[0]
         if record is not None and event.payload["lineage"] == record.lineage_of(log):
-            found.update(event.payload["receipts"])
+            compared.update(event.payload["receipts"])
     for event in journal.store_events(store_id, Step.RELEASE, Phase.RESULT):
         if event.payload.get("replicas"):
-            found.update(_release(event).replicas)
-    return frozenset(found)
+            compared.update(_read_release(event).replicas)
+    return frozenset(compared)
 
 
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
@@ -172,16 +172,16 @@ def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> Seg
     """
     subject = segment_subject(segment.log, segment.base_offset)
     events = journal.store_events(store_id, Step.RELEASE)
-    undone = _undone(journal, store_id)
+    undone = _undone_runs(journal, store_id)
     run_keys = dict.fromkeys(event.run_key for event in events if event.subject == subject)
     for run_key in (key for key in run_keys if key not in undone):
-        done, meant = releases(event for event in events if event.run_key == run_key)
-        release = done.get(subject) or meant.get(subject)
+        done, intended = releases(event for event in events if event.run_key == run_key)
+        release = done.get(subject) or intended.get(subject)
         if release is not None and same_content(release.segment, segment):
             return release
     return None
 
 
-def _release(event: Event) -> SegmentRelease:
+def _read_release(event: Event) -> SegmentRelease:
     where = f"the journal, run {event.run_key}, release of {event.subject}"
     return from_jsonable(SegmentRelease, event.payload, where)

@@ -80,10 +80,10 @@ def current_receipts(
     :raises LakeUnavailableError: the table can't be read.
     """
     only = None if log is None and record.log_lineages else record.lineage_of(log or "")
-    found = receipts(
+    rows = receipts(
         lake, record.store_id, lineage=only, log=log, base_offsets=base_offsets, with_ended=with_ended
     )
-    return tuple(row for row in found if row.lineage == record.lineage_of(row.log))
+    return tuple(row for row in rows if row.lineage == record.lineage_of(row.log))
 
 
 Slot = tuple[str, int]
@@ -94,8 +94,7 @@ Slot = tuple[str, int]
 class OtherNodesProof:
     """Other nodes' receipts that together have a segment's bytes.
 
-    :param sha256: the segment's SHA-256 when it was compared, if its file facts don't show each write; "":
-        they do.
+    :param sha256: the segment's SHA-256 when compared, if its file facts don't show each write; "": they do.
     """
 
     receipts: tuple[Receipt, ...]
@@ -209,7 +208,7 @@ class Proofs:
     def disagree(self, slot: Slot) -> bool:
         """Return whether lakes prove different bytes or different companions of one segment."""
         rows = [row for proofs in self.asked for row in proofs.valid(slot)]
-        return not all(_agree(rows[0], row) for row in rows[1:])
+        return not all(_is_same(rows[0], row) for row in rows[1:])
 
     def judge(
         self,
@@ -225,13 +224,13 @@ class Proofs:
         """
         slot = planned.id
         if self.disagree(slot):
-            said = "; ".join(
-                f"{proofs.lake.location} has SHA-256 {row.sha256}{_beside(row)}"
+            detail = "; ".join(
+                f"{proofs.lake.location} has SHA-256 {row.sha256}{_companions_text(row)}"
                 for proofs in self.asked
                 for row in proofs.valid(slot)
             )
-            return Verdict(decision, Passage.REFUSED, None, f"its lakes disagree: {said}")
-        found = [
+            return Verdict(decision, Passage.REFUSED, None, f"its lakes disagree: {detail}")
+        verdicts = [
             judge(
                 decision,
                 planned,
@@ -247,36 +246,36 @@ class Proofs:
         ]
         for passage in (Passage.PROVEN, Passage.HASH_AGAIN):
             # What one lake has whole isn't left out.
-            for verdict in sorted(found, key=lambda it: it.receipt is not None and not it.receipt.is_whole):
+            for verdict in sorted(verdicts, key=lambda v: v.receipt is not None and not v.receipt.is_whole):
                 if verdict.passage is passage:
                     return verdict
         for proofs in () if consent.refuses else self.asked:
             if policy.archive is not ArchiveMode.OFF and (cover := proofs.covers.get(slot)):
                 called = {store_called(row.store_name, row.broker, row.store_root) for row in cover.receipts}
                 stores = ", ".join(sorted(called))
-                said = f"its bytes were compared just now with the archived bytes of other nodes: {stores}"
+                detail = f"its bytes were compared just now with the archived bytes of other nodes: {stores}"
                 return Verdict(
-                    decision, Passage.PROVEN, cover.receipts[0], said, cover.receipts, cover.sha256
+                    decision, Passage.PROVEN, cover.receipts[0], detail, cover.receipts, cover.sha256
                 )
-        doubts = join_texts("; ", [*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
-        known, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
+        doubts = join_texts("; ", [*dict.fromkeys(verdict.detail for verdict in verdicts), *self.notices])
+        receipts, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
         unarchived = self.permits.clause_of_log(planned.log)
         without = judge(
-            decision, planned, known, faults, policy, waiver, self.acts, unarchived, consent=consent
+            decision, planned, receipts, faults, policy, waiver, self.acts, unarchived, consent=consent
         )
         if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
             return without
         return Verdict(decision, Passage.REFUSED, None, doubts)
 
 
-def _agree(left: Receipt, right: Receipt) -> bool:
+def _is_same(left: Receipt, right: Receipt) -> bool:
     """Return whether two receipts of one segment have the same content."""
     return left.content[:2] == right.content[:2] and same_companions(
         left.broker, left.companions, right.companions
     )
 
 
-def _beside(row: Receipt) -> str:
+def _companions_text(row: Receipt) -> str:
     if row.end_offset is None and row.files is None:
         return ""
     _, end, companions = row.content
@@ -315,7 +314,7 @@ def read_proofs(
         be asked.
     :raises BadInputError: a lake has segments of another kind of broker.
     """
-    asked: list[LakeProofs] = []
+    lake_proofs: list[LakeProofs] = []
     unreachable: list[tuple[LakeConfig, str]] = []
     wrong_lakes: list[str] = []
     for config in lakes:
@@ -324,23 +323,23 @@ def read_proofs(
             lake = open_lake(config)
             check_broker(lake, record.broker)
             _refuse_copy(lake)
-            _refuse_same(lake, [proofs.lake for proofs in asked])
+            _refuse_same(lake, [proofs.lake for proofs in lake_proofs])
             if to_delete:
                 ready_to_write(lake)
                 mark_commits(lake)
                 # Not what this process has read before: a deletion rests on it.
                 forget_links()
-            whole = to_delete or whole_chain
-            asked.append(_read(lake, record, wanted, known, whole, read_files, whole_logs, looked))
+            chain = to_delete or whole_chain
+            lake_proofs.append(_read(lake, record, wanted, known, chain, read_files, whole_logs, looked))
         except LakeUnavailableError as error:
             unreachable.append((config, Text(error)))
             if isinstance(error, LakeIdentityError):
                 wrong_lakes.append(Text(error))
     acts = read_own_acts(record.real_path)
-    all_asked = [proofs.lake for proofs in asked]
+    all_asked = [proofs.lake for proofs in lake_proofs]
     permits = read_permits(all_asked, record, known) if not unreachable else NO_PERMITS
-    asked = [replace(proofs, permits=permits) for proofs in asked]
-    return Proofs(tuple(asked), tuple(unreachable), acts, tuple(wrong_lakes), permits)
+    lake_proofs = [replace(proofs, permits=permits) for proofs in lake_proofs]
+    return Proofs(tuple(lake_proofs), tuple(unreachable), acts, tuple(wrong_lakes), permits)
 
 
 def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) -> ArchivePermits:
@@ -356,14 +355,14 @@ def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) 
     now_ms = clock_ms()
     since_ms = now_ms - WAIT_MS
     try:
-        own = [*map(read_acts, lakes)]
-        if any(known.lacks_acts(lake, found) for lake, found in zip(lakes, own, strict=True)):
+        own_acts = [*map(read_acts, lakes)]
+        if any(known.lacks_acts(lake, lake_acts) for lake, lake_acts in zip(lakes, own_acts, strict=True)):
             return NO_PERMITS
-        acts = [*own, *(found for _, found in acts_elsewhere(known.heads, lakes))]
+        acts = [*own_acts, *(lake_acts for _, lake_acts in acts_elsewhere(known.heads, lakes))]
         holds = tuple(hold for of_lake in acts for hold in holds_since(policies_of(of_lake), since_ms))
         rules = tuple(policy_of(of_lake).archive_rules for of_lake in acts)
-        by_name = holds or any(it.archives and it.scope.store != "*" for of_lake in rules for it in of_lake)
-        names = [it for lake in lakes if by_name for it in read_store_names(lake).get(record.store_id, ())]
+        by_name = holds or any(r.archives and r.scope.store != "*" for of_lake in rules for r in of_lake)
+        names = [n for lake in lakes if by_name for n in read_store_names(lake).get(record.store_id, ())]
     except LakeUnavailableError:
         return NO_PERMITS
     names.append(store_called(record.name, record.broker, record.real_path))
@@ -401,19 +400,19 @@ def without_older(
     :return: lakes and reasons, as from :func:`reachable_lakes`.
     :raises LakeUnavailableError: no lake is left; the error has the reason of each.
     """
-    left: list[Lake] = []
+    current: list[Lake] = []
     reasons = dict(unreachable)
     for lake in lakes:
         try:
             # A chain that is broken is for whoever looks at the receipts to say.
             with suppress(ReceiptError):
                 known.check(lake, store_id)
-            left.append(lake)
+            current.append(lake)
         except LakeUnavailableError as error:
             reasons[lake.location] = Text(error)
-    if lakes and not left:
+    if lakes and not current:
         raise none_reachable(list(reasons.values()))
-    return left, reasons
+    return current, reasons
 
 
 def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
@@ -461,29 +460,29 @@ def _refuse_copy(lake: Lake) -> None:
 def _read(
     lake: Lake,
     record: StoreRecord,
-    wanted: Collection[Slot],
-    known: KnownHeads,
+    slots: Collection[Slot],
+    heads: KnownHeads,
     whole_chain: bool,
     read_files: bool,
     whole_logs: bool,
     looked: Callable[[], None] | None,
 ) -> LakeProofs:
-    offsets = [base_offset for _, base_offset in wanted]
+    offsets = [base_offset for _, base_offset in slots]
     span = None if whole_logs else (min(offsets, default=0), max(offsets, default=0))
     rows: dict[Slot, list[Receipt]] = {}
     every_row = current_receipts(lake, record, base_offsets=span, with_ended=True)
     counting = [row for row in every_row if row.is_whole or row.lacks_by_rules]
     of_logs = by_log(counting) if whole_logs else {}
     for row in counting:
-        if (row.log, row.base_offset) in wanted:
+        if (row.log, row.base_offset) in slots:
             rows.setdefault((row.log, row.base_offset), []).append(row)
-    found = [row for of_slot in rows.values() for row in of_slot]
+    flat_rows = [row for of_slot in rows.values() for row in of_slot]
     try:
-        known.check(lake, record.store_id, whole=whole_chain)
+        heads.check(lake, record.store_id, whole=whole_chain)
     except ReceiptError as error:
-        return LakeProofs(lake, rows, reasons(chain_faults(found, Text(error))), of_logs)
+        return LakeProofs(lake, rows, reasons(chain_faults(flat_rows, Text(error))), of_logs)
     depth = Depth.FILES if read_files else Depth.SIZES
-    return LakeProofs(lake, rows, broken_receipts(lake, found, depth, looked), of_logs)
+    return LakeProofs(lake, rows, broken_receipts(lake, flat_rows, depth, looked), of_logs)
 
 
 COPIES_ENTER = (
@@ -497,10 +496,10 @@ def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecor
 
     :raises StorageEngineError: the journal can't be read, or a lake is of another kind of broker.
     """
-    known = known_heads(journal, record)
-    if store.policy.archive is ArchiveMode.OFF or not known.archive_rules:
+    heads = known_heads(journal, record)
+    if store.policy.archive is ArchiveMode.OFF or not heads.archive_rules:
         return NO_PERMITS
-    return read_proofs(store.lakes, record, (), known=known).permits
+    return read_proofs(store.lakes, record, (), known=heads).permits
 
 
 def look_up_permits(place: AnyStore) -> ArchivePermits:
@@ -534,7 +533,7 @@ def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> 
     for log, clause in permits.unarchived(segments).items():
         logs_of.setdefault(clause, []).append(log)
     return tuple(
-        f"{count_text(sum(one.log in logs for one in segments), 'segment')} of {named_in_short(logs)} may "
+        f"{count_text(sum(s.log in logs for s in segments), 'segment')} of {named_in_short(logs)} may "
         f"be deleted without a copy if no lake has them: {clause}"
         for clause, logs in logs_of.items()
     )
@@ -544,7 +543,7 @@ def lacking_notices(permits: ArchivePermits, receipts: Sequence[Receipt]) -> tup
     """Return notices on topics that were left out when segments were archived, each with its rule."""
     counts = Counter(map(permits.clause_of_receipt, receipts))
     return tuple(
-        f"{count_text(count, 'segment')} archived without {it}" for it, count in counts.items() if it
+        f"{count_text(count, 'segment')} archived without {rule}" for rule, count in counts.items() if rule
     )
 
 
@@ -591,13 +590,13 @@ def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHead
     """
     heads = []
     unknown = []
-    for asked in proofs.asked:
-        segments = asked.lake.segments()
-        last = check_links(segments, context.record.store_id, known.of(asked.lake, segments))
+    for lake_proofs in proofs.asked:
+        segments = lake_proofs.lake.segments()
+        last = check_links(segments, context.record.store_id, known.of(lake_proofs.lake, segments))
         if last.sequence >= 0:
-            heads.append(head_of(asked.lake, segments, last))
-            if not known.in_journal(asked.lake, segments):
-                unknown.append(asked.lake.location)
+            heads.append(head_of(lake_proofs.lake, segments, last))
+            if not known.in_journal(lake_proofs.lake, segments):
+                unknown.append(lake_proofs.lake.location)
     if not heads:
         return ()
     replaced = replaced_notices(context.store.real_root)

@@ -60,14 +60,14 @@ def refusal(log: str, error: Exception, nothing: str = "", remedy: str = "") -> 
     :param nothing: the sentence of the error's message on what was deleted; the remedy follows it.
     :param remedy: a remedy to use instead, for a run that has ended.
     """
-    why, _, known = Text(error).partition(f" {nothing} " if nothing else "\0")
-    said = RefusedLog(log, type(error).__name__, why, remedy or known or MEND)
-    return Refusal(said, error)
+    why, _, own_remedy = Text(error).partition(f" {nothing} " if nothing else "\0")
+    refused = RefusedLog(log, type(error).__name__, why, remedy or own_remedy or MEND)
+    return Refusal(refused, error)
 
 
 def refused_logs(refusals: Iterable[Refusal]) -> frozenset[str]:
     """Return the names of refused logs."""
-    return frozenset(one.log for one in refusals)
+    return frozenset(refusal.log for refusal in refusals)
 
 
 def require_one(refusals: Sequence[Refusal], logs: Collection[str]) -> None:
@@ -103,24 +103,25 @@ def account_for(
     :param there: segments that the store has after the release.
     :param gone: segments that runs deleted, or that were gone before without stopping their log.
     """
-    by_log = {one.log: one for one in refusals}
+    by_log = {refusal.log: refusal for refusal in refusals}
     missing: dict[str, list[int]] = {log: [] for log in by_log}
-    known = {decision.segment.id for decision in stay}
+    stay_ids = {decision.segment.id for decision in stay}
     kept = [
-        one
-        for one in stay
-        if one.segment.id not in gone and (one.segment.log not in by_log or one.segment.id in there)
+        decision
+        for decision in stay
+        if decision.segment.id not in gone
+        and (decision.segment.log not in by_log or decision.segment.id in there)
     ]
     for segment in planned:
-        if (one := by_log.get(segment.log)) is None or segment.id in gone:
+        if (refusal := by_log.get(segment.log)) is None or segment.id in gone:
             continue
         if segment.id not in there:
             missing[segment.log].append(segment.base_offset)
-        elif segment.id not in known:
-            whole = f"log {segment.log} is refused as a whole: the report says why"
-            detail = one.details.get(segment.base_offset, whole)
+        elif segment.id not in stay_ids:
+            general = f"log {segment.log} is refused as a whole: the report says why"
+            detail = refusal.details.get(segment.base_offset, general)
             kept.append(Decision(segment, Reason.REFUSED, detail))
-    logs = [replace(one.said, missing=tuple(missing[one.log])) for one in refusals]
+    logs = [replace(refusal.said, missing=tuple(missing[refusal.log])) for refusal in refusals]
     return Accounted(tuple(logs), tuple(kept))
 
 
@@ -139,7 +140,7 @@ def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
 
 def refused_by_plan(plan: Plan) -> tuple[RefusedLog, ...]:
     """Return the logs that a plan refused."""
-    first = {one.segment.log: one.detail for one in reversed(plan.decisions) if one.reason is Reason.REFUSED}
+    first = {d.segment.log: d.detail for d in reversed(plan.decisions) if d.reason is Reason.REFUSED}
     # Older plans have the name of an error's class before what it says.
     parts = ((log, *_OF_OLDER_PLANS.findall(detail)[0]) for log, detail in sorted(first.items()))
     return tuple(RefusedLog(log, error, why, MEND) for log, error, why in parts)
@@ -172,9 +173,7 @@ def ending_error(refused: str, wrong_lakes: Sequence[str]) -> StorageEngineError
 def archive_error(
     run_key: str, root: str, refused: Sequence[RefusedLog], wrong_lakes: Sequence[str]
 ) -> StorageEngineError | None:
-    """Return the error that archiving has to end with though it archived everything else; None: there is
-    none.
-    """
+    """Return the error that archiving has to end with though all else was archived; None: there is none."""
     text = refused_text(run_key, root, refused, _AFTER_ARCHIVING) if refused else ""
     return ending_error(text, wrong_lakes)
 
@@ -184,12 +183,12 @@ def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: 
 
     :param after: sentences on the state of the other logs, and on the next step.
     """
-    said = [
+    sentences = [
         f"run {run_key!r} of {root}: expected every log to pass, found "
         f"{count_text(len(refused), 'log')} refused.",
-        *(shortened(log_text(one), _TEXT_WIDTH) for one in refused[:LOGS_SHOWN]),
+        *(shortened(log_text(log), _TEXT_WIDTH) for log in refused[:LOGS_SHOWN]),
     ]
     if (more := len(refused) - LOGS_SHOWN) > 0:
-        said.append(f"report.json names {count_text(more, 'more log')}.")
-    said.append(after)
-    return join_texts(" ", said)
+        sentences.append(f"report.json names {count_text(more, 'more log')}.")
+    sentences.append(after)
+    return join_texts(" ", sentences)

@@ -20,8 +20,7 @@ WAY_OUT = "Nothing waits for this file once a person has moved it out of the shi
 
 
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
-    """Return the ranges that are gone from the log and unchanged in the shield, for comparison with store and
-    lake.
+    """Return ranges that are gone from the log and unchanged in the shield, to compare with store and lake.
 
     :param root: the store's root.
     :param lineages: the store's lineages. Segments of an older lineage no longer belong to its log.
@@ -36,7 +35,7 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
             shielded=True,
             lineage=link.lineage,
         )
-        for link in (seen.link for seen in look_at_shield(root).gone if _has_its_bytes(root, seen))
+        for link in (file.link for file in look_at_shield(root).gone if _has_its_bytes(root, file))
         if link.lineage == lineages.of(link.log)
     )
 
@@ -48,21 +47,21 @@ def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Rel
     """
     return tuple(
         ReleasedSpan(
-            seen.link.log,
-            seen.link.base_offset,
-            seen.link.end_offset,
-            others=changed_text(seen),
-            lineage=seen.link.lineage,
+            file.link.log,
+            file.link.base_offset,
+            file.link.end_offset,
+            others=changed_text(file),
+            lineage=file.link.lineage,
         )
-        for seen in look_at_shield(root).gone
-        if seen.link.lineage == lineages.of(seen.link.log) and not _has_its_bytes(root, seen)
+        for file in look_at_shield(root).gone
+        if file.link.lineage == lineages.of(file.link.log) and not _has_its_bytes(root, file)
     )
 
 
-def _has_its_bytes(root: str | os.PathLike[str], seen: SeenLink) -> bool:
+def _has_its_bytes(root: str | os.PathLike[str], file: SeenLink) -> bool:
     """Return whether a link still has its bytes. A touched link is compared by its digest."""
-    known = seen.link.sha256
-    return seen.is_same or (bool(known) and digest_of(root, seen, lambda count: None) == known)
+    sha256 = file.link.sha256
+    return file.is_same or (bool(sha256) and digest_of(root, file, lambda count: None) == sha256)
 
 
 def changed_text(seen: SeenLink) -> str:
@@ -127,8 +126,8 @@ def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
             return None
         return ShieldSummary(
             links=len(shield.links),
-            kept_bytes=sum(seen.link.segment.size_bytes for seen in shield.links),
-            gone=tuple(seen.link.base_offset for seen in shield.left_log),
+            kept_bytes=sum(file.link.segment.size_bytes for file in shield.links),
+            gone=tuple(file.link.base_offset for file in shield.left_log),
             notices=tuple(_notices(shield, (), None)),
         )
     except ShieldError as error:
@@ -151,27 +150,27 @@ def shield_notices(
     return tuple(_notices(shield, going, None if ask is None else ask(shield)))
 
 
-def _notices(shield: Shield, going: Sequence[Segment], asked: AskedGone | None) -> Iterator[str]:
-    kept = [seen for seen in (shield.left_log if asked is None else asked.unproven) if seen.is_same]
+def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None) -> Iterator[str]:
+    kept = [file for file in (shield.left_log if answer is None else answer.unproven) if file.is_same]
     if kept:
-        if asked is None:
+        if answer is None:
             lake = ""
-        elif asked.unreachable:
-            lake = f" and in no lake that could be asked ({'; '.join(asked.unreachable)})"
+        elif answer.unreachable:
+            lake = f" and in no lake that could be asked ({'; '.join(answer.unreachable)})"
         else:
             lake = " and not in the lake yet"
         yield Text(
-            f"{_segments(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
+            f"{_size_text(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
             f"{'is' if len(kept) == 1 else 'are'} in the shield{lake}: their space comes back once they "
             "are archived, which a watch does, and ",
             COMMAND,
         )
-    yield from (changed_text(seen) for seen in shield.left_log if not seen.is_same)
+    yield from (changed_text(file) for file in shield.left_log if not file.is_same)
     inodes = {(segment.facts.device, segment.facts.inode) for segment in going}
-    linked = [seen for seen in shield.links if (seen.link.segment.device, seen.link.segment.inode) in inodes]
+    linked = [file for file in shield.links if (file.link.segment.device, file.link.segment.inode) in inodes]
     if linked:
         yield (
-            f"deleting frees no space of {_segments(linked)} that the shield keeps until they are proven in "
+            f"deleting frees no space of {_size_text(linked)} that the shield keeps until they are proven in "
             "the lake and their links go, which a release does"
         )
     if shield.foreign:
@@ -181,9 +180,9 @@ def _notices(shield: Shield, going: Sequence[Segment], asked: AskedGone | None) 
         )
 
 
-def _segments(seen: Sequence[SeenLink]) -> str:
-    size = sum(one.link.segment.size_bytes for one in seen)
-    return f"{count_text(len(seen), 'segment')} ({bytes_text(size)})"
+def _size_text(files: Sequence[SeenLink]) -> str:
+    size = sum(file.link.segment.size_bytes for file in files)
+    return f"{count_text(len(files), 'segment')} ({bytes_text(size)})"
 
 
 def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
@@ -192,6 +191,6 @@ def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
     :raises ShieldError: the shield's content is unknown.
     """
     slot = segment.id
-    if not any(seen.link.slot == slot and _has_its_bytes(root, seen) for seen in look_at_shield(root).gone):
+    if not any(file.link.slot == slot and _has_its_bytes(root, file) for file in look_at_shield(root).gone):
         return ""
     return Text(" The shield has its bytes: a watch archives them, and so does ", COMMAND, ".")

@@ -42,8 +42,8 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
     reasons: dict[str, str] = {}
     for directory in {str(Path(file.path).parent) for file in files}:
         if not times_are_trusted(directory, root):
-            said = f"the times of the file system of {directory} don't show each write"
-            reasons |= {file.path: said for file in files if str(Path(file.path).parent) == directory}
+            reason = f"the times of the file system of {directory} don't show each write"
+            reasons |= {file.path: reason for file in files if str(Path(file.path).parent) == directory}
     writers = mapped_for_writing(files, () if broker_pid is None else (broker_pid,))
     if writers.unknown:
         reasons = dict.fromkeys((file.path for file in files), writers.unknown) | reasons
@@ -53,8 +53,7 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
 
 
 def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tuple[str, ...]:
-    """Return a notice for each reason, with the number of segments that are hashed again right before their
-    deletion.
+    """Return a notice for each reason, with the number of segments hashed again right before their deletion.
 
     :param unseen: the reason by path.
     """
@@ -89,12 +88,12 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
     :raises LakeConflictError: a file has other bytes.
     :raises ChangedUnderUsError: a file is written to while it is hashed.
     """
-    proven = {one.name: one for one in receipt.companions}
+    proven = {companion.name: companion for companion in receipt.companions}
     _check_file(segment.log, segment.facts.path, receipt.sha256, root, otherwise, reading)
     for path in (Path(facts.path) for facts in segment.companions):
-        one = proven[path.name]
-        same = partial(is_same_companion, receipt.broker, one, path)
-        _check_file(segment.log, str(path), one.sha256, root, otherwise, reading, same)
+        companion = proven[path.name]
+        same = partial(is_same_companion, receipt.broker, companion, path)
+        _check_file(segment.log, str(path), companion.sha256, root, otherwise, reading, same)
 
 
 def _check_file(
@@ -117,10 +116,10 @@ def _check_file(
             f"logs, --log {shlex.quote(log)} opens it for this log alone. Otherwise find out who changed "
             "the file.",
         )
-    found = FileFacts.of(path)
-    if found != facts and not read_own_acts(root).same_file(found, facts):
+    current = FileFacts.of(path)
+    if current != facts and not read_own_acts(root).same_file(current, facts):
         raise ChangedUnderUsError(
-            f"{path}: expected the same file as when its bytes were compared, {facts}, found {found}: "
+            f"{path}: expected the same file as when its bytes were compared, {facts}, found {current}: "
             f"another program writes to it. {otherwise} Stop the program that does it."
         )
 

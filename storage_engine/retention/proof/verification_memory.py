@@ -1,5 +1,4 @@
-"""Tables in the journal with one row for each store, and the memory of verification, which is one of these
-tables.
+"""Tables in the journal with one row for each store, among them the memory of verification.
 
 Such a table is made at the first write. The memory says when and how thoroughly each receipt was last
 verified: so checks can rotate through a whole lake. In a lake's directory the journal is beside the catalog;
@@ -97,8 +96,7 @@ class VerificationMemory:
 
 
 def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
-    """Return when a receipt of a lake was last checked, and how many receipts have a fault by their last
-    check.
+    """Return when a lake's receipts were last checked, and how many have a fault by their last check.
 
     :param lake_id: UUID of the lake's ``segments`` table.
     :return: None: no check is remembered.
@@ -124,9 +122,9 @@ def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
     :param lake_id: UUID of the lake's ``segments`` table.
     :raises StorageEngineError: the journal can't be read.
     """
-    mine = _verifications.c.lake_id == lake_id
-    faulty = select(_verifications.c.receipt_hash).where(mine, _verifications.c.fault != "")
-    query = select(_verifications).where(mine, _verifications.c.receipt_hash.in_(faulty))
+    of_lake = _verifications.c.lake_id == lake_id
+    faulty = select(_verifications.c.receipt_hash).where(of_lake, _verifications.c.fault != "")
+    query = select(_verifications).where(of_lake, _verifications.c.receipt_hash.in_(faulty))
 
     def read(connection: Connection) -> tuple[Check, ...]:
         if not inspect(connection).has_table(_verifications.name):
@@ -164,9 +162,7 @@ def _prepare(connection: Connection) -> None:
 
 
 class KeptRows:
-    """A table of the journal with one text for each store, compressed by zlib, and the version of the text's
-    format.
-    """
+    """A journal table with one text for each store, compressed by zlib, and the version of its format."""
 
     def __init__(self, table: str, column: str) -> None:
         self._metadata = MetaData()

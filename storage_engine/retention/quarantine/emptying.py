@@ -66,13 +66,13 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
     :return: sentences on emptied quarantines, and on those that stay, with the reason.
     """
     keeper = Keeper(context.journal, context.record, context.store.lakes)
-    if not any(one.there for one in quarantines(keeper.journal, keeper.record.store_id)):
+    if not any(quarantine.there for quarantine in quarantines(keeper.journal, keeper.record.store_id)):
         return ()
     if request.dry_run:
         is_short = _space_is_the_cause(context, request, now_ms)
-        there = [one for one in _there(keeper) if is_short or _is_over(one, now_ms)]
-        held = _held(keeper) if there else ""
-        return tuple(_would_be_emptied(one, now_ms, held) for one in there)
+        present = [q for q in _list_present(keeper) if is_short or _is_over(q, now_ms)]
+        held = _find_hold(keeper) if present else ""
+        return tuple(_forecast_text(quarantine, now_ms, held) for quarantine in present)
     try:
         return (*empty_expired(keeper, now_ms), *_empty_for_space(keeper, context, request, now_ms))
     except StoreBusyError as error:
@@ -86,7 +86,7 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
     :return: sentences on emptied quarantines, and on those that stay, with the reason.
     :raises StoreBusyError: a run is working on the store.
     """
-    due = [one for one in _there(keeper) if _is_over(one, now_ms)]
+    due = [quarantine for quarantine in _list_present(keeper) if _is_over(quarantine, now_ms)]
     if not due:
         return ()
     readings = keeper.journal.clock_readings(keeper.record.store_id)
@@ -96,9 +96,9 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
             f"{duration_text(jumped_ms)} within the last day",
         )
     if dry_run:
-        held = _held(keeper)
-        return tuple(_would_be_emptied(one, now_ms, held) for one in due)
-    return tuple(_empty(keeper, one.run_key, _over(one), now_ms) for one in due)
+        held = _find_hold(keeper)
+        return tuple(_forecast_text(quarantine, now_ms, held) for quarantine in due)
+    return tuple(_empty(keeper, quarantine.run_key, _window_text(quarantine), now_ms) for quarantine in due)
 
 
 def expired_or_in_the_way(
@@ -111,63 +111,63 @@ def expired_or_in_the_way(
     :param space_is_short: space is a cause of that run.
     """
     return tuple(
-        _would_be_emptied(one, now_ms)
-        for one in quarantines(journal, store_id)
-        if one.there
-        and one.state is not QuarantineState.UNDOING
-        and (space_is_short or _is_over(one, now_ms))
-        and not one.stayed_lately(now_ms, space_is_short=space_is_short)
+        _forecast_text(quarantine, now_ms)
+        for quarantine in quarantines(journal, store_id)
+        if quarantine.there
+        and quarantine.state is not QuarantineState.UNDOING
+        and (space_is_short or _is_over(quarantine, now_ms))
+        and not quarantine.stayed_lately(now_ms, space_is_short=space_is_short)
     )
 
 
-def _would_be_emptied(one: Quarantine, now_ms: int, held: str = "") -> str:
+def _forecast_text(quarantine: Quarantine, now_ms: int, held: str = "") -> str:
     """Describe what the next run would do with a quarantine, and why the last one left it.
 
     :param held: why it would stay; "": it wouldn't, or no lake was asked.
     """
-    why = _over(one) if _is_over(one, now_ms) else "space is short"
+    why = _window_text(quarantine) if _is_over(quarantine, now_ms) else "space is short"
     if held:
-        return Text(f"the quarantine of run {one.run_key} would stay, though {why}: ", held)
-    if one.stayed_at_ms is None:
-        return f"the quarantine of run {one.run_key} would be emptied: {why}"
+        return Text(f"the quarantine of run {quarantine.run_key} would stay, though {why}: ", held)
+    if quarantine.stayed_at_ms is None:
+        return f"the quarantine of run {quarantine.run_key} would be emptied: {why}"
     return (
-        f"the quarantine of run {one.run_key} would be checked again, because {why}. At "
-        f"{time_text(one.stayed_at_ms)} it had to stay: {one.stayed_because}"
+        f"the quarantine of run {quarantine.run_key} would be checked again, because {why}. At "
+        f"{time_text(quarantine.stayed_at_ms)} it had to stay: {quarantine.stayed_because}"
     )
 
 
-def _is_over(one: Quarantine, now_ms: int) -> bool:
-    return one.until_ms <= now_ms or one.state is QuarantineState.EMPTYING
+def _is_over(quarantine: Quarantine, now_ms: int) -> bool:
+    return quarantine.until_ms <= now_ms or quarantine.state is QuarantineState.EMPTYING
 
 
 def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now_ms: int) -> Iterator[str]:
     """Empty quarantines one by one, the oldest first, as long as space is a cause."""
-    for one in _there(keeper):
+    for quarantine in _list_present(keeper):
         if not _space_is_the_cause(context, request, now_ms):
             return
-        yield _empty(keeper, one.run_key, SPACE, now_ms)
+        yield _empty(keeper, quarantine.run_key, SPACE, now_ms)
 
 
 def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> bool:
-    seen = take_watch(context.broker, now_ms, context.store.broker)
-    if any(trigger.cause is Cause.SPACE_FULL for trigger in seen.triggers):
+    watch = take_watch(context.broker, now_ms, context.store.broker)
+    if any(trigger.cause is Cause.SPACE_FULL for trigger in watch.triggers):
         return True
-    levels = [level.used_percent for level in seen.levels if level.used_percent is not None]
+    levels = [level.used_percent for level in watch.levels if level.used_percent is not None]
     target = request.target_used_percent
     return target is not None and any(level > target for level in levels)
 
 
-def _there(keeper: Keeper) -> list[Quarantine]:
+def _list_present(keeper: Keeper) -> list[Quarantine]:
     """Return the quarantines that may be emptied.
 
     A quarantine whose undo has begun may not: a person wants it back.
     """
-    found = quarantines(keeper.journal, keeper.record.store_id)
-    return [one for one in found if one.there and one.state is not QuarantineState.UNDOING]
+    recorded = quarantines(keeper.journal, keeper.record.store_id)
+    return [q for q in recorded if q.there and q.state is not QuarantineState.UNDOING]
 
 
-def _over(one: Quarantine) -> str:
-    return f"its window was over at {time_text(one.until_ms)}"
+def _window_text(quarantine: Quarantine) -> str:
+    return f"its window was over at {time_text(quarantine.until_ms)}"
 
 
 def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
@@ -179,37 +179,37 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
     journal, store_id = keeper.journal, keeper.record.store_id
     with journal.lease(store_id) as lease:
         run = journal.run(store_id, run_key)
-        one = quarantine_of(journal, run)
-        if one is None or not one.there:
+        quarantine = quarantine_of(journal, run)
+        if quarantine is None or not quarantine.there:
             return f"the quarantine of run {run_key} was emptied by another run meanwhile"
-        if reason := _reason_to_stay(keeper, run, one, lease):
-            record_stays(journal, run, one, reason, now_ms, lease)
+        if reason := _reason_to_stay(keeper, run, quarantine, lease):
+            record_stays(journal, run, quarantine, reason, now_ms, lease)
             return Text(f"the quarantine of run {run_key} stays, though {why}: ", reason)
-        if one.state is not QuarantineState.EMPTYING:
+        if quarantine.state is not QuarantineState.EMPTYING:
             journal.record(run, Step.EMPTY_QUARANTINE, Phase.INTENT, [(WHOLE, {"detail": why})], lease=lease)
-        gone = Contents()
+        total = Contents()
 
         def look() -> None:
             journal.renew(lease)
-            if reason := _held(keeper):
+            if reason := _find_hold(keeper):
                 raise _HeldError(reason)
 
         # Set aside outside of its store, a file goes at once, as its broker would have it.
         before_steps = None if find_broker(keeper.record.broker).aside is Aside.OUTSIDE else look
         try:
-            for place in one.places:
+            for place in quarantine.places:
                 look()
-                gone += remove(place, before_steps)
+                total += remove(place, before_steps)
         except _HeldError as held:
             # A person's word since it began: what is left stays, and the next run asks again.
-            record_stays(journal, run, one, Text(held), now_ms, lease)
+            record_stays(journal, run, quarantine, Text(held), now_ms, lease)
             return Text(f"the rest of the quarantine of run {run_key} stays, though {why}: ", held)
         journal.renew(lease)
-        said = {"detail": why, "files": gone.files, "size_bytes": gone.size_bytes, "at_ms": clock_ms()}
-        journal.record(run, Step.EMPTY_QUARANTINE, Phase.RESULT, [(WHOLE, said)])
+        result = {"detail": why, "files": total.files, "size_bytes": total.size_bytes, "at_ms": clock_ms()}
+        journal.record(run, Step.EMPTY_QUARANTINE, Phase.RESULT, [(WHOLE, result)])
     return (
-        f"the quarantine of run {run_key} was emptied, {count_text(gone.files, 'file')}, "
-        f"{bytes_text(gone.size_bytes)}: {why}"
+        f"the quarantine of run {run_key} was emptied, {count_text(total.files, 'file')}, "
+        f"{bytes_text(total.size_bytes)}: {why}"
     )
 
 
@@ -217,28 +217,30 @@ class _HeldError(Exception):
     """The reason why the rest of a quarantine stays, as words of a sentence."""
 
 
-def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> str:
+def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lease) -> str:
     """Return why a quarantine isn't emptied, and what to do; "": it is emptied."""
-    if one.state is QuarantineState.UNDOING:
-        return Text("its undo was begun. Run ", Command("undo", quote(one.run_key)), " again, which ends it")
-    missing = [place.directory for place in one.places if not has_manifest(place)]
-    if missing and not _may_lack_manifests(keeper, run, one):
+    if quarantine.state is QuarantineState.UNDOING:
+        return Text(
+            "its undo was begun. Run ", Command("undo", quote(quarantine.run_key)), " again, which ends it"
+        )
+    missing = [place.directory for place in quarantine.places if not has_manifest(place)]
+    if missing and not _may_lack_manifests(keeper, run, quarantine):
         return f"{missing[0]} isn't there. Check that its disk is mounted"
-    if unproven := _unproven(keeper, run, one, lambda: keeper.journal.renew(lease)):
-        if one.state is QuarantineState.EMPTYING:
+    if unproven := _find_unproven(keeper, run, quarantine, lambda: keeper.journal.renew(lease)):
+        if quarantine.state is QuarantineState.EMPTYING:
             return (
                 f"{unproven}. It may be the last copy, and some of the run's is gone: copy out what you need"
             )
         return Text(
             unproven,
             ". It may be the last copy: bring it back with ",
-            Command("undo", quote(one.run_key)),
+            Command("undo", quote(quarantine.run_key)),
             ", and archive it again",
         )
-    return _held(keeper)
+    return _find_hold(keeper)
 
 
-def _held(keeper: Keeper) -> str:
+def _find_hold(keeper: Keeper) -> str:
     """Return the hold that keeps the store's files, or the lake that can't be asked. "": there is neither."""
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
@@ -247,25 +249,25 @@ def _held(keeper: Keeper) -> str:
             lakes.append(open_lake(config))
             holds = read_held_stores(lakes[-1]).holds_of(store_id, name)
         except StorageEngineError as error:
-            known = known_heads(keeper.journal, keeper.record).heads
-            if isinstance(error, LakeMissingError) and config.location not in {it.location for it in known}:
+            heads = known_heads(keeper.journal, keeper.record).heads
+            if isinstance(error, LakeMissingError) and config.location not in {h.location for h in heads}:
                 # Nothing of the store was ever archived there, and nobody holds it there.
                 continue
             return Text(
                 f"whether a hold of lake {config.location} covers it can't be told: ", reason_text(error)
             )
         if holds:
-            return _holding(config.location, holds[0])
+            return _hold_text(config.location, holds[0])
     try:
         elsewhere = list(holds_elsewhere(keeper.journal, store_id, lakes))
-        names = [it for lake in lakes if elsewhere for it in read_store_names(lake).get(store_id, ())]
+        names = [name for lake in lakes if elsewhere for name in read_store_names(lake).get(store_id, ())]
     except StorageEngineError as error:
         return reason_text(error)
-    covering = (_holding(*it) for it in elsewhere if it[1].covers_store(store_id, (name, *names)))
+    covering = (_hold_text(*entry) for entry in elsewhere if entry[1].covers_store(store_id, (name, *names)))
     return next(covering, "")
 
 
-def _holding(location: str, hold: Hold) -> str:
+def _hold_text(location: str, hold: Hold) -> str:
     return Text(
         f"lake {location} holds {hold.scope.text}, by {hold.person}: {hold.reason}. ",
         Command("lake keep", f"--lift {hold.hold_id[:SHOWN_CHARACTERS]}"),
@@ -273,30 +275,29 @@ def _holding(location: str, hold: Hold) -> str:
     )
 
 
-def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], None]) -> str:
+def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Callable[[], None]) -> str:
     """Return why the files that a run set aside have to stay.
 
     "": their receipts are still valid, or they had none.
 
-    After emptying has begun, only files whose deletion rested on an archive rule are checked: such a rule may
-    be lifted.
+    After emptying has begun, only files deleted under an archive rule are checked: such a rule may be lifted.
     """
-    if not _holds_anything(one):
+    if not _holds_anything(quarantine):
         return ""
-    done, meant = releases(keeper.journal.events(run, Step.RELEASE))
-    wanted = {
+    done, intended = releases(keeper.journal.events(run, Step.RELEASE))
+    by_slot = {
         (release.log, release.base_offset): release
-        for release in (*meant.values(), *done.values())
+        for release in (*intended.values(), *done.values())
         if release.receipt_hash is not None
-        and (release.lacks_by_rules or one.state is not QuarantineState.EMPTYING)
+        and (release.lacks_by_rules or quarantine.state is not QuarantineState.EMPTYING)
     }
-    if not wanted:
+    if not by_slot:
         return ""
     try:
         proofs = read_proofs(
             keeper.lakes,
-            replace(keeper.record, lineage=one.lineage, log_lineages=one.log_lineages),
-            wanted,
+            replace(keeper.record, lineage=quarantine.lineage, log_lineages=quarantine.log_lineages),
+            by_slot,
             known=known_heads(keeper.journal, keeper.record),
             to_delete=True,
             read_files=True,
@@ -306,9 +307,9 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
         raise
     except (StorageEngineError, OSError) as error:
         return reason_text(error)
-    for slot, release in wanted.items():
-        own = (row for lake in proofs.asked for row in lake.valid(slot))
-        if not any(still_proves(row, release) for row in own) and not replicas_prove(
+    for slot, release in by_slot.items():
+        rows = (row for lake in proofs.asked for row in lake.valid(slot))
+        if not any(still_proves(row, release) for row in rows) and not replicas_prove(
             proofs.asked, keeper.record.store_id, release, looked
         ):
             log, base_offset = slot
@@ -317,18 +318,18 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
     return ""
 
 
-def _may_lack_manifests(keeper: Keeper, run: Run, one: Quarantine) -> bool:
+def _may_lack_manifests(keeper: Keeper, run: Run, quarantine: Quarantine) -> bool:
     """Return whether a place may lack its manifest although its disk is mounted.
 
     The manifest is written before any file is set aside, and is removed last.
     """
-    if one.state is QuarantineState.EMPTYING:
+    if quarantine.state is QuarantineState.EMPTYING:
         return True
-    done, meant = releases(keeper.journal.events(run, Step.RELEASE))
-    return not done and not meant
+    done, intended = releases(keeper.journal.events(run, Step.RELEASE))
+    return not done and not intended
 
 
-def _holds_anything(one: Quarantine) -> bool:
+def _holds_anything(quarantine: Quarantine) -> bool:
     with suppress(OSError):
-        return functools.reduce(Contents.__add__, map(contents, one.places), Contents()).files > 0
+        return functools.reduce(Contents.__add__, map(contents, quarantine.places), Contents()).files > 0
     return True

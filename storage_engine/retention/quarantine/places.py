@@ -40,14 +40,14 @@ def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
     if find_broker(store.broker).aside is Aside.OUTSIDE:
         return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))
     root = Path(store.real_root)
-    own = [path for path in map(_real, data_paths) if path != root]
-    above = dict.fromkeys(path.parent for path in own if not path.is_relative_to(root))
+    rest = [path for path in map(_real, data_paths) if path != root]
+    above = dict.fromkeys(path.parent for path in rest if not path.is_relative_to(root))
     return (
         root,
         *(
             base
             for base in above
-            if not any(base.is_relative_to(path) for path in own) and store_around(base / DIRECTORY) is None
+            if not any(base.is_relative_to(path) for path in rest) and store_around(base / DIRECTORY) is None
         ),
     )
 
@@ -72,7 +72,7 @@ def choose_places(
     if outside:
         check_undo_directories(store, data_paths)
     candidates = dict.fromkeys((*(Path(place.base) for place in known), *bases(store, data_paths)))
-    found: dict[Path, Place] = {}
+    places: dict[Path, Place] = {}
     for directory in dict.fromkeys(path.parent for path in paths):
         real = _real(directory)
         base = next(
@@ -90,8 +90,8 @@ def choose_places(
                 f"{remedy}, or leave undo_window_hours empty."
             )
         below = "/" if outside else ""
-        found[directory] = Place(str(base), parts_of(store, base, store_id, run_key), below)
-    return found
+        places[directory] = Place(str(base), parts_of(store, base, store_id, run_key), below)
+    return places
 
 
 def check_undo_directories(store: ManagedStore, data_paths: Sequence[Path]) -> None:
@@ -100,9 +100,9 @@ def check_undo_directories(store: ManagedStore, data_paths: Sequence[Path]) -> N
     :raises BadInputError: a directory is missing, a link, among a broker's files, on another file system, or
         can't be written to.
     """
-    own = [path for path in map(_real, data_paths) if path.is_dir()]
+    own_paths = [path for path in map(_real, data_paths) if path.is_dir()]
     for path in map(Path, store.policy.undo_directories):
-        if fault := _undo_directory_fault(path, own):
+        if fault := _undo_directory_fault(path, own_paths):
             raise BadInputError(
                 f"{path}: expected a directory for an undo, outside every log directory and on the file "
                 f"system of one, found {fault}. Nothing was changed. Name another one: --undo-directory, or "
@@ -117,12 +117,12 @@ def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
     if not path.is_dir():
         return "none; is its disk mounted?"
     real = _real(path)
-    inside = next((one for one in data_paths if real.is_relative_to(one)), None)
+    inside = next((data_path for data_path in data_paths if real.is_relative_to(data_path)), None)
     if inside is None:
         inside = store_around(real / DIRECTORY)
     if inside is not None:
         return f"it inside {inside}, where the broker tolerates no other files"
-    if not any(renames(one, real) for one in data_paths):
+    if not any(renames(data_path, real) for data_path in data_paths):
         return "it on another file system than all of them"
     # Of the user that runs this, as a rename will be.
     may_write = os.access(real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
@@ -188,7 +188,7 @@ def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tupl
 
     :param data_paths: the directories that its broker writes to.
     """
-    return tuple(look for base in bases(store, data_paths) for look in _below(base, store.real_root))
+    return tuple(look for base in bases(store, data_paths) for look in _look_below(base, store.real_root))
 
 
 def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -> tuple[QuarantineLook, ...]:
@@ -198,15 +198,15 @@ def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -
 
     :param known: directories of the quarantines that a journal knows.
     """
-    there = frozenset(known)
-    return tuple(one for one in found if one.directory not in there and (one.files or one.error))
+    known_paths = frozenset(known)
+    return tuple(look for look in found if look.directory not in known_paths and (look.files or look.error))
 
 
 def unknown_text(one: QuarantineLook) -> tuple[str, str]:
     """Return clauses on a quarantine that no journal knows, and on what to do."""
-    what = f"{bytes_text(one.size_bytes)}, set aside by run {one.run_key or 'unknown'}"
+    content = f"{bytes_text(one.size_bytes)}, set aside by run {one.run_key or 'unknown'}"
     return (
-        f"{what}, are in {one.directory}. The journal doesn't know that quarantine, so no run empties it",
+        f"{content}, are in {one.directory}. The journal doesn't know that quarantine, so no run empties it",
         Text(
             "with the journal of that run, ",
             Command("undo"),
@@ -218,11 +218,11 @@ def unknown_text(one: QuarantineLook) -> tuple[str, str]:
 
 def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iterable[str]) -> tuple[str, ...]:
     """Return the quarantines that no journal knows, as sentences for a plan or a list of runs."""
-    found = look_at_quarantines(store, data_paths)
-    return tuple(join_texts("; ", unknown_text(one)) for one in unknown_quarantines(found, known))
+    looks = look_at_quarantines(store, data_paths)
+    return tuple(join_texts("; ", unknown_text(look)) for look in unknown_quarantines(looks, known))
 
 
-def _below(base: Path, root: str) -> Iterator[QuarantineLook]:
+def _look_below(base: Path, root: str) -> Iterator[QuarantineLook]:
     """Yield the runs in a base's quarantine.
 
     Outside of the store's root, only this store's runs are yielded.
@@ -236,8 +236,8 @@ def _below(base: Path, root: str) -> Iterator[QuarantineLook]:
             if str(base) == root:
                 yield _look(run)
                 continue
-            inner = (Place(str(base), (*run.parts, one)) for one in _names(run))
-            yield from (_look(one) for one in inner if _manifest(one).get("root") == root)
+            inner = (Place(str(base), (*run.parts, name)) for name in _names(run))
+            yield from (_look(place) for place in inner if _manifest(place).get("root") == root)
     except FileNotFoundError:
         return
     except (OSError, QuarantineError) as error:
@@ -251,16 +251,16 @@ def _names(place: Place) -> list[str]:
 
 def _look(place: Place) -> QuarantineLook:
     try:
-        found, said = contents(place), _manifest(place)
+        total, manifest = contents(place), _manifest(place)
     except (OSError, QuarantineError) as error:
         return QuarantineLook(str(place.directory), "", None, 0, 0, reason_text(error))
-    until_ms = said.get("until_ms")
+    until_ms = manifest.get("until_ms")
     return QuarantineLook(
         directory=str(place.directory),
-        run_key=str(said.get("run_key", "")),
+        run_key=str(manifest.get("run_key", "")),
         until_ms=until_ms if isinstance(until_ms, int) else None,
-        files=found.files,
-        size_bytes=found.size_bytes,
+        files=total.files,
+        size_bytes=total.size_bytes,
     )
 
 
@@ -269,6 +269,6 @@ def _manifest(place: Place) -> dict[str, object]:
     with suppress(FileNotFoundError, ValueError), opened(place) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(MANIFEST, flags, dir_fd=directory), "rb") as file:
-            said = json.loads(file.read(_LONGEST_MANIFEST_BYTES))
-            return said if isinstance(said, dict) else {}
+            manifest = json.loads(file.read(_LONGEST_MANIFEST_BYTES))
+            return manifest if isinstance(manifest, dict) else {}
     return {}

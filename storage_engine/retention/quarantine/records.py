@@ -89,14 +89,14 @@ def quarantines(journal: Journal, store_id: str) -> tuple[Quarantine, ...]:
     by_run: dict[str, list[Event]] = {}
     for event in sorted(events, key=lambda event: event.event_id):
         by_run.setdefault(event.run_key, []).append(event)
-    found = (_quarantine(run_key, of_run) for run_key, of_run in by_run.items())
-    return tuple(one for one in found if one is not None)
+    parsed = (_quarantine(run_key, of_run) for run_key, of_run in by_run.items())
+    return tuple(quarantine for quarantine in parsed if quarantine is not None)
 
 
 def known_directories(journal: Journal, store_id: str) -> frozenset[str]:
     """Return the directories of a store's quarantines that may have files, by the journal."""
-    found = quarantines(journal, store_id)
-    return frozenset(str(place.directory) for one in found if one.there for place in one.places)
+    recorded = quarantines(journal, store_id)
+    return frozenset(str(place.directory) for q in recorded if q.there for place in q.places)
 
 
 def quarantine_of(journal: Journal, run: Run) -> Quarantine | None:
@@ -118,7 +118,7 @@ def record_place(
     lease: Lease,
 ) -> None:
     """Record a place before any file is moved there."""
-    said = {
+    payload = {
         "place": to_jsonable(place),
         "lineage": lineages.whole,
         "log_lineages": dict(lineages.of_logs),
@@ -126,7 +126,7 @@ def record_place(
         "until_ms": until_ms,
         **({"signs": dict(signs)} if signs else {}),
     }
-    journal.record(run, Step.QUARANTINE, Phase.INTENT, [(str(place.directory), said)], lease=lease)
+    journal.record(run, Step.QUARANTINE, Phase.INTENT, [(str(place.directory), payload)], lease=lease)
 
 
 def record_undo_ended(journal: Journal, run: Run, why: str, lease: Lease) -> None:
@@ -134,51 +134,55 @@ def record_undo_ended(journal: Journal, run: Run, why: str, lease: Lease) -> Non
 
     The remaining files are removed after the quarantine's window.
     """
-    said = {"type": QuarantineError.__name__, "message": why}
-    journal.record(run, Step.UNDO, Phase.ERROR, [(_ENDED, said)], lease=lease)
+    payload = {"type": QuarantineError.__name__, "message": why}
+    journal.record(run, Step.UNDO, Phase.ERROR, [(_ENDED, payload)], lease=lease)
 
 
 def record_stays(journal: Journal, run: Run, one: Quarantine, why: str, now_ms: int, lease: Lease) -> None:
     """Record that a quarantine had to stay, at most once an hour for the same reason."""
     if not (one.stayed_lately(now_ms, space_is_short=True) and one.stayed_because == why):
-        said = {"type": QuarantineError.__name__, "message": why, "at_ms": now_ms}
-        journal.record(run, Step.EMPTY_QUARANTINE, Phase.ERROR, [(_STAYS, said)], lease=lease)
+        payload = {"type": QuarantineError.__name__, "message": why, "at_ms": now_ms}
+        journal.record(run, Step.EMPTY_QUARANTINE, Phase.ERROR, [(_STAYS, payload)], lease=lease)
 
 
 def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
     """:param events: events of one run, the oldest first."""
-    found: Quarantine | None = None
+    quarantine: Quarantine | None = None
     for event in events:
-        said = event.payload
+        payload = event.payload
         if event.step == Step.QUARANTINE:
-            place = from_jsonable(Place, said["place"])
-            if found is None:
-                found = Quarantine(
+            place = from_jsonable(Place, payload["place"])
+            if quarantine is None:
+                quarantine = Quarantine(
                     run_key=run_key,
                     places=(),
-                    lineage=said["lineage"],
-                    log_lineages=said.get("log_lineages", {}),
-                    set_aside_at_ms=said["set_aside_at_ms"],
-                    until_ms=said["until_ms"],
-                    state_at_ms=said["set_aside_at_ms"],
+                    lineage=payload["lineage"],
+                    log_lineages=payload.get("log_lineages", {}),
+                    set_aside_at_ms=payload["set_aside_at_ms"],
+                    until_ms=payload["until_ms"],
+                    state_at_ms=payload["set_aside_at_ms"],
                 )
-            if place not in found.places:
-                found = replace(found, places=(*found.places, place))
+            if place not in quarantine.places:
+                quarantine = replace(quarantine, places=(*quarantine.places, place))
             # A run that goes on after its broker has run brings nothing of it back.
-            found = replace(found, signs={**said.get("signs", {}), **found.signs})
-        elif found is not None and (event.subject, event.phase) == (_STAYS, Phase.ERROR):
-            found = replace(found, stayed_at_ms=int(said["at_ms"]), stayed_because=str(said["message"]))
-        elif found is not None and (event.subject, event.phase) == (_ENDED, Phase.ERROR):
-            detail = str(said["message"])
+            quarantine = replace(quarantine, signs={**payload.get("signs", {}), **quarantine.signs})
+        elif quarantine is not None and (event.subject, event.phase) == (_STAYS, Phase.ERROR):
+            quarantine = replace(
+                quarantine, stayed_at_ms=int(payload["at_ms"]), stayed_because=str(payload["message"])
+            )
+        elif quarantine is not None and (event.subject, event.phase) == (_ENDED, Phase.ERROR):
+            detail = str(payload["message"])
             ended = QuarantineState.UNDO_ENDED
-            found = replace(found, state=ended, state_at_ms=event.at_ms, detail=detail)
-        elif found is not None and event.subject == WHOLE and event.phase is not Phase.ERROR:
+            quarantine = replace(quarantine, state=ended, state_at_ms=event.at_ms, detail=detail)
+        elif quarantine is not None and event.subject == WHOLE and event.phase is not Phase.ERROR:
             over = event.phase is Phase.RESULT
             if event.step == Step.UNDO:
                 state = QuarantineState.UNDONE if over else QuarantineState.UNDOING
             else:
                 state = QuarantineState.EMPTIED if over else QuarantineState.EMPTYING
-            detail = str(said.get("detail", found.detail))
-            came_back = found.came_back or event.step == Step.UNDO
-            found = replace(found, state=state, state_at_ms=event.at_ms, detail=detail, came_back=came_back)
-    return found
+            detail = str(payload.get("detail", quarantine.detail))
+            came_back = quarantine.came_back or event.step == Step.UNDO
+            quarantine = replace(
+                quarantine, state=state, state_at_ms=event.at_ms, detail=detail, came_back=came_back
+            )
+    return quarantine

@@ -36,7 +36,7 @@ _NOTHING = "no file"
 
 def signs_of(paths: Iterable[Path]) -> dict[str, str]:
     """Return by path the present identity of files. A rename or a link doesn't change it."""
-    return {str(path): _said(str(path)) for path in paths}
+    return {str(path): _facts_text(str(path)) for path in paths}
 
 
 def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
@@ -44,11 +44,11 @@ def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
 
     :raises QuarantineError: it may have run; the error names the file that shows it.
     """
-    found = signs_of(Path(path) for path in quarantine.signs)
-    for path, known in quarantine.signs.items():
-        if found[path] != known:
+    signs = signs_of(Path(path) for path in quarantine.signs)
+    for path, sign in quarantine.signs.items():
+        if signs[path] != sign:
             raise QuarantineError(
-                f"{path}: expected the file as run {run.run_key!r} found it, {known}, found {found[path]}: "
+                f"{path}: expected the file as run {run.run_key!r} found it, {sign}, found {signs[path]}: "
                 "the store's broker has run since, or another program changed its files. Nothing was "
                 "changed. To restore the archived segments into another directory: ",
                 Command("restore"),
@@ -56,7 +56,7 @@ def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
             )
 
 
-def _said(path: str) -> str:
+def _facts_text(path: str) -> str:
     try:
         facts = FileFacts.of(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -69,9 +69,9 @@ def refuse_undone(context: Context, run: Run) -> None:
 
     :raises RunStateError: the run was undone, or its undo has begun, so it may delete no more.
     """
-    found = quarantine_of(context.journal, run)
+    quarantine = quarantine_of(context.journal, run)
     undone = (QuarantineState.UNDOING, QuarantineState.UNDONE, QuarantineState.UNDO_ENDED)
-    if found is not None and found.state in undone:
+    if quarantine is not None and quarantine.state in undone:
         raise RunStateError(
             f"run {run.run_key!r}: expected a run that can continue, found one that was undone. Nothing was "
             "changed. Begin another run."
@@ -95,16 +95,16 @@ def remover(
     files = tuple(files)
     check_inside(context.store.broker, [facts.path for facts in files], context.data_paths)
     hours = context.store.policy.undo_window_hours if begin else None
-    known = quarantine_of(context.journal, run)
-    if known is None and hours is None:
+    quarantine = quarantine_of(context.journal, run)
+    if quarantine is None and hours is None:
         return durable.unlink_in
-    if known is not None and known.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
+    if quarantine is not None and quarantine.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
         # What has passed the gate now would lie there, and nothing would ever empty it again.
         return durable.unlink_in
-    until_ms = known.until_ms if known is not None else now_ms + (hours or 0) * HOUR_MS
+    until_ms = quarantine.until_ms if quarantine is not None else now_ms + (hours or 0) * HOUR_MS
     data_paths = context.data_paths
     paths = (Path(facts.path) for facts in files)
-    places = () if known is None else known.places
+    places = () if quarantine is None else quarantine.places
     chosen = choose_places(context.store, data_paths, context.record.store_id, run.run_key, paths, places)
     new = [place for place in dict.fromkeys(chosen.values()) if place not in places]
     signs = _signs(context, list(chosen)) if new else {}
@@ -129,8 +129,7 @@ def remover(
 def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
     """Return the present facts of files that a running broker would change.
 
-    :raises BadInputError: an undo is only possible before the broker starts, and nothing shows whether it
-        has.
+    :raises BadInputError: an undo is only possible before the broker starts, and nothing shows if it has.
     """
     process, kind = context.broker.process, find_broker(context.store.broker)
     if process is None and kind.aside is Aside.OUTSIDE:
@@ -147,11 +146,11 @@ def frees_nothing(found: Quarantine | None) -> bool:
 
 
 def _manifest(context: Context, run: Run, now_ms: int, until_ms: int) -> bytes:
-    said = {
+    manifest = {
         "run_key": run.run_key,
         "store_id": context.record.store_id,
         "root": context.store.real_root,
         "set_aside_at_ms": now_ms,
         "until_ms": until_ms,
     }
-    return json.dumps(said, indent=1).encode()
+    return json.dumps(manifest, indent=1).encode()

@@ -51,8 +51,8 @@ class Place:
 
     :param base: real path of a directory of that file system.
     :param parts: names of the directories from the base to the run's directory.
-    :param below: real path of the directory that the files were below; a file's path from there is kept below
-        ``parts``. "": the base.
+    :param below: real path of the directory from which the files were moved. Under ``parts`` each file keeps
+        its path relative to that directory. "": the base.
     """
 
     base: str
@@ -105,10 +105,10 @@ def move_in(place: Place, path: Path, source: int) -> bool:
     :return: whether the file was there and was moved.
     :raises QuarantineError: the file isn't a regular one, or its name is taken in the place.
     """
-    found = _lstat(path.name, source)
-    if found is None:
+    status = _lstat(path.name, source)
+    if status is None:
         return False
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise QuarantineError(
             f"{path}: expected a regular file to set aside, found something else. It was not touched. Find "
             "out what it is."
@@ -271,27 +271,27 @@ def _rename(name: str, source: int, target: int) -> None:
 
 
 def _is_directory(name: str, directory: int) -> bool:
-    found = _lstat(name, directory)
-    return found is not None and stat.S_ISDIR(found.st_mode)
+    status = _lstat(name, directory)
+    return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 def _names(directory: int) -> list[str]:
     return os.listdir(directory)  # pathlib knows no descriptors
 
 
-def _inner(name: str, directory: int) -> AbstractContextManager[int]:
+def _open_inner(name: str, directory: int) -> AbstractContextManager[int]:
     return durable.opened(name, _DIRECTORY_FLAGS | _NO_LINK, dir_fd=directory)
 
 
 def _count(directory: int, *, inner: bool = False) -> Contents:
-    found = Contents()
+    total = Contents()
     for name in _names(directory):
         if _is_directory(name, directory):
-            with _inner(name, directory) as descriptor:
-                found += _count(descriptor, inner=True)
+            with _open_inner(name, directory) as descriptor:
+                total += _count(descriptor, inner=True)
         elif (inner or name != MANIFEST) and (status := _lstat(name, directory)) is not None:
-            found += Contents(1, status.st_size)
-    return found
+            total += Contents(1, status.st_size)
+    return total
 
 
 def _remove(
@@ -307,11 +307,11 @@ def _remove(
             name = _shrink(name, directory)
         return Contents(1, status.st_size) if durable.unlink(name, dir_fd=directory) else Contents()
     removed = Contents()
-    with _inner(name, directory) as descriptor:
+    with _open_inner(name, directory) as descriptor:
         # The manifest last: what a kill leaves still says whose it is.
-        for below in sorted(_names(descriptor), key=lambda one: one == MANIFEST):
-            gone = _remove(below, descriptor, before_steps, inner=True)
-            removed += Contents() if below == MANIFEST and not inner else gone
+        for below in sorted(_names(descriptor), key=lambda name: name == MANIFEST):
+            part = _remove(below, descriptor, before_steps, inner=True)
+            removed += Contents() if below == MANIFEST and not inner else part
     os.rmdir(name, dir_fd=directory)
     return removed
 
@@ -354,11 +354,11 @@ def _shrink(name: str, directory: int) -> str:
 
 def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
     """Return whether a leased file has this name and no other, and no process waits to open it."""
-    mine, found = os.fstat(descriptor), _lstat(name, directory)
+    by_fd, by_name = os.fstat(descriptor), _lstat(name, directory)
     return (
-        found is not None
-        and os.path.samestat(mine, found)
-        and mine.st_nlink == 1
+        by_name is not None
+        and os.path.samestat(by_fd, by_name)
+        and by_fd.st_nlink == 1
         and fcntl.fcntl(descriptor, fcntl.F_GETLEASE) == fcntl.F_WRLCK
     )
 
@@ -367,7 +367,7 @@ def _remove_directories(name: str, directory: int) -> None:
     """Remove a directory if it has no files, only directories."""
     if not _is_directory(name, directory):
         return
-    with _inner(name, directory) as descriptor:
+    with _open_inner(name, directory) as descriptor:
         for below in _names(descriptor):
             _remove_directories(below, descriptor)
     with suppress(OSError):

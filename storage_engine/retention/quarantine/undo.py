@@ -85,29 +85,29 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     done = context.result(run, Step.UNDO, UndoResult)
     if done is not None:
         return done
-    quarantine = _kept(context, run)
+    quarantine = _read_quarantine(context, run)
     if quarantine.state is QuarantineState.KEPT:
         # A node that crashed since has no use for a recovery: nothing comes back after it.
         refuse_after_a_run(run, quarantine)
     started_ns = time.monotonic_ns()
     with context.changing(clock_ms() if now_ms is None else now_ms) as held:
-        quarantine = _kept(context, run)
-        gone, dependents = _gone(context, run)
-        facts = [*(file for one in gone for file in one.segment.files), *(one.facts for one in dependents)]
-        companions = {file.path for one in gone for file in one.companions}
-        if not all(_is_back(one) for one in facts):
+        quarantine = _read_quarantine(context, run)
+        deleted, dependents = _read_deleted(context, run)
+        facts = [*(file for r in deleted for file in r.segment.files), *(d.facts for d in dependents)]
+        companions = {file.path for release in deleted for file in release.companions}
+        if not all(_is_back(file) for file in facts):
             _check_unchanged(context, run, quarantine, held.lease)
-        aside = _still_aside(run, quarantine, facts, companions)
-        segments = [one for one in gone if one.facts.path in aside]
+        aside = _find_aside(run, quarantine, facts, companions)
+        segments = [release for release in deleted if release.facts.path in aside]
         _check_log(context, run, segments, held.snapshot.logs)
-        files = [Path(one.facts.path) for one in dependents if one.facts.path in aside]
+        files = [Path(dependent.facts.path) for dependent in dependents if dependent.facts.path in aside]
         _check_directories(run, segments, files)
         _check_moves(aside)
         _check_bytes(segments, aside, lambda: context.journal.renew(held.lease))
         if quarantine.state is not QuarantineState.UNDOING:
-            said = [(WHOLE, {"detail": person})]
-            context.journal.record(run, Step.UNDO, Phase.INTENT, said, lease=held.lease)
-        back = (Path(file.path) for one in reversed(gone) for file in reversed(one.segment.files))
+            entries = [(WHOLE, {"detail": person})]
+            context.journal.record(run, Step.UNDO, Phase.INTENT, entries, lease=held.lease)
+        back = (Path(file.path) for release in reversed(deleted) for file in reversed(release.segment.files))
         for path in (*sorted(files, reverse=True), *(path for path in back if str(path) in aside)):
             held.store.check()
             move_back(aside[str(path)], path)
@@ -117,13 +117,13 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
         logs = {log.name: log.min_offset for log in context.snapshot(clock_ms()).logs}
         result = UndoResult(
             run_key=run_key,
-            segments=len(gone),
+            segments=len(deleted),
             dependents=len(dependents),
-            size_bytes=sum(one.size_bytes for one in facts),
+            size_bytes=sum(file.size_bytes for file in facts),
             min_offset=min(logs.values()),
             person=person,
             notices=held.notices,
-            min_offsets={one.log: logs[one.log] for one in gone if one.log in logs},
+            min_offsets={release.log: logs[release.log] for release in deleted if release.log in logs},
         )
         context.save(run, Step.UNDO, result, started_ns)
     return result
@@ -136,26 +136,26 @@ def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
     return None if run is None else context.result(run, Step.UNDO, UndoResult)
 
 
-def _kept(context: Context, run: Run) -> Quarantine:
+def _read_quarantine(context: Context, run: Run) -> Quarantine:
     """:raises RunStateError: the run has no quarantine.
     :raises QuarantineError: the quarantine was emptied.
     """
-    found = quarantine_of(context.journal, run)
-    if found is None:
+    quarantine = quarantine_of(context.journal, run)
+    if quarantine is None:
         raise RunStateError(
             f"run {run.run_key!r}: expected a run that set files aside, found none: it deleted nothing, or "
             "its policy had no undo_window_hours. Nothing was changed. ",
             _ELSEWHERE,
         )
-    if found.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
+    if quarantine.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
         raise QuarantineError(
             f"run {run.run_key!r}: expected its quarantine, found it emptied at "
-            f"{time_text(found.state_at_ms)} ({found.detail}). Nothing was changed. ",
+            f"{time_text(quarantine.state_at_ms)} ({quarantine.detail}). Nothing was changed. ",
             _ELSEWHERE,
         )
-    if found.state is QuarantineState.UNDO_ENDED:
-        raise QuarantineError(found.detail)
-    return found
+    if quarantine.state is QuarantineState.UNDO_ENDED:
+        raise QuarantineError(quarantine.detail)
+    return quarantine
 
 
 def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: Lease) -> None:
@@ -198,37 +198,37 @@ def _check_bytes(
     :raises QuarantineError: a segment has other bytes.
     :raises OSError: a segment can't be read.
     """
-    proven = [one for one in segments if one.sha256 is not None]
-    with told("Reading segments", sum(one.facts.size_bytes for one in proven)) as advance:
-        for one in proven:
-            place, path = aside[one.facts.path], Path(one.facts.path)
+    proven = [release for release in segments if release.sha256 is not None]
+    with told("Reading segments", sum(release.facts.size_bytes for release in proven)) as advance:
+        for release in proven:
+            place, path = aside[release.facts.path], Path(release.facts.path)
             lies = place.directory.joinpath(*place.names(path))
-            if (found := digest(str(lies), Reading(advance, renew))) != one.sha256:
+            if (sha256 := digest(str(lies), Reading(advance, renew))) != release.sha256:
                 raise QuarantineError(
-                    f"{lies}: expected SHA-256 {one.sha256}, which its receipt proves, found {found}: "
+                    f"{lies}: expected SHA-256 {release.sha256}, which its receipt proves, found {sha256}: "
                     "it was written to since. Nothing was changed. ",
                     _ELSEWHERE,
                 )
 
 
-def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
+def _read_deleted(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
     """Return the segments and dependents that the run deleted or was about to delete.
 
     Segments are in the order of logs and offsets.
     """
-    done, meant = releases(context.journal.events(run, Step.RELEASE))
-    there = {subject: one for subject, one in meant.items() if not Path(one.facts.path).exists()}
-    gone = sorted({**there, **done}.values(), key=lambda one: (one.log, one.base_offset))
+    done, intended = releases(context.journal.events(run, Step.RELEASE))
+    removed = {subject: row for subject, row in intended.items() if not Path(row.facts.path).exists()}
+    deleted = sorted({**removed, **done}.values(), key=lambda release: (release.log, release.base_offset))
     results = {e.subject for e in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
     dependents = [
         from_jsonable(DependentFile, event.payload)
         for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)
         if event.subject in results or not Path(event.subject).exists()
     ]
-    return gone, dependents
+    return deleted, dependents
 
 
-def _still_aside(
+def _find_aside(
     run: Run, quarantine: Quarantine, files: Iterable[FileFacts], companions: Collection[str]
 ) -> dict[str, Place]:
     """Find each file in the quarantine or at its former path: a killed call may have brought it back.
@@ -237,14 +237,14 @@ def _still_aside(
     :return: by former path, the place of each file that isn't back yet.
     :raises QuarantineError: a file is in neither place or in both, or isn't the deleted one.
     """
-    found = {}
+    places = {}
     for facts in files:
         path = Path(facts.path)
-        place, there = _found_in(quarantine.places, path)
+        place, status = _find_in(quarantine.places, path)
         here = _lstat(path)
-        if there is None or place is None:
+        if status is None or place is None:
             may_be_here = quarantine.state is QuarantineState.UNDOING or facts.path in companions
-            if here is not None and may_be_here and _same(facts, here):
+            if here is not None and may_be_here and _is_same(facts, here):
                 continue
             raise QuarantineError(
                 f"run {run.run_key!r}: expected {path} in its quarantine, found "
@@ -258,23 +258,23 @@ def _still_aside(
                 "written since. Nothing was changed. ",
                 _ELSEWHERE,
             )
-        if not _same(facts, there):
+        if not _is_same(facts, status):
             raise QuarantineError(
                 f"{place.directory.joinpath(*place.names(path))}: expected the file that was deleted, of "
                 f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns, found "
-                f"{there.st_size} bytes, inode {there.st_ino} and mtime {there.st_mtime_ns} ns: it was "
+                f"{status.st_size} bytes, inode {status.st_ino} and mtime {status.st_mtime_ns} ns: it was "
                 "touched or copied since. Nothing was changed. ",
                 _ELSEWHERE,
             )
-        found[facts.path] = place
-    return found
+        places[facts.path] = place
+    return places
 
 
-def _found_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.stat_result | None]:
+def _find_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.stat_result | None]:
     """Return the place that has a file, by its former path, and the file's status there."""
     for place in places:
-        if place.covers(path) and (there := stat_in(place, path)) is not None:
-            return place, there
+        if place.covers(path) and (status := stat_in(place, path)) is not None:
+            return place, status
     return None, None
 
 
@@ -285,16 +285,16 @@ def _check_log(
 
     :raises QuarantineError: they don't.
     """
-    if gone := sorted({one.log for one in aside} - {log.name for log in logs}):
+    if missing := sorted({release.log for release in aside} - {log.name for log in logs}):
         raise QuarantineError(
-            f"{context.store.real_root}: expected log {gone[0]}, from which run {run.run_key!r} "
+            f"{context.store.real_root}: expected log {missing[0]}, from which run {run.run_key!r} "
             "deleted, found none. Nothing was changed. ",
             _ELSEWHERE,
         )
     for log in logs:
-        mine = [one for one in aside if one.log == log.name]
-        ends = [one.end_offset for one in mine]
-        begins = [*(one.base_offset for one in mine[1:]), log.min_offset]
+        of_log = [release for release in aside if release.log == log.name]
+        ends = [release.end_offset for release in of_log]
+        begins = [*(release.base_offset for release in of_log[1:]), log.min_offset]
         wrong = next((pair for pair in zip(ends, begins, strict=False) if pair[0] != pair[1]), None)
         if wrong is None:
             continue
@@ -317,9 +317,9 @@ def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[s
     """Return the runs that deleted segments of a log from an offset on, the newest last."""
     store_id = context.record.store_id
     undone = {
-        one.run_key
-        for one in quarantines(context.journal, store_id)
-        if one.state is QuarantineState.UNDONE or one.run_key == run.run_key
+        quarantine.run_key
+        for quarantine in quarantines(context.journal, store_id)
+        if quarantine.state is QuarantineState.UNDONE or quarantine.run_key == run.run_key
     }
     results = context.journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
     return list(
@@ -343,23 +343,23 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
     :raises QuarantineError: a directory is missing, or a queue or the index was begun again.
     """
     names: dict[Path, list[str]] = defaultdict(list)
-    of_segments = {Path(one.facts.path).parent for one in segments}
+    of_segments = {Path(release.facts.path).parent for release in segments}
     for path in dependents:
         if path.parent not in of_segments:
             names[path.parent].append(path.name)
     for directory in {*names, *of_segments}:
         last = max(names.get(directory, ()), default=None)
         if not directory.is_dir():
-            expected, found = "the directory of the deleted files", "none"
+            expected, actual = "the directory of the deleted files", "none"
         elif last is None:
             continue
         else:
             first = min((path.name for path in directory.iterdir()), default="")
             if first > last:
                 continue
-            expected, found = f"a file after {last}", first or "none"
+            expected, actual = f"a file after {last}", first or "none"
         raise QuarantineError(
-            f"{directory}: expected {expected}, as run {run.run_key!r} left it, found {found}: it was "
+            f"{directory}: expected {expected}, as run {run.run_key!r} left it, found {actual}: it was "
             "removed, or begun again, since then. Nothing was changed. ",
             _ELSEWHERE,
         )
@@ -367,7 +367,7 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
 
 def _is_back(facts: FileFacts) -> bool:
     here = _lstat(Path(facts.path))
-    return here is not None and _same(facts, here)
+    return here is not None and _is_same(facts, here)
 
 
 def _lstat(path: Path) -> os.stat_result | None:
@@ -377,7 +377,7 @@ def _lstat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _same(facts: FileFacts, found: os.stat_result) -> bool:
+def _is_same(facts: FileFacts, status: os.stat_result) -> bool:
     """Return whether device, inode, size and mtime agree. The ctime isn't compared: a rename moves it."""
-    known = (facts.device, facts.inode, facts.size_bytes, facts.mtime_ns)
-    return known == (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    recorded = (facts.device, facts.inode, facts.size_bytes, facts.mtime_ns)
+    return recorded == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

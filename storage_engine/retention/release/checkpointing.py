@@ -145,15 +145,15 @@ def _record_results(context: Context, run: Run) -> None:
 
     Files that were deleted before a kill are included.
     """
-    known = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
-    gone = {
+    recorded = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
+    deleted = {
         event.subject: event.payload
         for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)
-        if event.subject not in known and not Path(event.subject).exists()
+        if event.subject not in recorded and not Path(event.subject).exists()
     }
-    for directory in sorted({Path(path).parent for path in gone}):
+    for directory in sorted({Path(path).parent for path in deleted}):
         durable.fsync_path(directory)
-    context.journal.record(run, Step.DEPENDENTS, Phase.RESULT, list(gone.items()))
+    context.journal.record(run, Step.DEPENDENTS, Phase.RESULT, list(deleted.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +203,9 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
 def _flush_store(context: Context, run: Run, now_ms: int) -> CheckpointResult:
     process = process_of(context.broker)
     if (flushed := process.flush_now()) is not None:
-        return _flushed(context, run.run_key, now_ms, flushed)
+        return _flush_result(context, run.run_key, now_ms, flushed)
     if (progress := process.progress(now_ms)) is not None:
-        return _measured(context, run.run_key, now_ms, progress)
+        return _live_result(context, run.run_key, now_ms, progress)
     snapshot = context.snapshot(now_ms)
     paths = dict.fromkeys(str(path) for path in flush_paths(context.broker, snapshot))
     paths.update(
@@ -213,7 +213,7 @@ def _flush_store(context: Context, run: Run, now_ms: int) -> CheckpointResult:
     )
     unflushed = list(_flush(paths))
     checkpoint, unknown = take_checkpoint(context.broker)
-    notices = (*unflushed, *unknown, *_look_at(checkpoint, _planned_with(context, run), now_ms))
+    notices = (*unflushed, *unknown, *_look_at(checkpoint, _planned_checkpoint(context, run), now_ms))
     return CheckpointResult(run.run_key, checkpoint, len(paths) - len(unflushed), notices)
 
 
@@ -234,18 +234,18 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
             yield f"{path} can't be flushed, so the broker's last writes to it may be lost: {why}"
 
 
-def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
+def _flush_result(context: Context, run_key: str, now_ms: int, flushed: FlushedStore) -> CheckpointResult:
     """Return the result of a flush by our own engine."""
     progress = process_of(context.broker).progress(now_ms)
-    checkpoint = found.after.checkpoint
+    checkpoint = flushed.after.checkpoint
     alarms = progress_alarms(progress, context.store.policy)
     notices = _look_at(checkpoint, {}, now_ms)
     return CheckpointResult(
-        run_key, checkpoint, 0, notices, progress, alarms, found.after, positions_before=found.before
+        run_key, checkpoint, 0, notices, progress, alarms, flushed.after, positions_before=flushed.before
     )
 
 
-def _measured(context: Context, run_key: str, now_ms: int, progress: BrokerProgress) -> CheckpointResult:
+def _live_result(context: Context, run_key: str, now_ms: int, progress: BrokerProgress) -> CheckpointResult:
     """Return the progress of the running broker. A rising checkpoint is no notice: that is normal."""
     checkpoint, unknown = take_checkpoint(context.broker)
     alarms = progress_alarms(progress, context.store.policy)
@@ -254,7 +254,7 @@ def _measured(context: Context, run_key: str, now_ms: int, progress: BrokerProgr
     return CheckpointResult(run_key, checkpoint, 0, notices, progress, alarms, positions)
 
 
-def _planned_with(context: Context, run: Run) -> Mapping[str, int]:
+def _planned_checkpoint(context: Context, run: Run) -> Mapping[str, int]:
     plans = context.journal.events(run, Step.PLAN, Phase.RESULT)
     return dict(plans[0].payload["checkpoint"]) if plans else {}
 

@@ -75,42 +75,42 @@ def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> S
     :raises StorageEngineError: no log is left, because each one lost segments that should have stayed.
     """
     others: list[SegmentRelease] = []
-    there = {segment.id for log in snapshot.logs for segment in log.segments}
-    moved = [segment for segment in plan.to_delete if segment.id not in there]
-    there |= find_moved(context, snapshot, moved).keys()
-    done, meant = releases(context.journal.events(run, Step.RELEASE))
-    went = {release.log for release in done.values()}
+    present = {segment.id for log in snapshot.logs for segment in log.segments}
+    moved = [segment for segment in plan.to_delete if segment.id not in present]
+    present |= find_moved(context, snapshot, moved).keys()
+    done, intended = releases(context.journal.events(run, Step.RELEASE))
+    logs = {release.log for release in done.values()}
 
     def is_ours(segment: Segment) -> bool:
         subject = segment_subject(segment.log, segment.base_offset)
-        if subject in meant:
-            record_gone(context, run, [meant[subject]])
-            went.add(segment.log)
+        if subject in intended:
+            record_gone(context, run, [intended[subject]])
+            logs.add(segment.log)
         elif subject not in done:
-            if (other := release_by_any_run(context.journal, run.store_id, segment)) is None:
+            if (release := release_by_any_run(context.journal, run.store_id, segment)) is None:
                 return False
-            others.append(other)
+            others.append(release)
         return True
 
-    gone = settle_gone(
+    result = settle_gone(
         context,
         run,
         plan.logs,
-        lambda segment: segment.id in there,
+        lambda segment: segment.id in present,
         is_ours,
         "Nothing was deleted by this call.",
     )
-    went |= {one.log for one in gone.segments}
-    require_one(gone.refusals, went | {segment.log for segment in plan.to_delete if segment.id in there})
-    return Settled(tuple(others), gone, frozenset(went))
+    logs |= {segment.log for segment in result.segments}
+    require_one(result.refusals, logs | {segment.log for segment in plan.to_delete if segment.id in present})
+    return Settled(tuple(others), result, frozenset(logs))
 
 
 def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> None:
     """Make the deletion of segments durable, and record it as this run's result."""
-    for directory in sorted({Path(one.facts.path).parent for one in gone}):
+    for directory in sorted({Path(release.facts.path).parent for release in gone}):
         durable.fsync_path(directory)
-    said = [(one.subject, to_jsonable(one)) for one in gone]
-    context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
+    entries = [(release.subject, to_jsonable(release)) for release in gone]
+    context.journal.record(run, Step.RELEASE, Phase.RESULT, entries)
 
 
 def read_proofs_to_delete(
@@ -164,8 +164,8 @@ class Judged:
     def without(self, refusals: Sequence[Refusal]) -> Judged:
         """Refuse further logs."""
         logs = refused_logs(refusals)
-        left = tuple(verdict for verdict in self.verdicts if verdict.segment.log not in logs)
-        return Judged(left, (*self.refusals, *refusals))
+        verdicts = tuple(verdict for verdict in self.verdicts if verdict.segment.log not in logs)
+        return Judged(verdicts, (*self.refusals, *refusals))
 
 
 def judge_logs(
@@ -193,19 +193,19 @@ def judge_logs(
         proofs.judge(decision, planned[decision.segment.id], context.store.policy, consent.waiver, consent)
         for decision in decisions
     ]
-    judged = Judged(tuple(verdicts), refusals).without(_unproven(plan, verdicts, proofs))
+    judged = Judged(tuple(verdicts), refusals).without(_refuse_unproven(plan, verdicts, proofs))
     again = {verdict.segment.id for verdict in judged.verdicts if verdict.passage is Passage.HASH_AGAIN}
-    return _hash_again(context, judged, again, lease, _kept_in(plan), _still_proven)
+    return _hash_again(context, judged, again, lease, _kept_sentence(plan), _mark_proven)
 
 
-def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[Refusal]:
+def _refuse_unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[Refusal]:
     """Refuse the logs of segments that don't pass. All have the same error, which names each such segment."""
     refused = [verdict for verdict in verdicts if verdict.passage is Passage.REFUSED]
-    said = {one.segment.id: Text(f"{one.segment.facts.path}: ", one.detail) for one in refused}
-    what_now = _what_now(proofs)
+    texts = {v.segment.id: Text(f"{v.segment.facts.path}: ", v.detail) for v in refused}
+    what_now = _advice_text(proofs)
     error = GateRefusedError(
         "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. ",
-        join_texts("; ", said.values()),
+        join_texts("; ", texts.values()),
         ". ",
         what_now,
         f", or have a person waive plan {plan.digest}.",
@@ -220,32 +220,32 @@ def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[R
                 type(error).__name__,
                 Text(
                     "Expected every segment to be proven in the lake before one is deleted. ",
-                    join_texts("; ", (said[one.segment.id] for one in mine)),
+                    join_texts("; ", (texts[verdict.segment.id] for verdict in log_verdicts)),
                     ".",
                 ),
                 Text(what_now, ", or have a person waive the plan of the next run."),
             ),
             error,
-            {one.segment.base_offset: one.detail for one in mine},
+            {verdict.segment.base_offset: verdict.detail for verdict in log_verdicts},
         )
-        for log, mine in by_log.items()
+        for log, log_verdicts in by_log.items()
     ]
 
 
-def _still_proven(verdict: Verdict) -> Verdict:
+def _mark_proven(verdict: Verdict) -> Verdict:
     assert verdict.receipt is not None
     detail = f"{verdict.detail}, and its SHA-256 is still {verdict.receipt.sha256}"
     return replace(verdict, passage=Passage.PROVEN, detail=detail)
 
 
-def _kept_in(plan: Plan) -> Callable[[str], str]:
+def _kept_sentence(plan: Plan) -> Callable[[str], str]:
     """Return the sentence which says that no segment of a log was deleted."""
     if len(plan.new_min_offsets) > 1:
         return lambda log: f"Nothing of log {log} was deleted."
     return lambda _: "Nothing was deleted."
 
 
-def _what_now(proofs: Proofs) -> str:
+def _advice_text(proofs: Proofs) -> str:
     if not any(lake.faults for lake in proofs.asked):
         return "Archive them"
     return Text(
@@ -286,25 +286,26 @@ def compared_last(
         lambda verdict: replace(verdict, detail=f"{verdict.detail}; hashed again right before"),
     )
     # Last, as hashing takes long.
-    return compared.without(_no_longer_left_out(context, compared.verdicts))
+    return compared.without(_refuse_lifted(context, compared.verdicts))
 
 
-def _no_longer_left_out(context: Context, verdicts: Sequence[Verdict]) -> list[Refusal]:
+def _refuse_lifted(context: Context, verdicts: Sequence[Verdict]) -> list[Refusal]:
     by_rule = [
-        one
-        for one in verdicts
-        if one.passage is Passage.NOT_ARCHIVED or (one.receipt is not None and one.receipt.lacks_by_rules)
+        verdict
+        for verdict in verdicts
+        if verdict.passage is Passage.NOT_ARCHIVED
+        or (verdict.receipt is not None and verdict.receipt.lacks_by_rules)
     ]
     if not by_rule:
         return []
     permits = read_store_permits(context.store, context.journal, context.record)
     refused = {
-        one.segment.log
-        for one in by_rule
+        verdict.segment.log
+        for verdict in by_rule
         if not (
-            permits.clause_of_log(one.segment.log)
-            if one.receipt is None
-            else permits.clause_of_receipt(one.receipt)
+            permits.clause_of_log(verdict.segment.log)
+            if verdict.receipt is None
+            else permits.clause_of_receipt(verdict.receipt)
         )
     }
     return [
@@ -337,21 +338,21 @@ def _hash_again(
     compared: list[Verdict] = []
     refusals: dict[str, Refusal] = {}
     reading = reading_of(context, lease) if again else None
-    sizes = [one.segment.disk_bytes for one in judged.verdicts if one.segment.id in again]
+    sizes = [verdict.segment.disk_bytes for verdict in judged.verdicts if verdict.segment.id in again]
     with told("Hashing segments again", sum(sizes)) as advance:
         for verdict in judged.verdicts:
             segment, receipt = verdict.segment, verdict.receipt
             if segment.log in refusals:
                 continue
             if reading is not None and receipt is not None and segment.id in again:
-                said = nothing(segment.log)
+                note = nothing(segment.log)
                 try:
                     if verdict.covers:
-                        _check_compared(verdict, said, reading)
+                        _check_compared(verdict, note, reading)
                     else:
-                        check_bytes(segment, receipt, context.record.real_path, said, reading)
+                        check_bytes(segment, receipt, context.record.real_path, note, reading)
                 except (LakeConflictError, ChangedUnderUsError, OSError) as error:
-                    refusals[segment.log] = refusal(segment.log, error, said)
+                    refusals[segment.log] = refusal(segment.log, error, note)
                     continue
                 advance(segment.disk_bytes)
                 verdict = passed(verdict)
@@ -359,7 +360,7 @@ def _hash_again(
     return Judged(tuple(compared), judged.refusals).without(tuple(refusals.values()))
 
 
-def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
+def _check_compared(verdict: Verdict, note: str, reading: Reading) -> None:
     """Make sure that a segment hasn't changed since it was compared with other nodes' receipts.
 
     :raises ChangedUnderUsError: it has changed, or that is unknown.
@@ -369,7 +370,7 @@ def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
     if sha256 != verdict.sha256:
         raise ChangedUnderUsError(
             f"{path}: expected SHA-256 {verdict.sha256 or 'taken'} from the comparison with other nodes' "
-            f"archived bytes, found {sha256}: another program writes to the file, or may do so. {said} Find "
+            f"archived bytes, found {sha256}: another program writes to the file, or may do so. {note} Find "
             "out who does, and run again.",
             path=path,
         )

@@ -151,20 +151,20 @@ def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> 
 
     :return: sentences on files that stay, and why.
     """
-    there = [segment for log in held.snapshot.logs for segment in log.segments]
-    if context.broker.is_live or not any(one.companions for one in chain(plan.to_delete, there)):
+    segments = [segment for log in held.snapshot.logs for segment in log.segments]
+    if context.broker.is_live or not any(segment.companions for segment in chain(plan.to_delete, segments)):
         return ()
-    half_gone = list(_half_gone(context, {segment.id for segment in there}))
+    half_gone = list(_half_gone(context, {segment.id for segment in segments}))
     if not half_gone:
         return ()
     return tuple(_finish(context, half_gone, held, now_ms))
 
 
-def _half_gone(context: Context, there: Collection[SegmentId]) -> Iterator[tuple[str, SegmentRelease]]:
+def _half_gone(context: Context, present_ids: Collection[SegmentId]) -> Iterator[tuple[str, SegmentRelease]]:
     """Yield intended removals that weren't finished, with the key of their run."""
-    for run_key, meant in open_releases(context.journal, context.record.store_id).items():
-        for release in meant.values():
-            is_gone = release.segment.id not in there and not os.path.lexists(release.facts.path)
+    for run_key, intended in open_releases(context.journal, context.record.store_id).items():
+        for release in intended.values():
+            is_gone = release.segment.id not in present_ids and not os.path.lexists(release.facts.path)
             if is_gone and any(os.path.lexists(companion.path) for companion in release.companions):
                 yield run_key, release
 
@@ -172,7 +172,7 @@ def _half_gone(context: Context, there: Collection[SegmentId]) -> Iterator[tuple
 def _finish(
     context: Context, half_gone: list[tuple[str, SegmentRelease]], held: Locked, now_ms: int
 ) -> Iterator[str]:
-    proofs = _proofs(context, {release.segment.id: release for _, release in half_gone}, held)
+    proofs = _read_proofs(context, {release.segment.id: release for _, release in half_gone}, held)
     for run_key, release in half_gone:
         rows = (row for lake in proofs.asked for row in lake.valid(release.segment.id))
         is_proven = any(still_proves(row, release) for row in rows) or replicas_prove(
@@ -188,12 +188,12 @@ def _finish(
             yield f"{path}: left of a deleted segment. It was touched since, so it stays"
 
 
-def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
+def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
     """:raises LakeUnavailableError: a lake can't be asked, so its proofs are unknown."""
-    if all(release.receipt_hash is None for release in wanted.values()):
+    if all(release.receipt_hash is None for release in by_segment.values()):
         return Proofs(())
-    known = known_heads(context.journal, context.record)
-    proofs = read_proofs_to_delete(context, wanted.keys(), known, held.lease)
+    heads = known_heads(context.journal, context.record)
+    proofs = read_proofs_to_delete(context, by_segment.keys(), heads, held.lease)
     if proofs.unreachable:
         raise none_reachable([reason for _, reason in proofs.unreachable])
     return proofs
@@ -207,7 +207,7 @@ def deleted_of(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId
     deleted = held.store.deleted(segments)
     if deleted is not None:
         return deleted
-    return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
+    return frozenset(segment.id for segment in segments if not os.path.lexists(segment.facts.path))
 
 
 def left_of(held: Locked, segments: Sequence[Segment]) -> tuple[Segment, ...]:
@@ -324,26 +324,26 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
     kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
         left_over = finish_removals(context, plan, held, now_ms)
-        known = known_heads(context.journal, context.record)
-        held, found = _judge_all(context, run, plan, held, known, now_ms)
-        settled, judged, proofs = found.settled, found.judged, found.proofs
+        heads = known_heads(context.journal, context.record)
+        held, outcome = _judge_all(context, run, plan, held, heads, now_ms)
+        settled, judged, proofs = outcome.settled, outcome.judged, outcome.proofs
         settled.require_one(judged)
         # A queue or index file that broke since the plan is found while every segment is still there.
-        judged, dependents = _dependents(context, held.snapshot, judged)
+        judged, dependents = _find_dependents(context, held.snapshot, judged)
         settled.require_one(judged)
         unread, blocked = find_losses(context, run, held.snapshot, judged.ends)
         if blocked:
-            judged, dependents = _dependents(context, held.snapshot, judged.without(blocked))
+            judged, dependents = _find_dependents(context, held.snapshot, judged.without(blocked))
             settled.require_one(judged)
         segments = [verdict.segment for verdict in judged.verdicts]
         unread_files = unread_dependents_notices(context.broker) if segments else ()
-        unseen = _unseen(context, segments) if segments else {}
+        unseen = _read_unseen(context, segments) if segments else {}
         if judged.verdicts:
             if context.broker.is_live:
                 # Its broker deletes them as soon as the segments are gone: nobody could list them then.
                 intend_dependents(context, run, dependents, held.lease)
             record_unread(context, run, unread, held.lease)
-        unwitnessed = witness_release(context, run, proofs, known) if judged.verdicts else ()
+        unwitnessed = witness_release(context, run, proofs, heads) if judged.verdicts else ()
         facts = [
             *(file for segment in segments for file in segment.files),
             *(file.facts for file in dependents),
@@ -352,7 +352,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         _flush_directories(context, held.snapshot)
         planned = {segment.id for segment in plan.to_delete}
         watched = deleted_from(context, held.snapshot, planned)
-        log_ids = _log_ids(context, held.snapshot, judged.verdicts)
+        log_ids = _read_ids(context, held.snapshot, judged.verdicts)
         try:
             stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, log_ids, held, remove)
         finally:
@@ -362,20 +362,20 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         require_one(refusals, {release.log for release in deleted.values()})
         # Only then is their space free.
         shielded = drop_released(context, run, proofs)
-        left = context.snapshot(now_ms)
-        done_now = {one.segment.id for one in judged.verdicts} & {one.segment.id for one in deleted.values()}
-        check_left(watched, left, planned, done_now)
+        remaining = context.snapshot(now_ms)
+        done_now = {v.segment.id for v in judged.verdicts} & {r.segment.id for r in deleted.values()}
+        check_left(watched, remaining, planned, done_now)
         aside = frees_nothing(quarantine_of(context.journal, run))
     names = {log.log for log in plan.logs}
-    offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
-    gone = {
+    offsets = {log.name: log.min_offset for log in remaining.logs if log.name in names}
+    gone_ids = {
         *(release.segment.id for release in (*deleted.values(), *settled.others)),
-        *(SegmentId(one.log, one.base_offset) for one in settled.gone.segments),
+        *(SegmentId(segment.log, segment.base_offset) for segment in settled.gone.segments),
     }
-    there = {segment.id for log in left.logs for segment in log.segments}
-    accounted = account_for(refusals, plan.to_delete, found.stay, there=there, gone=gone)
+    present_ids = {segment.id for log in remaining.logs for segment in log.segments}
+    accounted = account_for(refusals, plan.to_delete, outcome.stay, there=present_ids, gone=gone_ids)
     unread = released_unread(context, run) or Unread()
-    waiting_bytes = 0 if aside else bytes_that_wait([one.segment for one in deleted.values()])
+    waiting_bytes = 0 if aside else bytes_that_wait([release.segment for release in deleted.values()])
     rewritten = unseen_notices(unseen, (v.segment for v in judged.verdicts if v.receipt is not None))
     notices = (
         *(kept_held, held.notices, proofs.outages, left_over, unwitnessed, rewritten, shielded),
@@ -387,8 +387,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         digest=plan.digest,
         deleted=tuple(deleted.values()),
         deleted_by_others=settled.others,
-        kept=tuple(Kept(*one.segment.id, one.reason, one.detail) for one in accounted.stay),
-        freed_bytes=0 if aside else sum(one.segment.disk_bytes for one in deleted.values()) - waiting_bytes,
+        kept=tuple(Kept(*d.segment.id, d.reason, d.detail) for d in accounted.stay),
+        freed_bytes=0 if aside else sum(r.segment.disk_bytes for r in deleted.values()) - waiting_bytes,
         new_min_offset=of_only_log(offsets),
         notices=tuple(dict.fromkeys(chain.from_iterable(notices))),
         unread=unread,
@@ -399,7 +399,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Outcome:
     """A plan, compared with the present store.
 
     :param going: decisions on segments that may still be deleted, in logs that aren't refused for missing
@@ -414,7 +414,7 @@ class _Found:
     judged: Judged
 
 
-def _judge(context: Context, run: Run, plan: Plan, held: Locked, known: KnownHeads, now_ms: int) -> _Found:
+def _judge(context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHeads, now_ms: int) -> _Outcome:
     """Account for planned segments that are gone, and judge the others by a fresh plan and the lakes' proofs.
 
     :raises StorageEngineError: nothing may be deleted, because the clock isn't certain or no log is left.
@@ -427,14 +427,14 @@ def _judge(context: Context, run: Run, plan: Plan, held: Locked, known: KnownHea
     fresh = cut_by_policy(fresh, pending, policy, now_ms, sealed_ms)
     eligible = still_eligible(plan, without_held_back(context, run, fresh))
     refused = refused_logs(settled.refusals)
-    going = tuple(one for one in eligible.go if one.segment.log not in refused)
+    going = tuple(decision for decision in eligible.go if decision.segment.log not in refused)
     require_one(settled.refusals, settled.went | {decision.segment.log for decision in going})
     if going:
         check_clock(context, fresh)
     proofs = with_replicas(
         context.broker,
         context.record,
-        read_plan_proofs(context, plan, known, held.lease),
+        read_plan_proofs(context, plan, heads, held.lease),
         [decision.segment for decision in going],
         held.snapshot,
         reading_of(context, held.lease),
@@ -444,19 +444,20 @@ def _judge(context: Context, run: Run, plan: Plan, held: Locked, known: KnownHea
     if going:
         require_consent(context, run, consent)
     judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease, consent)
-    return _Found(settled, going, eligible.stay, proofs, judged)
+    return _Outcome(settled, going, eligible.stay, proofs, judged)
 
 
-def _went(going: Sequence[Decision], judged: Judged) -> bool:
+def _has_lost_files(going: Sequence[Decision], judged: Judged) -> bool:
     """Return whether files of newly refused logs vanished while they were hashed."""
     refused = refused_logs(judged.refusals)
     return any(
-        one.segment.log in refused and not all(Path(file.path).exists() for file in one.segment.files)
-        for one in going
+        decision.segment.log in refused
+        and not all(Path(file.path).exists() for file in decision.segment.files)
+        for decision in going
     )
 
 
-def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
+def _read_unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
     pid = process_of(context.broker).running_pid()
     return unseen_writes(context.record.real_path, segments, pid)
 
@@ -473,29 +474,29 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
 
 
 def _judge_all(
-    context: Context, run: Run, plan: Plan, held: Locked, known: KnownHeads, now_ms: int
-) -> tuple[Locked, _Found]:
+    context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHeads, now_ms: int
+) -> tuple[Locked, _Outcome]:
     """Judge a plan, and again as long as segments disappear while they are hashed.
 
     Those that disappeared are accounted for like the ones that were gone before.
 
     :return: the locked store with the snapshot that was judged last, and what was found.
     """
-    found = _judge(context, run, plan, held, known, now_ms)
+    outcome = _judge(context, run, plan, held, heads, now_ms)
     for _ in range(LISTINGS):
-        if not _went(found.going, found.judged):
+        if not _has_lost_files(outcome.going, outcome.judged):
             break
         held = replace(held, snapshot=context.snapshot(now_ms))
-        found = _judge(context, run, plan, held, known, now_ms)
-    return held, found
+        outcome = _judge(context, run, plan, held, heads, now_ms)
+    return held, outcome
 
 
-def _dependents(
+def _find_dependents(
     context: Context, snapshot: StoreSnapshot, judged: Judged
 ) -> tuple[Judged, tuple[DependentFile, ...]]:
     """Find the files to delete after the segments. Refuse logs whose files can't be read."""
-    found, unreadable = find_dependents(context.broker, snapshot, judged.ends)
-    return judged.without([refusal(log, error) for log, error in unreadable.items()]), found
+    dependents, unreadable = find_dependents(context.broker, snapshot, judged.ends)
+    return judged.without([refusal(log, error) for log, error in unreadable.items()]), dependents
 
 
 def _delete_all(
@@ -517,10 +518,10 @@ def _delete_all(
     :raises ChangedUnderUsError: a file has changed, and the broker doesn't say which one.
     """
     stopped: list[Refusal] = []
-    left, size = deque(verdicts), held.store.max_delete_batch or len(verdicts)
+    queue, size = deque(verdicts), held.store.max_delete_batch or len(verdicts)
     with told("Deleting segments", len(verdicts), "segments") as advance:
-        while left:
-            batch = [left.popleft() for _ in range(min(size, len(left)))]
+        while queue:
+            batch = [queue.popleft() for _ in range(min(size, len(queue)))]
             compared = compared_last(context, batch, unseen, held.lease)
             refusals = list(compared.refusals)
             if not refusals:
@@ -530,29 +531,29 @@ def _delete_all(
                     continue
                 except ChangedUnderUsError as error:
                     changed = [
-                        one.segment.log
-                        for one in batch
-                        if any(file.path == error.path for file in one.segment.files)
+                        verdict.segment.log
+                        for verdict in batch
+                        if any(file.path == error.path for file in verdict.segment.files)
                     ]
                     if not changed:
                         raise
                     refusals = [refusal(changed[0], error, MAY_BE_GONE)]
             stopped += refusals
             done, _ = releases(context.journal.events(run, Step.RELEASE))
-            gone = {release.segment.id for release in done.values()}
+            gone_ids = {release.segment.id for release in done.values()}
             logs = refused_logs(refusals)
             again = [
-                one for one in (*batch, *left) if one.segment.log not in logs and one.segment.id not in gone
+                v for v in (*batch, *queue) if v.segment.log not in logs and v.segment.id not in gone_ids
             ]
-            left = deque(again)
+            queue = deque(again)
     return stopped
 
 
 def intend_dependents(context: Context, run: Run, files: Sequence[DependentFile], lease: Lease) -> None:
     """Record, once for each file, the intent to delete it after the run's segments."""
-    known = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)}
-    said = [(file.facts.path, to_jsonable(file)) for file in files if file.facts.path not in known]
-    context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, said, lease=lease)
+    recorded = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)}
+    entries = [(file.facts.path, to_jsonable(file)) for file in files if file.facts.path not in recorded]
+    context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, entries, lease=lease)
 
 
 def _delete(
@@ -572,31 +573,33 @@ def _delete(
 
     held.store.check()
     held.store.check_deletable(is_replicated)
-    entries = [_entry(verdict, proofs, log_ids, context.record) for verdict in verdicts]
-    said = [(entry.subject, to_jsonable(entry)) for entry in entries]
-    context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=held.lease)
+    entries = [_make_entry(verdict, proofs, log_ids, context.record) for verdict in verdicts]
+    rows = [(entry.subject, to_jsonable(entry)) for entry in entries]
+    context.journal.record(run, Step.RELEASE, Phase.INTENT, rows, lease=held.lease)
     try:
         with package_errors(context.store.broker, "delete segments", _MAY_GO):
             context.broker.delete_segments(segments, lambda: context.journal.renew(held.lease), remove)
     except ChangedUnderUsError as error:
         deleted = deleted_of(held, segments) if error.path else frozenset()
-        gone = {
-            one.subject: one for one in entries if one.facts.path != error.path and one.segment.id in deleted
+        done = {
+            entry.subject: entry
+            for entry in entries
+            if entry.facts.path != error.path and entry.segment.id in deleted
         }
-        if gone:
-            record_gone(context, run, list(gone.values()))
+        if done:
+            record_gone(context, run, list(done.values()))
         # Withdraws the other intents: whatever becomes of the files now is not our doing.
-        withdrawn = [(one.subject, {"error": str(error)}) for one in entries if one.subject not in gone]
+        withdrawn = [(entry.subject, {"error": str(error)}) for entry in entries if entry.subject not in done]
         context.journal.record(run, Step.RELEASE, Phase.ERROR, withdrawn)
         raise
     # What isn't known to be gone keeps its intent alone: a run that goes on looks at it again.
     check_gone(context.store.broker, left_of(held, segments))
-    context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
+    context.journal.record(run, Step.RELEASE, Phase.RESULT, rows)
 
 
-def _log_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
+def _read_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
     """Return the identities, as far as known, of logs whose segments are deleted without a receipt."""
-    logs = {one.segment.log for one in verdicts if one.passage is Passage.NOT_ARCHIVED}
+    logs = {verdict.segment.log for verdict in verdicts if verdict.passage is Passage.NOT_ARCHIVED}
     if logs and context.broker.identities is not None:
         with suppress(StorageEngineError, OSError):
             identities = present_logs(context.broker, snapshot)
@@ -604,7 +607,7 @@ def _log_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdi
     return {}
 
 
-def _entry(
+def _make_entry(
     verdict: Verdict, proofs: Proofs, log_ids: Mapping[str, str], record: StoreRecord
 ) -> SegmentRelease:
     segment, receipt = verdict.segment, verdict.receipt

@@ -110,11 +110,11 @@ class RealDirectories:
         # Of a bare name, or one in the file system's root, nothing is said.
         if not directory or "\0" in directory or len(directory) > _PATH_MAX:
             return False
-        if (known := self._has.get(directory)) is None:
+        if (is_within := self._has.get(directory)) is None:
             real = self._directory(directory) if directory.startswith("/") else os.path.realpath(directory)
             below = any(f"{real}/".startswith(root.rstrip("/") + "/") for root in self._roots)
-            known = self._has[directory] = below and f"/{DIRECTORY}/" not in f"{real}/"
-        return known
+            is_within = self._has[directory] = below and f"/{DIRECTORY}/" not in f"{real}/"
+        return is_within
 
     def real(self, path: str) -> str:
         """Return a file's path with its real directory. A symbolic link at the end isn't followed."""
@@ -123,13 +123,13 @@ class RealDirectories:
         return f"{real.rstrip('/')}/{name}"
 
     def _directory(self, path: str) -> str:
-        if (known := self._real.get(path)) is None:
+        if (cached := self._real.get(path)) is None:
             parent, _, name = path.rpartition("/")
             real = f"{self._directory(parent).rstrip('/')}/{name}"
             if name in _NO_NAMES or os.path.islink(real):  # noqa: PTH114  takes a third
                 real = os.path.realpath(path)
-            known = self._real[path] = real
-        return known
+            cached = self._real[path] = real
+        return cached
 
 
 Types = Mapping[str, Set[type]]
@@ -194,25 +194,25 @@ def check_all(things: Sequence[Any], of: type, where: Callable[[Any], str]) -> N
     An object of a derived class could answer differently each time.
     """
     if not set(map(type, things)) <= {of}:
-        wrong = next(one for one in things if type(one) is not of)
+        wrong = next(thing for thing in things if type(thing) is not of)
         refuse(where(things[0]), f"each of type {of.__name__}", f"{wrong!r:.400}")
 
 
 def check_each(things: Sequence[Any], of: type, types: Types, where: Callable[[Any], str]) -> None:
     """Make sure that all objects are exactly of this class, and their fields of these types."""
     if not set(map(type, things)) <= {of}:
-        wrong = next(one for one in things if type(one) is not of)
+        wrong = next(thing for thing in things if type(thing) is not of)
         refuse(f"answer of type {type(wrong).__name__}", f"type {of.__name__}", f"{wrong!r:.400}")
     for name, allowed in types.items():
         if not set(map(type, map(attrgetter(name), things))) <= allowed:
-            wrong = next(one for one in things if type(getattr(one, name)) not in allowed)
-            names = " or ".join(sorted(one.__name__ for one in allowed))
+            wrong = next(thing for thing in things if type(getattr(thing, name)) not in allowed)
+            names = " or ".join(sorted(kind.__name__ for kind in allowed))
             refuse(f"{where(wrong)}: {name}", f"type {names}", f"{getattr(wrong, name)!r:.400}")
 
 
 def refuse(where: str, expected: str, found: str = "", then: str = UNCHANGED) -> NoReturn:
-    said = f"{expected}, found {found}" if found else expected
-    raise BrokerPackageError(f"{where}: expected {said}. {then}")
+    text = f"{expected}, found {found}" if found else expected
+    raise BrokerPackageError(f"{where}: expected {text}. {then}")
 
 
 T = TypeVar("T")
@@ -349,7 +349,7 @@ class _Asked:
     def __getattr__(self, name: str) -> Any:
         question = f"{self._name}{name}"
         if question in PARTS:
-            return self._part(name)
+            return self._ask_part(name)
         doing = QUESTIONS.get(question)
         if doing is None:
             return getattr(self._asked, name)
@@ -358,7 +358,7 @@ class _Asked:
             answer = getattr(self._asked, name)
         return partial(_ask_with, self._broker, doing, then, answer) if callable(answer) else answer
 
-    def _part(self, name: str) -> _Asked | None:
+    def _ask_part(self, name: str) -> _Asked | None:
         with package_errors(self._broker, f"say whether it has {name}", _ASKED):
             part = getattr(self._asked, name)
         if part is not None and not isinstance(part, PARTS[name]):
@@ -405,8 +405,7 @@ def asked_lock(held: object, broker: str) -> LockedStore:
 def answer_for_left(
     segments: Sequence[Segment], question: Callable[[Sequence[Segment]], T]
 ) -> tuple[Sequence[Segment], T]:
-    """Return the segments of a log that are left, and an answer about them, while the broker deletes the
-    oldest ones.
+    """Return a log's remaining segments and an answer about them, while the broker deletes the oldest ones.
 
     However often segments vanish after they were listed, the others get an answer.
 
@@ -414,15 +413,15 @@ def answer_for_left(
     :param question: the question. It is asked again without the deleted segments and those before them.
     :raises FileGoneError: a file is gone, but not the own file of any of these segments.
     """
-    left = segments
+    remaining = segments
     while True:
         try:
-            return left, question(left)
+            return remaining, question(remaining)
         except FileGoneError:
-            gone = [place for place, one in enumerate(left) if not os.path.exists(one.facts.path)]  # noqa: PTH110
-            if not gone:
+            missing = [place for place, s in enumerate(remaining) if not os.path.exists(s.facts.path)]  # noqa: PTH110
+            if not missing:
                 raise
-            left = left[gone[-1] + 1 :]
+            remaining = remaining[missing[-1] + 1 :]
 
 
 def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
@@ -434,15 +433,15 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
     :raises BrokerPackageError: the snapshot is impossible.
     :raises StorageEngineError: the same errors as of ``BrokerStore.snapshot``.
     """
-    return _taken(store, lambda: store.snapshot(now_ms), broker)
+    return _take_checked(store, lambda: store.snapshot(now_ms), broker)
 
 
 def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
     """Return the store's present state for a caller that only looks."""
-    return _taken(store, lambda: store.glance(now_ms), broker)
+    return _take_checked(store, lambda: store.glance(now_ms), broker)
 
 
-def _taken(store: BrokerStore, take: Callable[[], StoreSnapshot], broker: str) -> StoreSnapshot:
+def _take_checked(store: BrokerStore, take: Callable[[], StoreSnapshot], broker: str) -> StoreSnapshot:
     with package_errors(broker, "describe its store"):
         snapshot = take()
         data_paths = store.data_paths
@@ -466,7 +465,7 @@ def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
         segments = shield.sealed_files()
         data_paths = store.data_paths
     where = f"broker {broker}: sealed files"
-    check_each(segments, Segment, SEGMENT, lambda one: f"{where}: log {one.log}, offset {one.base_offset}")
+    check_each(segments, Segment, SEGMENT, lambda s: f"{where}: log {s.log}, offset {s.base_offset}")
     check_each([s.facts for s in segments], FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
     _check_names({segment.log for segment in segments}, where)
     _check_files(segments, RealDirectories(data_paths), where)
@@ -479,18 +478,18 @@ def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
     :raises BrokerPackageError: a returned segment isn't sealed, or isn't in the snapshot.
     :raises OSError: a file can't be read.
     """
-    found = store.archivable(snapshot)
+    archivable = store.archivable(snapshot)
     sealed = {segment.id: segment for log in snapshot.logs for segment in log.sealed}
-    for segment in found.segments:
+    for segment in archivable.segments:
         if sealed.pop(segment.id, None) != segment:
             where = (
                 f"broker {snapshot.broker}: {snapshot.root}: log {segment.log}, offset {segment.base_offset}"
             )
             refuse(where, "a sealed segment of the snapshot to be archived, once", repr(segment))
-    if found.is_all and (sealed or found.kept_out or found.refused):
+    if archivable.is_all and (sealed or archivable.kept_out or archivable.refused):
         # Made of the default answer, which says that nothing is ever kept out.
-        return replace(found, is_all=False)
-    return found
+        return replace(archivable, is_all=False)
+    return archivable
 
 
 def check_snapshot(snapshot: StoreSnapshot, data_paths: Sequence[os.PathLike[str]], broker: str) -> None:
@@ -535,12 +534,12 @@ def _check_segments(segments: Sequence[Segment], logs: Sequence[str], where: str
     def at(number: int) -> str:
         return f"{where}: log {logs[number]}, offset {segments[number].base_offset}"
 
-    check_each(segments, Segment, SEGMENT, lambda one: f"{where}: log {one.log}, offset {one.base_offset}")
+    check_each(segments, Segment, SEGMENT, lambda s: f"{where}: log {s.log}, offset {s.base_offset}")
     check_each([s.facts for s in segments], FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
-    found = list(map(attrgetter("log"), segments))
-    if found != logs:
-        number = next(i for i, (one, other) in enumerate(zip(found, logs, strict=True)) if one != other)
-        refuse(at(number), "a segment of that log", f"one of log {found[number]!r}")
+    names = list(map(attrgetter("log"), segments))
+    if names != logs:
+        number = next(i for i, (left, right) in enumerate(zip(names, logs, strict=True)) if left != right)
+        refuse(at(number), "a segment of that log", f"one of log {names[number]!r}")
     starts = list(map(attrgetter("base_offset"), segments))
     ends = list(map(attrgetter("end_offset"), segments))
     if segments and (min(starts) < 0 or max(ends) > _MAX_OFFSET):
@@ -607,9 +606,9 @@ def take_watch(store: BrokerStore, now_ms: int, broker: str) -> Watch:
 
 
 def _check_said(triggers: object, notices: object, where: str) -> None:
-    for name, said, of in (("causes", triggers, Trigger), ("notices", notices, str)):
-        if type(said) is not tuple or not all(isinstance(one, of) for one in said):
-            refuse(f"{where}: {name}", f"a tuple of {of.__name__}", f"{said!r:.400}")
+    for name, values, of in (("causes", triggers, Trigger), ("notices", notices, str)):
+        if type(values) is not tuple or not all(isinstance(value, of) for value in values):
+            refuse(f"{where}: {name}", f"a tuple of {of.__name__}", f"{values!r:.400}")
 
 
 def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, ...]]:
@@ -669,19 +668,21 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
     if tuple([decision.segment for decision in log.decisions]) != segments:
         by_offset = {segment.base_offset: segment for segment in segments}
         for decision in log.decisions:
-            one = decision.segment
-            if by_offset.pop(one.base_offset, None) != one:
-                refuse(f"{where}, offset {one.base_offset}", "a segment of the snapshot, once", repr(one))
+            planned = decision.segment
+            if by_offset.pop(planned.base_offset, None) != planned:
+                refuse(
+                    f"{where}, offset {planned.base_offset}", "a segment of the snapshot, once", repr(planned)
+                )
     going = log.to_delete
     if not going:
         return
     if going != segments[: len(going)]:
         pairs = zip(going, segments, strict=False)
-        found, expected = next(pair for pair in pairs if pair[0] != pair[1])
+        actual, expected = next(pair for pair in pairs if pair[0] != pair[1])
         refuse(
             f"{where}, offset {expected.base_offset}",
             "the oldest segments to be deleted",
-            f"that it stays and {found.base_offset} is deleted",
+            f"that it stays and {actual.base_offset} is deleted",
         )
     if going[-1].state is not SegmentState.SEALED:
         refuse(
@@ -725,9 +726,9 @@ def list_dependents(
     if not files:
         return files
     directories = RealDirectories(data_paths)
-    own = [file for log in snapshot.logs for segment in log.segments for file in segment.files]
-    taken_paths = {directories.real(file.path) for file in own}
-    taken_files = {(file.device, file.inode) for file in own}
+    own_files = [file for log in snapshot.logs for segment in log.segments for file in segment.files]
+    taken_paths = {directories.real(file.path) for file in own_files}
+    taken_files = {(file.device, file.inode) for file in own_files}
     for path in (file.facts.path for file in files):
         if not directories.has(path):
             refuse(f"{where}: {path}", f"a file in {directories}", "one elsewhere")

@@ -51,8 +51,8 @@ def check_disks(
         return
     disks = {_device(path): path for path in reversed(data_paths)}
     shared = [
-        f"{what} ({path}) with {disks[_device(path)]}"
-        for what, path in {**{what: path for what, path, _ in _kept(store)}, **(temporary or {})}.items()
+        f"{kind} ({path}) with {disks[_device(path)]}"
+        for kind, path in {**{kind: path for kind, path, _ in _places(store)}, **(temporary or {})}.items()
         if _device(path) in disks
     ]
     if shared:
@@ -65,13 +65,12 @@ def check_disks(
 
 
 def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple[str, Path], ...]:
-    """Return the lakes, journals and reports on a disk that the broker writes to: for each its kind and its
-    path.
+    """Return lakes, journals and reports on a disk that the broker writes to, each with its kind and path.
 
     :param data_paths: the directories that the broker writes to.
     """
     disks = {_device(path) for path in data_paths}
-    return tuple((what, path) for what, path, _ in _kept(store) if _device(path) in disks)
+    return tuple((kind, path) for kind, path, _ in _places(store) if _device(path) in disks)
 
 
 def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[Path]) -> None:
@@ -83,20 +82,20 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
     if store.live is not None and store.live.allow_same_disk:
         return
     disks = {_device(path): path for path in reversed(data_paths)}
-    for what, path in local_places(lake).items():
-        if (other := disks.get(_device(path))) is not None:
+    for kind, path in local_places(lake).items():
+        if (owner := disks.get(_device(path))) is not None:
             raise BadInputError(
-                f"lake {lake.location}: expected a lake on another disk than its store's, found the {what} "
-                f"({path}) on that of {other}: it would fill the disk that needs space, and be lost with "
-                "it. Nothing was created. Put it on another disk, or allow it by name: --allow-same-disk."
+                f"lake {lake.location}: expected a lake on another disk than its store's, found the {kind} "
+                f"({path}) on the same disk as {owner}. The lake would fill the disk that needs space, and "
+                "be lost with that disk. Nothing was created. Put it on another disk, or allow it by name: "
+                "--allow-same-disk."
             )
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
     """Return a notice for a person who manages a store by its files while its broker runs.
 
-    If the broker was named, :func:`check_disks` refuses such a place instead. Only then can it be allowed by
-    name.
+    If the broker was named, :func:`check_disks` refuses such a place instead. Only then may a name allow it.
 
     :return: the notice; "": none of our files is on its disks, or no running broker was found.
     """
@@ -104,9 +103,9 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
         return ""
     if not process_of(broker).user():
         return ""
-    what = ", ".join(f"{name} ({path})" for name, path in shared)
+    places = ", ".join(f"{name} ({path})" for name, path in shared)
     return (
-        f"on a disk that the running broker writes to: {what}; it stops taking messages when that disk is "
+        f"on a disk that the running broker writes to: {places}; it stops taking messages when that disk is "
         "full, so put these on another disk"
     )
 
@@ -117,26 +116,26 @@ def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
     :param data_paths: the directories that the store's broker writes to.
     :raises BadInputError: one of them is; nothing was changed.
     """
-    places = {what: directory for what, _, directory in _kept(store)}
+    places = {kind: directory for kind, _, directory in _places(store)}
     refuse_inside_store(places)
     root = Path(store.real_root)
-    own = [path for path in map(_real, data_paths) if path != root]
-    for what, place in places.items():
+    own_paths = [path for path in map(_real, data_paths) if path != root]
+    for kind, place in places.items():
         real = _real(place)
-        if real == root or any(real.is_relative_to(path) for path in own):
-            raise inside_store(what, place, root)
+        if real == root or any(real.is_relative_to(path) for path in own_paths):
+            raise inside_store(kind, place, root)
 
 
 def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _kept(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
+def _places(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
     """Yield every local place that is written to for a store: its kind, its path, and its directory."""
     for name, lake in zip(("lake", "second lake"), store.lakes, strict=False):
         directories = local_directories(lake)
-        for what, path in local_places(lake).items():
-            yield f"{name} {what}", path, directories[what]
+        for kind, path in local_places(lake).items():
+            yield f"{name} {kind}", path, directories[kind]
     if (journal := sqlite_file(store.journal_url)) is not None:
         yield "journal", journal, journal.parent
     yield "reports", Path(store.report_dir), Path(store.report_dir)

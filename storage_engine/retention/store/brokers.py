@@ -75,7 +75,7 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     opened = ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
     if store.is_live and not opened.is_live:
         opened.close()
-        raise _managed_while_stopped(store)
+        raise _not_running_error(store)
     return asked(opened, store.broker)
 
 
@@ -102,8 +102,7 @@ def inspect_store(
 
 
 def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
-    """Open the store of a stopped broker whose disk is full, to delete segments that other nodes of its
-    cluster have.
+    """Open a stopped broker's store on a full disk, to delete segments that other nodes of its cluster have.
 
     :raises BadInputError: this kind of broker has no replicas that can be asked.
     """
@@ -123,7 +122,7 @@ def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerS
     return asked(opened, store.broker)
 
 
-def _managed_while_stopped(store: ManagedStore) -> BadInputError:
+def _not_running_error(store: ManagedStore) -> BadInputError:
     return BadInputError(
         f"{store.root}: expected a broker whose stores are managed while it runs, found "
         f"{find_broker(store.broker).words.title}. Nothing was changed. Stop it, and leave its address out."
@@ -152,8 +151,8 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     if missing_sqlite_file(store.journal_url):
         return open_store(store)
     journal = Journal(store.journal_url)
-    known = journal.find_store(store.real_root, store.host)
-    return open_store(store, None if known is None else hold_memory(journal, known.store_id))
+    record = journal.find_store(store.real_root, store.host)
+    return open_store(store, None if record is None else hold_memory(journal, record.store_id))
 
 
 def may_clean_now(store: ManagedStore) -> bool:
@@ -189,8 +188,7 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
     If another of our runs uses it, wait for that run.
 
-    A run that deletes locks the store anyway. But a run with nothing to delete would never find out who uses
-    it.
+    A run that deletes locks the store anyway. But a run with nothing to delete would never learn who uses it.
 
     :param is_leased: returns whether a run changes the store, by its journal.
     :raises StoreBusyError: another process has its lock.
@@ -200,18 +198,18 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
 def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
     process = process_of(broker)
-    if broker.is_live or not (who := process.user()):
+    if broker.is_live or not (user := process.user()):
         return
     if is_leased() or process.is_user_ours():
         raise TurnTakenError(
-            f"{store.root}: expected a store that no other run changes, found that {who}: it is another run "
+            f"{store.root}: expected a store that no other run changes, found that {user}: it is another run "
             "of storage-engine. Nothing was changed. Wait until it is done."
         )
     kind = find_broker(store.broker)
     deletes = "" if cleanups_of(store.broker, LiveBroker()) is Cleanups.WHEN_DUE else " with --deletes-us"
     engine = Text(" Of a store that ", Command("serve"), " writes, say so: --engine.") if kind.engine else ""
     raise StoreBusyError(
-        f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
+        f"{store.root}: expected a store whose broker is stopped, found that {user}: its broker runs, or "
         "another run works on it. Nothing was changed. Stop it or wait for it; or, to clean up beside the "
         f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection.",
         engine,
@@ -259,10 +257,10 @@ def check_undo_settings(store: ManagedStore) -> None:
             "empty."
         )
     if broker.aside is Aside.OUTSIDE and (hours is None) == bool(directories):
-        found = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
+        setting = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
         raise BadInputError(
             f"store {store.name}: expected undo_window_hours together with undo_directories, because a "
-            f"quarantine of {broker.words.title} is outside the store, found {found}. Nothing was changed. "
+            f"quarantine of {broker.words.title} is outside the store, found {setting}. Nothing was changed. "
             "Give both, --undo-window-hours and --undo-directory at a shell, or neither."
         )
 
@@ -276,7 +274,7 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
         return None
     running, live = find_broker(store.broker).running, store.live
     if running is None:
-        raise _managed_while_stopped(store)
+        raise _not_running_error(store)
     return ask(store.broker, "tell what runs", lambda: running.ask(live))
 
 

@@ -102,7 +102,7 @@ class Context:
         :raises StorageEngineError: the same errors as of :func:`open_context`.
         """
         record = identify(self.store, self.journal)
-        broker = _renewed(self.store, self.broker, hold_memory(self.journal, record.store_id))
+        broker = _renew_broker(self.store, self.broker, hold_memory(self.journal, record.store_id))
         if broker is not self.broker:
             self.closing.callback(broker.close)
         data_paths = checked_data_paths(self.store, broker, any_place=self.only_gives_back)
@@ -181,10 +181,10 @@ class Context:
 
     def record_error(self, run: Run, step: Step, error: Exception) -> None:
         """Record why a step, or a part of it, failed."""
-        said: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
-        if commands_in(told := Text(error)):
-            said["parts"] = told.to_json()
-        self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
+        payload: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+        if commands_in(text := Text(error)):
+            payload["parts"] = text.to_json()
+        self.journal.record(run, step, Phase.ERROR, [(WHOLE, payload)])
 
     @contextmanager
     def _locked(self) -> Iterator[LockedStore]:
@@ -282,7 +282,7 @@ def open_context(
         journal = journal or Journal(store.journal_url)
         record = identify(store, journal)
         take_from_all(dict.fromkeys((Path(store.real_root), *data_paths)))
-        broker = _renewed(store, broker, hold_memory(journal, record.store_id))
+        broker = _renew_broker(store, broker, hold_memory(journal, record.store_id))
         opening.callback(broker.close)
         return Context(
             store, journal, record, broker, data_paths, opening.pop_all(), only_gives_back=only_gives_back
@@ -290,8 +290,7 @@ def open_context(
 
 
 def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
-    """Make sure that the lakes of an unknown store are for its kind of broker, before a journal records the
-    store.
+    """Make sure that the lakes of an unknown store are for its kind of broker, before a journal records it.
 
     A lake that can't be read is left to later checks.
 
@@ -314,7 +313,7 @@ def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
         check_broker(lake, store.broker)
 
 
-def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
+def _renew_broker(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
     """Return a store with its present settings."""
     renewed = broker.renewed(memory)
     if renewed is None:

@@ -106,9 +106,9 @@ def has_come(store: ManagedStore, journal: Journal, known: StoreRecord) -> bool:
     return stamp.machine == known.host or (stamp.machine == this_host() and _is_under_way(journal, known))
 
 
-def _is_newest(stamp: Stamp, journal: Journal, known: StoreRecord) -> bool:
+def _is_newest(stamp: Stamp, journal: Journal, record: StoreRecord) -> bool:
     named = {head.lake_id or head.location: head.sequence for head in stamp.lakes}
-    recorded = journalled_heads(journal, known.store_id)
+    recorded = journalled_heads(journal, record.store_id)
     return all(head.sequence <= named.get(head.lake_id or head.location, -1) for head in recorded)
 
 
@@ -128,13 +128,13 @@ def move_notice(journal: Journal, record: StoreRecord) -> tuple[str, ...]:
     )
 
 
-def _is_under_way(journal: Journal, known: StoreRecord) -> bool:
+def _is_under_way(journal: Journal, record: StoreRecord) -> bool:
     """Return whether a move to this place and machine was begun and not ended."""
-    moves = [e for e in journal.store_events(known.store_id, Step.MOVE) if e.phase is not Phase.ERROR]
+    moves = [e for e in journal.store_events(record.store_id, Step.MOVE) if e.phase is not Phase.ERROR]
     if not moves or moves[-1].phase is not Phase.INTENT:
         return False
     move = from_jsonable(Move, moves[-1].payload)
-    return (move.to_host, move.to_path) == (this_host(), known.real_path)
+    return (move.to_host, move.to_path) == (this_host(), record.real_path)
 
 
 def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
@@ -148,9 +148,9 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     :raises LakeUnavailableError: only the lake knows the identity, and it can't be asked. A guess could
         archive the same segments under a second identity.
     """
-    known = journal.find_store(store.real_root, store.host)
-    if not (known and has_come(store, journal, known)):
-        check_host(store.root, store.host, known.host if known else None)
+    record = journal.find_store(store.real_root, store.host)
+    if not (record and has_come(store, journal, record)):
+        check_host(store.root, store.host, record.host if record else None)
     if not Path(store.real_root).exists():
         raise StoreNotFoundError(
             f"{store.real_root}: expected the root of store {store.name!r}, found nothing there. "
@@ -159,13 +159,13 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     stamp = read_stamp(store.real_root)
     if stamp is not None:
         _check_place(store, journal, stamp)
-        known = known or _stamped(store, journal, stamp)
-    if known is not None:
-        check_broker(store, known)
-        check_same(store, journal, known, stamp)
-        return _followed(store, journal, known, stamp)
-    remembered = _remembered(store)
-    store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
+        record = record or _find_stamped(store, journal, stamp)
+    if record is not None:
+        check_broker(store, record)
+        check_same(store, journal, record, stamp)
+        return _follow(store, journal, record, stamp)
+    remembered = _list_remembered(store)
+    store_id = stamp.store_id if stamp is not None else _find_by_place(store, remembered)
     try:
         _check_name(store, journal, store_id, remembered)
     except StoreIdentityError:
@@ -226,51 +226,51 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
     if stamp.root == root:
         return
     check_no_original(root, stamp.root, stamp.store_id)
-    known = journal.store_with_id(stamp.store_id)
+    record = journal.store_with_id(stamp.store_id)
     known_at = f"it was stamped, at {stamp.root} on machine {stamp.machine}"
-    name = _name_here(store, known)
+    name = _name_here(store, record)
     if is_original(stamp, root):
         raise named_anew(root, stamp.store_id, known_at, name)
     raise moved_error(root, stamp.store_id, known_at, name)
 
 
-def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
+def _find_stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
     """Return the store of a stamp, if its disk has come here from another machine.
 
     None: the store is unknown.
 
     :raises StoreIdentityError: the journal knows the store at another place, and nothing proves that it left.
     """
-    known = journal.store_with_id(stamp.store_id)
-    if known is None or has_come(store, journal, known):
-        return known
-    known_at = f"the journal knows it, at {known.real_path} on machine {known.host}"
-    name = _name_here(store, known)
-    if share_directories(store.real_root, known.real_path):
+    record = journal.store_with_id(stamp.store_id)
+    if record is None or has_come(store, journal, record):
+        return record
+    known_at = f"the journal knows it, at {record.real_path} on machine {record.host}"
+    name = _name_here(store, record)
+    if share_directories(store.real_root, record.real_path):
         raise named_anew(store.real_root, stamp.store_id, known_at, name)
     raise moved_error(store.real_root, stamp.store_id, known_at, name)
 
 
-def _name_here(store: ManagedStore, known: StoreRecord | None) -> str:
+def _name_here(store: ManagedStore, record: StoreRecord | None) -> str:
     """Return the name that a store is to have here."""
-    return known.name if known and known.name and not store.named else store.name
+    return record.name if record and record.name and not store.named else store.name
 
 
-def _followed(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> StoreRecord:
+def _follow(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: Stamp | None) -> StoreRecord:
     """Return a known store with its present place, name and lineages."""
-    if has_come(store, journal, known):
-        known = carry_out(store, journal, known, store.name if store.named else None)
-    if store.named and known.name is None and journal.store_named(store.name) is None:
-        known = journal.name_store(known.store_id, store.name)
-    if store.named and known.name not in (None, store.name):
-        raise renamed(store.real_root, known.name, store.name)
-    if known.host is None and store.host not in (None, ANY_HOST):
+    if has_come(store, journal, record):
+        record = carry_out(store, journal, record, store.name if store.named else None)
+    if store.named and record.name is None and journal.store_named(store.name) is None:
+        record = journal.name_store(record.store_id, store.name)
+    if store.named and record.name not in (None, store.name):
+        raise renamed(store.real_root, record.name, store.name)
+    if record.host is None and store.host not in (None, ANY_HOST):
         # Of an older journal: from now on another machine's store at this path is another store.
-        known = journal.move_store(known.store_id, known.real_path)
-    if stamp is not None and known.lineages.merged(stamp.lineages) != known.lineages:
+        record = journal.move_store(record.store_id, record.real_path)
+    if stamp is not None and record.lineages.merged(stamp.lineages) != record.lineages:
         # The journal was put back from before a lineage was opened: the older one's receipts are over.
-        known = journal.follow_lineages(known.store_id, stamp.lineages)
-    return known
+        record = journal.follow_lineages(record.store_id, stamp.lineages)
+    return record
 
 
 def _check_name(
@@ -342,10 +342,10 @@ def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp:
         return
     if stamp is None and journal.last_result(known.store_id, Step.STAMP) is None:
         return
-    found = "no stamp" if stamp is None else f"that of store {stamp.store_id}"
+    stamp_text = "no stamp" if stamp is None else f"that of store {stamp.store_id}"
     raise StoreIdentityError(
         f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the journal "
-        f"knows at this place, found {found}: another store is here, perhaps another machine's, or the "
+        f"knows at this place, found {stamp_text}: another store is here, perhaps another machine's, or the "
         "stamp was removed. Nothing was changed. If it is the same store, run ",
         Command("stamp"),
         " on it, with --conn-id if it is a store of Airflow; otherwise manage it with a lake and "
@@ -353,27 +353,26 @@ def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp:
     )
 
 
-def _remembered(store: ManagedStore) -> list[StoreSummary]:
+def _list_remembered(store: ManagedStore) -> list[StoreSummary]:
     return [row for lake in store.archive_lakes for row in list_stores(open_lake(lake))]
 
 
-def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
+def _find_by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
     """Return the id of the store at this path, by the lakes' receipts; None: no receipt names the path.
 
-    :raises BadInputError: receipts of several stores name the path, and nothing shows which of these stores
-        it is.
+    :raises BadInputError: receipts of several stores name the path, and nothing shows which store it is.
     """
     hosts = (None, this_host())
-    found = {
+    ids = {
         row.store_id
         for row in remembered
         if (row.store_root, row.broker) == (store.real_root, store.broker) and row.store_host in hosts
     }
-    if len(found) > 1:
+    if len(ids) > 1:
         raise BadInputError(
-            f"{store.real_root}: expected one store with this path in the lake, found {len(found)}: "
-            f"{', '.join(sorted(found))}. Nothing was changed. Choose the one that is in this directory: ",
+            f"{store.real_root}: expected one store with this path in the lake, found {len(ids)}: "
+            f"{', '.join(sorted(ids))}. Nothing was changed. Choose the one that is in this directory: ",
             Command("stamp", "--store-id ID"),
             ", with --conn-id if it is a store of Airflow.",
         )
-    return next(iter(found), None)
+    return next(iter(ids), None)

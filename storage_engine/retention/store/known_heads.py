@@ -71,19 +71,18 @@ class KnownHeads:
         :param acts: the acts that the lake has.
         """
         segments = lake.segments()
-        own = lake_id_of(segments)
-        ids = [it for it in (own, *ancestors_of(segments)) if it is not None and it in self.acts]
+        own_id = lake_id_of(segments)
+        ids = [key for key in (own_id, *ancestors_of(segments)) if key is not None and key in self.acts]
         # What was recorded of the lake itself is newer than of those in whose place it is.
-        recorded = {self.acts[it] for it in ids if it == own} or {self.acts[it] for it in ids}
-        return not recorded <= {it.sha256 for it in acts}
+        recorded = {self.acts[key] for key in ids if key == own_id} or {self.acts[key] for key in ids}
+        return not recorded <= {act.sha256 for act in acts}
 
     def in_journal(self, lake: Lake, segments: Table) -> bool:
         """Return whether the journal alone, without the stamp, knows the lake's last receipt."""
         return bool({lake_id_of(segments), lake.location} & self.journalled)
 
     def check(self, lake: Lake, store_id: str, *, whole: bool = False) -> None:
-        """Make sure that a lake has the receipts that it is known to have had, and is the lake that was at
-        its place.
+        """Make sure that a lake has its known receipts, and is the lake that was at its place.
 
         :param whole: check the chain of receipts from its beginning, not only from the known part on.
         :raises LakeIdentityError: it isn't. Nothing may be written into it or deleted by its proof.
@@ -92,23 +91,23 @@ class KnownHeads:
         """
         segments = lake.segments()
         lake_id = lake_id_of(segments)
-        ours = {lake_id, *ancestors_of(segments)}
+        lake_ids = {lake_id, *ancestors_of(segments)}
         place = segments.location()
         for head in self.heads:
-            if head.lake_id and head.place == place and head.lake_id not in ours:
+            if head.lake_id and head.place == place and head.lake_id not in lake_ids:
                 raise LakeIdentityError(
                     f"lake {lake.location}: expected lake {head.lake_id}, which has receipts of store "
                     f"{store_id}, found lake {lake_id or 'without a UUID'} in its place. Nothing was "
                     "changed. Mount the right disk; a new lake needs a place of its own. If the old "
                     "one is lost for good, run ",
                     Command("stamp"),
-                    "to record that; --conn-id names a store of Airflow.",
+                    " to record that; --conn-id names a store of Airflow.",
                 )
-        known = self.of(lake, segments)
+        heads = self.of(lake, segments)
         try:
-            check_links(segments, store_id, known, whole=whole)
+            check_links(segments, store_id, heads, whole=whole)
         except ReceiptError as error:
-            newest = max(known, key=lambda head: head.sequence, default=EMPTY_CHAIN)
+            newest = max(heads, key=lambda head: head.sequence, default=EMPTY_CHAIN)
             last = check_links(segments, store_id)
             if newest.sequence <= last.sequence:
                 raise
@@ -148,9 +147,9 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
             heads.append(head)
     journalled = {lake_id or location for lake_id, location in last}
     stamped = stamp.lakes if stamp is not None else ()
-    known = (head for heads in last.values() for head in heads)
+    recorded = (head for heads in last.values() for head in heads)
     rules = _archive_rules(journal, record)
-    return KnownHeads((*known, *stamped), frozenset(journalled), rules, journal.lake_acts())
+    return KnownHeads((*recorded, *stamped), frozenset(journalled), rules, journal.lake_acts())
 
 
 def _archive_rules(journal: Journal, record: StoreRecord) -> Mapping[str, int]:
@@ -188,13 +187,13 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
     :param asked: lakes that the caller has already asked.
     :raises LakeUnavailableError: the acts of a lake can't be read.
     """
-    own = {
+    own_ids = {
         lake_id for lake in asked for lake_id in (lake_id_of(lake.segments()), *ancestors_of(lake.segments()))
     }
     # An older version recorded no id.
     own_places = {("", lake.location) for lake in asked}
-    for lake_id, place, location in {(it.lake_id, it.place, it.location) for it in heads}:
-        if lake_id in own or (lake_id, location) in own_places:
+    for lake_id, place, location in {(head.lake_id, head.place, head.location) for head in heads}:
+        if lake_id in own_ids or (lake_id, location) in own_places:
             continue
         try:
             properties = next((lake.config.file_io_properties for lake in asked), {})
@@ -222,12 +221,12 @@ def rebuild_heads(journal_url: str | None, lake_location: str) -> dict[str, Chai
     if journal_url is None:
         return {}
     journal = Journal(journal_url)
-    found = {}
+    newest = {}
     for record in journal.all_stores():
         heads = known_heads(journal, record).heads
         here = [head for head in heads if head.location == lake_location]
         if not here and len({head.lake_id for head in heads}) == 1:
             here = list(heads)
         if here:
-            found[record.store_id] = max(here, key=lambda head: head.sequence).chain_head
-    return found
+            newest[record.store_id] = max(here, key=lambda head: head.sequence).chain_head
+    return newest

@@ -115,9 +115,7 @@ class ManagedStore:
 
     @property
     def archives_ahead(self) -> bool:
-        """Return whether segments are archived as soon as they are sealed, by policy or for their kind of
-        broker.
-        """
+        """Return whether segments are archived as soon as they are sealed, by policy or kind of broker."""
         policy = self.policy
         at_seal = policy.archive_when is ArchiveWhen.SEAL or self._cleanups(None) is not Cleanups.WHEN_DUE
         return self.archives and at_seal
@@ -178,8 +176,7 @@ class ManagedStore:
     def from_json(cls, text: str) -> ManagedStore:
         """Return a store from the text of :meth:`to_json`.
 
-        :raises BadInputError: the text isn't JSON, or a key is unknown, missing or of a wrong type; the error
-            names the key.
+        :raises BadInputError: no JSON, or a key is unknown, missing or of a wrong type; the error names it.
         """
         try:
             data = json.loads(text)
@@ -206,9 +203,9 @@ def store_name(store: ManagedStore) -> str:
         from storage_engine.journal.journal import Journal
 
         with suppress(StorageEngineError):
-            known = Journal(store.journal_url, read_only=True).find_store(store.real_root, store.host)
-            if known is not None and known.name:
-                return known.name
+            record = Journal(store.journal_url, read_only=True).find_store(store.real_root, store.host)
+            if record is not None and record.name:
+                return record.name
     return store.name
 
 

@@ -91,7 +91,7 @@ def locked_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
             StampPlace(path, opening.enter_context(durable.opened(path.parent, _FLAGS))) for path in paths
         ]
         # All processes lock them in one order. A lock file would be one more file among the broker's.
-        for place in sorted(places, key=lambda one: os.path.realpath(one.path)):
+        for place in sorted(places, key=lambda place: os.path.realpath(place.path)):
             lock(place.directory, place.path.parent, WAIT_SECONDS)
         yield tuple(places)
 
@@ -112,18 +112,18 @@ def share_directories(root: str, place: str) -> bool:
     with suppress(OSError, BadInputError):
         if Path(root).samefile(place):
             return True
-        here, there = (_identities(_plain_directories(path)) for path in (root, place))
+        here, there = (_read_identities(_plain_directories(path)) for path in (root, place))
         return not here.isdisjoint(there)
     return False
 
 
-def _identities(directories: Iterable[Path]) -> set[tuple[int, int]]:
-    found = set()
+def _read_identities(directories: Iterable[Path]) -> set[tuple[int, int]]:
+    identities = set()
     for path in directories:
         with suppress(FileNotFoundError):
-            seen = path.stat()
-            found.add((seen.st_dev, seen.st_ino))
-    return found
+            status = path.stat()
+            identities.add((status.st_dev, status.st_ino))
+    return identities
 
 
 def _plain_directories(root: str) -> tuple[Path, ...]:
@@ -173,7 +173,7 @@ def read_stamp(root: str) -> Stamp | None:
         directories have stamps of two stores.
     :raises BadInputError: the store's own file can't be read.
     """
-    return _merged(_read_all(root), root)
+    return _merge_stamps(_read_all(root), root)
 
 
 def stamped_ids(root: str) -> frozenset[str]:
@@ -201,7 +201,7 @@ def stamp_of_original(root: str) -> Stamp | None:
     None: they aren't, or that is unknown.
     """
     with suppress(StoreIdentityError):
-        return next((one for one in _read_all(root).values() if is_original(one, root)), None)
+        return next((stamp for stamp in _read_all(root).values() if is_original(stamp, root)), None)
     return None
 
 
@@ -210,14 +210,14 @@ def missing_stamps(root: str) -> tuple[Path, ...]:
 
     :raises StoreIdentityError: a stamp can't be read, as in :func:`read_stamp`.
     """
-    found = _read_all(root)
-    missing = tuple(path.parent for path in stamp_paths(root) if path not in found)
-    return missing if found else ()
+    stamps = _read_all(root)
+    missing = tuple(path.parent for path in stamp_paths(root) if path not in stamps)
+    return missing if stamps else ()
 
 
 def _read_all(root: str) -> Mapping[Path, Stamp]:
     """Read each existing stamp file, and return the stamps by path."""
-    found: dict[Path, Stamp] = {}
+    stamps: dict[Path, Stamp] = {}
     path = stamp_path(root)
     try:
         with opened_places(root) as places:
@@ -227,7 +227,7 @@ def _read_all(root: str) -> Mapping[Path, Stamp]:
                     data = read_file(path, _MAX_BYTES, follow_links=False, dir_fd=place.directory)
                 except FileNotFoundError:
                     continue
-                found[path] = from_jsonable(Stamp, json.loads(data), str(path))
+                stamps[path] = from_jsonable(Stamp, json.loads(data), str(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         if path.parent.is_symlink():
             raise StoreIdentityError(
@@ -245,15 +245,15 @@ def _read_all(root: str) -> Mapping[Path, Stamp]:
             Command("stamp"),
             ", which writes it again from what journal and lakes know; --conn-id names a store of Airflow.",
         ) from error
-    return found
+    return stamps
 
 
-def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
+def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
     """Merge a store's stamps. If a run was killed between two files, one of them is older."""
-    if not found:
+    if not stamps:
         return None
-    (path, first), *others = found.items()
-    whole = first
+    (path, first), *others = stamps.items()
+    merged = first
     for other, stamp in others:
         if stamp.store_id != first.store_id:
             raise StoreIdentityError(
@@ -263,27 +263,27 @@ def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
                 Command("stamp"),
                 " was killed, run it again.",
             )
-        lineages = whole.lineages.merged(stamp.lineages)
-        whole = replace(
+        lineages = merged.lineages.merged(stamp.lineages)
+        merged = replace(
             # Where a move was cut short, one says this place already.
-            stamp if stamp.root == root else whole,
+            stamp if stamp.root == root else merged,
             lineage=lineages.whole,
             log_lineages=lineages.of_logs,
-            lakes=_heads(whole.lakes, stamp.lakes, other),
-            shield=whole.shield or stamp.shield,
-            deletion=_later(whole.deletion, stamp.deletion),
-            policy=max((whole.policy, stamp.policy), key=lambda one: 0 if one is None else one.at_ms),
+            lakes=_merge_heads(merged.lakes, stamp.lakes, other),
+            shield=merged.shield or stamp.shield,
+            deletion=_later(merged.deletion, stamp.deletion),
+            policy=max((merged.policy, stamp.policy), key=lambda p: 0 if p is None else p.at_ms),
         )
-    return whole
+    return merged
 
 
-def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
+def _merge_heads(recorded: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
     """Merge last receipts of lakes. For one lake the longer chain counts.
 
     :param path: path of the stamp, for the error.
     :raises StoreIdentityError: two last receipts of one lake contradict each other.
     """
-    lakes = {head.lake_id: head for head in known}
+    lakes = {head.lake_id: head for head in recorded}
     for head in heads:
         before = lakes.get(head.lake_id)
         if (
@@ -303,9 +303,9 @@ def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> 
     return tuple(lakes.values())
 
 
-def _later(one: RunDigest | None, other: RunDigest | None) -> RunDigest | None:
+def _later(left: RunDigest | None, right: RunDigest | None) -> RunDigest | None:
     """Return the digest of the later run. If both are of one run, return the digest of more events."""
-    return max((one, other), key=lambda it: (-1, -1) if it is None else (it.begun_at_ms, it.event_id))
+    return max((left, right), key=lambda run: (-1, -1) if run is None else (run.begun_at_ms, run.event_id))
 
 
 def says_otherwise(known: RunDigest | None, deletion: RunDigest) -> bool:
@@ -334,31 +334,31 @@ def update_stamp(
     :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.
     """
     with locked_places(root) as places:
-        found = read_stamp(root)
-        if found is not None and found.store_id != store_id:
+        current = read_stamp(root)
+        if current is not None and current.store_id != store_id:
             raise StoreIdentityError(
                 f"{stamp_path(root)}: expected the stamp of store {store_id}, found that of "
-                f"{found.store_id}. Nothing was changed. Find out who put the other stamp here."
+                f"{current.store_id}. Nothing was changed. Find out who put the other stamp here."
             )
-        lakes = _heads(found.lakes if found else (), heads, stamp_path(root))
-        newest = lineages.merged(found.lineages) if found else lineages
-        shield = found is not None and found.shield
-        known = found.deletion if found else None
-        last = known if deletion is None or says_otherwise(known, deletion) else deletion
-        asks = (found.policy if found else None) if policy is None else policy
+        lakes = _merge_heads(current.lakes if current else (), heads, stamp_path(root))
+        newest = lineages.merged(current.lineages) if current else lineages
+        shield = current is not None and current.shield
+        recorded = current.deletion if current else None
+        last = recorded if deletion is None or says_otherwise(recorded, deletion) else deletion
+        asks = (current.policy if current else None) if policy is None else policy
         if asks is not None and asks.approval is ApprovalPolicy.NONE:
             asks = None
         written = Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs, deletion=last)
-        stamp = _here(replace(written, policy=asks), root)
-        if any(one != stamp for one in _in(places, root)):
+        stamp = _place_here(replace(written, policy=asks), root)
+        if any(old != stamp for old in _read_in(places, root)):
             _write(places, stamp)
         return stamp
 
 
-def _in(places: Iterable[StampPlace], root: str) -> Iterator[Stamp | None]:
+def _read_in(places: Iterable[StampPlace], root: str) -> Iterator[Stamp | None]:
     """Yield the present stamp of each place; None: it has none."""
-    found = _read_all(root)
-    yield from (found.get(place.path) for place in places)
+    stamps = _read_all(root)
+    yield from (stamps.get(place.path) for place in places)
 
 
 def replace_stamp(root: str, stamp: Stamp) -> None:
@@ -367,7 +367,7 @@ def replace_stamp(root: str, stamp: Stamp) -> None:
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     """
     with locked_places(root) as places:
-        _write(places, _here(stamp, root))
+        _write(places, _place_here(stamp, root))
 
 
 def rewrite_place(root: str) -> None:
@@ -380,10 +380,10 @@ def rewrite_place(root: str) -> None:
     with locked_places(root) as places:
         stamp = read_stamp(root)
         if stamp is not None:
-            _write(places, _here(stamp, root))
+            _write(places, _place_here(stamp, root))
 
 
-def _here(stamp: Stamp, root: str) -> Stamp:
+def _place_here(stamp: Stamp, root: str) -> Stamp:
     return replace(stamp, machine=this_host(), root=root, directories=real_directories(root))
 
 
@@ -412,12 +412,12 @@ def stamp_path(root: str) -> Path:
 
 
 def _write(places: Iterable[StampPlace], stamp: Stamp) -> None:
-    said = to_jsonable(stamp)
+    fields = to_jsonable(stamp)
     # What an older release doesn't know it refuses, so it is there only where it counts.
     for name in ("shield", "log_lineages", "directories", "deletion", "policy"):
-        if not said[name]:
-            del said[name]
-    content = json.dumps(said, indent=1).encode()
+        if not fields[name]:
+            del fields[name]
+    content = json.dumps(fields, indent=1).encode()
     for place in places:
         # Who writes here has its lock, so what lies here is of a writer that was killed.
         durable.remove_abandoned(place.path.name, dir_fd=place.directory, alone=True)

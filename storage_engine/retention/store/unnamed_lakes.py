@@ -25,13 +25,13 @@ def unnamed_heads(
     :param locations: locations of the named lakes, for receipts without a lake id.
     """
     ids, places = set(lake_ids), set(locations)
-    found: dict[str, LakeHead] = {}
+    newest: dict[str, LakeHead] = {}
     for head in heads:
         is_named = head.lake_id in ids if head.lake_id else head.location in places
-        known = found.get(head.lake_id or head.location)
-        if head.sequence >= 0 and not is_named and (known is None or known.sequence < head.sequence):
-            found[head.lake_id or head.location] = head
-    return tuple(found.values())
+        earlier = newest.get(head.lake_id or head.location)
+        if head.sequence >= 0 and not is_named and (earlier is None or earlier.sequence < head.sequence):
+            newest[head.lake_id or head.location] = head
+    return tuple(newest.values())
 
 
 def directory_of(head: LakeHead) -> str:
@@ -65,17 +65,16 @@ def heads_unasked(
     from storage_engine.lake.catalog.identity import ancestors_of, copy_of, lake_id_of
 
     tables = [lake.segments() for lake in asked]
-    ids = [one for table in tables for one in (lake_id_of(table), copy_of(table), *ancestors_of(table))]
+    ids = [key for table in tables for key in (lake_id_of(table), copy_of(table), *ancestors_of(table))]
     places = {*(lake.location for lake in asked), *unreachable}
-    found = unnamed_heads(heads, ids, places)
-    return tuple(head for head in found if head.location not in places)
+    unnamed = unnamed_heads(heads, ids, places)
+    return tuple(head for head in unnamed if head.location not in places)
 
 
 def lakes_unasked(
     heads: Iterable[LakeHead], asked: Sequence[Lake], unreachable: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return a clause for each lake that may have segments which the answering lakes lack, with how to name
-    it.
+    """Return a clause for each lake that may have segments that answering lakes lack, with how to name it.
 
     :param heads: the known last receipts of the store.
     :param asked: the named lakes that answered.

@@ -65,7 +65,7 @@ def decompress_bodies(
     :raises CorruptBodyError: a body contradicts its flag or is too large, or all bodies together are too
         large.
     """
-    return _in_one(bodies, sys_flags, max_body_bytes, on_error, _MAX_ARRAY_BYTES)
+    return _join_bodies(bodies, sys_flags, max_body_bytes, on_error, _MAX_ARRAY_BYTES)
 
 
 def decompressed_parts(
@@ -73,8 +73,7 @@ def decompressed_parts(
     sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
     part_bytes: int = PART_BYTES,
 ) -> Iterator[pa.Array[Any]]:
-    """Decompress any number of bodies in bounded memory, as :func:`decompress_bodies` does with null for
-    errors.
+    """Decompress any number of bodies in bounded memory, as :func:`decompress_bodies` with null for errors.
 
     :param part_bytes: most bytes of decompressed bodies in one part; one larger body alone may exceed it.
     :return: arrays of one type whose lengths together are those of ``bodies``, in its order.
@@ -85,31 +84,30 @@ def decompressed_parts(
         body = _body_or_null(body_array, row, flag, MAX_BODY_BYTES)
         size_bytes = len(body or b"")
         if plain and total_bytes + size_bytes > part_bytes:
-            yield _with_plain(body_array[start:row], _within(rows, start, row), plain)
+            yield _with_plain(body_array[start:row], _slice_rows(rows, start, row), plain)
             start, total_bytes, plain = row, 0, []
         plain.append(body)
         total_bytes += size_bytes
-    yield _with_plain(body_array[start:], _within(rows, start, len(body_array)), plain)
+    yield _with_plain(body_array[start:], _slice_rows(rows, start, len(body_array)), plain)
 
 
 # DuckDB looks at these hints, and can't have them more exact.
 def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-    """Decompress bodies as an SQL function, see :func:`decompress_bodies`. A body that can't be decompressed
-    becomes null.
+    """Decompress bodies as an SQL function, see :func:`decompress_bodies`. A faulty body becomes null.
 
     If a batch's bodies together exceed 1 GiB, its largest bodies become null, too, until the rest fits.
     """
-    return _in_one(bodies, sys_flags, MAX_BODY_BYTES, "null", _MAX_SQL_BYTES)
+    return _join_bodies(bodies, sys_flags, MAX_BODY_BYTES, "null", _MAX_SQL_BYTES)
 
 
 def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     """Return a mask of the messages with a compressed body, whatever the codec."""
     bit = pa.scalar(frame.COMPRESSED, sys_flags.type)
-    found: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
-    return found
+    mask: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
+    return mask
 
 
-def _in_one(
+def _join_bodies(
     bodies: pa.Array[Any] | pa.ChunkedArray[Any],
     sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
     max_body_bytes: int,
@@ -147,7 +145,7 @@ def _compressed_rows(
     bodies: pa.Array[Any] | pa.ChunkedArray[Any], sys_flags: pa.Array[Any] | pa.ChunkedArray[Any]
 ) -> tuple[pa.Array[Any], Longs, Longs]:
     """Return the bodies and flags as flat arrays, and the row numbers of compressed bodies."""
-    body_array, flag_array = _flat(bodies), _flat(sys_flags)
+    body_array, flag_array = _flatten(bodies), _flatten(sys_flags)
     if len(body_array) != len(flag_array):
         raise ValueError(f"expected a sys_flag for each of {len(body_array)} bodies, found {len(flag_array)}")
     flags = flag_array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -162,7 +160,7 @@ def _body(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> by
     """
     content = bodies[row].as_buffer()
     try:
-        return _decompressed(content, flag, max_body_bytes)
+        return _decompress(content, flag, max_body_bytes)
     except ValueError as error:
         raise CorruptBodyError(
             f"row {row}: expected a body of {content.size} bytes compressed as sys_flag {flag} says, "
@@ -172,7 +170,7 @@ def _body(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> by
 
 def _body_or_null(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> bytes | None:
     try:
-        return _decompressed(bodies[row].as_buffer(), flag, max_body_bytes)
+        return _decompress(bodies[row].as_buffer(), flag, max_body_bytes)
     except ValueError:
         return None
 
@@ -190,18 +188,18 @@ def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -
     return result
 
 
-def _within(rows: Longs, start: int, end: int) -> Longs:
+def _slice_rows(rows: Longs, start: int, end: int) -> Longs:
     """Return the row numbers within a slice, counted from the start of the slice."""
     return rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
 
 
 def _sizes(bodies: pa.Array[Any]) -> Longs:
     """Return the size of each body in bytes; 0 for a null."""
-    known: Any = bodies.cast(pa.binary()) if bodies.type == pa.binary_view() else bodies
-    return np.asarray(pc.fill_null(pc.binary_length(known), 0), np.int64)
+    binaries: Any = bodies.cast(pa.binary()) if bodies.type == pa.binary_view() else bodies
+    return np.asarray(pc.fill_null(pc.binary_length(binaries), 0), np.int64)
 
 
-def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+def _flatten(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
@@ -214,7 +212,7 @@ def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(offsets.data), data])
 
 
-def _decompressed(content: pa.Buffer, flag: int, max_bytes: int) -> bytes:
+def _decompress(content: pa.Buffer, flag: int, max_bytes: int) -> bytes:
     """Return a decompressed body.
 
     :raises ValueError: the body is malformed; the text says what was found instead.
@@ -247,12 +245,12 @@ def _frames(codec: Literal["lz4", "zstd"]) -> _Decompress:
         try:
             with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
                 parts: list[bytes] = []
-                wanted = max_bytes + 1
+                left_bytes = max_bytes + 1
                 # A read takes as much memory as it asks for, so it asks for what such a body mostly has.
                 size = _FIRST_READ_BYTES + _LIKELY_RATIO * content.size
-                while wanted > 0 and (part := stream.read(min(size, wanted))):
+                while left_bytes > 0 and (part := stream.read(min(size, left_bytes))):
                     parts.append(part)
-                    wanted -= len(part)
+                    left_bytes -= len(part)
                     size *= 2
         except (OSError, pa.ArrowException) as error:
             raise ValueError(f"no whole {codec} frame ({error})") from error

@@ -1,5 +1,4 @@
-"""RocketMQ commitlog ↔ Arrow: one row for each frame, with all data needed to rebuild the segment byte for
-byte.
+"""RocketMQ commitlog ↔ Arrow: one row for each frame, with all data to rebuild the segment byte for byte.
 
 ``encode(decode(segment)) == segment`` for any bytes. Typed columns hold the frame's fields. If they alone
 wouldn't restore a frame exactly, the row has the frame's bytes in ``raw``, too.

@@ -194,11 +194,11 @@ def iterate_frames(
     queue_table = np.zeros(frame_kernels.QUEUE_TABLE_BYTES, np.uint8)
     slots = queue_table[: 4 * frame_kernels.QUEUE_SLOTS]
     run = (-1, b"")
-    wanted = 0
+    needed_end = 0
     while (begin := int(state[frame_kernels.RUN_START])) < len(array):
         loaded = len(array)
         if load is not None:
-            loaded = min(loaded, max(wanted, begin + limit + frame_kernels.LOOK_BYTES))
+            loaded = min(loaded, max(needed_end, begin + limit + frame_kernels.LOOK_BYTES))
             load(begin, loaded)
         before = state.copy()
         # The names of topics lie in what is loaded now.
@@ -223,9 +223,9 @@ def iterate_frames(
             room.codes,
             address_of(queue_table),
         )
-        if wanted := int(state[frame_kernels.WANTED]):
+        if needed_end := int(state[frame_kernels.WANTED]):
             # By an eighth more at least: bytes that ask for little more each time are walked a few times.
-            wanted = max(wanted, loaded + (loaded - begin) // 8)
+            needed_end = max(needed_end, loaded + (loaded - begin) // 8)
             state = before
             continue
         rows = room.first(int(state[frame_kernels.ROWS]))
@@ -293,19 +293,19 @@ def scan_segment(
         )
         damages.extend(chunk.damages)
     types = (np.int64, np.int32, np.uint8, np.int32, np.int32, np.int64, np.int32, np.int64)
-    whole: tuple[Any, ...] = tuple(
+    joined: tuple[Any, ...] = tuple(
         np.concatenate([np.empty(0, dtype), *(column[i] for column in columns)]).astype(dtype, copy=False)
         for i, dtype in enumerate(types)
     )
     return FrameTable(
-        physical_offset=whole[0],
-        size_bytes=whole[1],
-        kind=whole[2],
-        topic=whole[3],
-        queue_id=whole[4],
-        queue_offset=whole[5],
-        sys_flag=whole[6],
-        store_timestamp_ms=whole[7],
+        physical_offset=joined[0],
+        size_bytes=joined[1],
+        kind=joined[2],
+        topic=joined[3],
+        queue_id=joined[4],
+        queue_offset=joined[5],
+        sys_flag=joined[6],
+        store_timestamp_ms=joined[7],
         topics=tuple(name.decode("utf-8", "replace") for name in topics),
         damages=tuple(damages),
     )
@@ -396,8 +396,7 @@ def _damages(
 ) -> tuple[Damage, ...]:
     """Return one damage for each run of undecodable rows. After a thousand, the last entry sums up the rest.
 
-    :param run: start of a run that an earlier chunk began, and the bytes there, which may no longer be in
-        memory.
+    :param run: start of a run that an earlier chunk began, and its bytes, which may no longer be in memory.
     """
     bad = np.flatnonzero(rows.kinds == FrameKind.UNDECODABLE)
     if len(bad) == 0:
@@ -459,8 +458,7 @@ def _explain(header: bytes, length: int, base_offset: int, position: int, fault:
 
 
 def near_logical_end(data: memoryview, base_offset: int) -> int:
-    """Return the position at which a segment's frames end, searched from its tail; 0: the segment begins with
-    no frame.
+    """Return where a segment's frames end, searched from its tail; 0: the segment begins with no frame.
 
     :param data: the whole segment file.
     :param base_offset: physical offset of its first byte.
@@ -491,9 +489,7 @@ def last_message(data: memoryview, base_offset: int) -> bytes:
 
 
 def _last_message(data: memoryview, base_offset: int, end: int) -> int:
-    """Return the position of the last message that begins before ``end``; 0: no message is found near
-    ``end``.
-    """
+    """Return the position of the last message that begins before ``end``; 0: none is found near it."""
     starts = message_starts(lambda start, stop: bytes(data[start:stop]), end)
     return next((at for at in starts if _frame_bytes(data, at, base_offset)), 0)
 

@@ -90,9 +90,7 @@ def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking
 
 
 class _Columns:
-    """Memory of the columns that the kernels fill. Each text column has room for the largest possible
-    content.
-    """
+    """Memory of the columns that the kernels fill. Each text column has room for the largest content."""
 
     def __init__(self, arena: Arena, chunk: FrameChunk, rows: int, frame_bytes: int) -> None:
         extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
@@ -185,7 +183,7 @@ def decode_chunk(
             chunk.is_blank_header[others],
             chunk.kinds[others],
         )
-        yield _decoded(data, base_offset, chunk, ranking, arena, part)
+        yield _decode_part(data, base_offset, chunk, ranking, arena, part)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,7 +203,7 @@ class _Part:
     other_kinds: npt.NDArray[np.uint8]
 
 
-def _decoded(
+def _decode_part(
     data: npt.NDArray[np.uint8],
     base_offset: int,
     chunk: FrameChunk,

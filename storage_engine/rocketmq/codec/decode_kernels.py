@@ -1,6 +1,4 @@
-"""Compiled decoding of frames to Arrow columns. Reads only frames that ``frame_kernels.scan`` found to be
-whole.
-"""
+"""Compiled decoding of frames to Arrow columns. Reads only frames that ``frame_kernels.scan`` found whole."""
 
 from __future__ import annotations
 
@@ -125,9 +123,7 @@ ENDS: Final = 6
 
 
 _AHEAD = 2
-"""Number of frames to fetch ahead: frames may be far apart, so they are fetched while earlier ones are
-decoded.
-"""
+"""Number of frames to fetch ahead, since frames may be far apart, while earlier ones are decoded."""
 _TAIL_LINES = 4
 _KEYS = int.from_bytes(b"KEYS", "little")
 _TAGS = int.from_bytes(b"TAGS", "little")
@@ -169,9 +165,7 @@ def decode_host(
 
 @inlined
 def write_view(views: int, i: int, source: int, size: int, place: int) -> None:
-    """Write an Arrow binary view: it contains a short text itself, and for a long text the place in the only
-    buffer.
-    """
+    """Write an Arrow binary view: a short text itself, or a long text's place in the only buffer."""
     view = views + VIEW_BYTES * i
     store_i32(view, size)
     store_i32(view + 4, 0)
@@ -373,8 +367,7 @@ def write_optional(
 @inlined
 def decode_properties(block: int, size: int, i: int, columns: int, ends: int) -> bool:
     """Write a property block, and its keys, tags and unique key as MessageDecoder#string2messageProperties
-    reads them. A pair without a name or a value doesn't count. If a name occurs several times, its last value
-    counts.
+    reads them. A pair without a name or a value doesn't count. Of equal names the last one counts.
 
     Looks for separators 64 bytes at a time.
 

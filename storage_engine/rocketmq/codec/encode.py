@@ -58,9 +58,7 @@ _NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS, "body")
 """Columns that a row without raw bytes must have."""
 
 ENCODED_COLUMNS = (*_NEEDED, *PAIR_COLUMNS, "raw", TEXT_COLUMN)
-"""Columns from which a row's bytes are made. Rows of older lakes lack the last one, and may have the pairs
-instead.
-"""
+"""Columns from which a row's bytes are made. Rows of older lakes lack the last one, but may have pairs."""
 
 _FAULTS = {
     kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",
@@ -160,8 +158,7 @@ def filler_rows(
     """Return frames, as rows, that fill runs of bytes. No broker puts them into a queue or its index.
 
     Each frame has the flag of a rolled-back transaction (CommitLogDispatcherBuildConsumeQueue, …BuildIndex)
-    and a body of zeros. In a run that is too short for the whole topic name, the frame has only the beginning
-    of the name.
+    and a body of zeros. In a run too short for the whole topic name, the frame has only its beginning.
 
     :param starts: first offset of each run, ascending.
     :param store_ms: store time of the frames in each run. A broker relies on the store time of a segment's
@@ -220,11 +217,11 @@ def _zeros(sizes: npt.NDArray[np.int64]) -> pa.Array[Any]:
 
 def _zeros_crc(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     distinct, places = np.unique(sizes, return_inverse=True)
-    found, crc = [], 0
+    crcs, crc = [], 0
     for more in np.diff(distinct, prepend=0).tolist():
         crc = zlib.crc32(bytes(more), crc)
-        found.append(crc & CRC_MASK)
-    return np.array(found, np.int64)[places]
+        crcs.append(crc & CRC_MASK)
+    return np.array(crcs, np.int64)[places]
 
 
 def older_rows(rows: pa.Table) -> pa.Table:
@@ -232,9 +229,9 @@ def older_rows(rows: pa.Table) -> pa.Table:
     texts: Any = rows[TEXT_COLUMN]
     maps, is_exact = read_pairs(texts)
     columns: dict[str, Any] = {_PAIRS: maps, _TERMINATED: pc.ends_with(texts, PAIR_END)}
-    wanted = ~is_exact & rows["raw"].is_null().to_numpy()
-    if wanted.any():
-        exact = pa.chunked_array([_exact_bytes(rows, wanted)])
+    mask = ~is_exact & rows["raw"].is_null().to_numpy()
+    if mask.any():
+        exact = pa.chunked_array([_exact_bytes(rows, mask)])
         columns["raw"] = pc.coalesce(rows["raw"].cast(pa.large_binary()), exact.cast(pa.large_binary()))
     for name, column in columns.items():
         field = SCHEMA.field(name)
@@ -242,22 +239,22 @@ def older_rows(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([TEXT_COLUMN])
 
 
-def _exact_bytes(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Array[Any]:
+def _exact_bytes(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Array[Any]:
     """Return the bytes of messages as views, and null for rows that aren't wanted."""
     # Nothing takes views out of a table.
     plain = [
         field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field
         for field in rows.schema
     ]
-    taken = rows.cast(pa.schema(plain)).filter(pa.array(wanted))
-    positions, sizes = taken["physical_offset"].to_numpy(), taken["size"].to_numpy()
+    chosen = rows.cast(pa.schema(plain)).filter(pa.array(mask))
+    positions, sizes = chosen["physical_offset"].to_numpy(), chosen["size"].to_numpy()
     first = int(positions.min())
     out = np.zeros(int((positions + sizes).max()) - first, np.uint8)
-    encode_rows(taken, out.data, first)
+    encode_rows(chosen, out.data, first)
     # Length, first bytes, number of the buffer, place there: no frame is short enough to lie in the view.
     views = np.zeros((rows.num_rows, 4), np.int32)
-    views[wanted, 0], views[wanted, 3] = sizes, positions - first
-    views[wanted, 1] = out[(positions - first)[:, None] + np.arange(4)].view(np.int32)[:, 0]
-    is_there = pa.py_buffer(np.packbits(wanted, bitorder="little").data)
+    views[mask, 0], views[mask, 3] = sizes, positions - first
+    views[mask, 1] = out[(positions - first)[:, None] + np.arange(4)].view(np.int32)[:, 0]
+    is_there = pa.py_buffer(np.packbits(mask, bitorder="little").data)
     buffers: list[pa.Buffer | None] = [is_there, pa.py_buffer(views.data), pa.py_buffer(out.data)]
     return pa.Array.from_buffers(pa.binary_view(), rows.num_rows, buffers)

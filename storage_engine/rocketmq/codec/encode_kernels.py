@@ -258,9 +258,7 @@ def encode_rows(out: int, out_length: int, base_offset: int, rows: int, columns:
 
 @kernel
 def first_overlap(order: Ints64, physical_offset: Ints64, sizes: Ints32) -> int:
-    """Return the index into ``order`` of the first row that begins before the previous row ends; -1: no rows
-    overlap.
-    """
+    """Return the index into ``order`` of the first row that begins before the previous ends; -1: none."""
     for i in range(1, len(order)):
         before = order[i - 1]
         if physical_offset[before] + sizes[before] > physical_offset[order[i]]:

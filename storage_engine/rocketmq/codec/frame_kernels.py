@@ -180,9 +180,7 @@ def write_host(target: int, source: int, ipv6: bool) -> int:
 
 @inlined
 def read_ipv4(target: int, source: int, size: int) -> bool:
-    """Read a text that write_ipv4 wrote: its inverse. :return: whether the text is exactly what write_ipv4
-    writes.
-    """
+    """Read a text of write_ipv4: its inverse. :return: whether it is exactly what write_ipv4 writes."""
     at = source
     end = source + size
     for i in range(4):
@@ -203,9 +201,7 @@ def read_ipv4(target: int, source: int, size: int) -> bool:
 
 @inlined
 def read_host(target: int, source: int, size: int, ipv6: bool) -> bool:
-    """Read a text that write_host wrote: its inverse. :return: whether the text is exactly what write_host
-    writes.
-    """
+    """Read a text of write_host: its inverse. :return: whether it is exactly what write_host writes."""
     if not ipv6:
         return read_ipv4(target, source, size)
     at = source
@@ -387,9 +383,7 @@ def crc_fault(at: int, size: int, crc_function: int, crc_table: int) -> int:
 
 @inlined
 def next_magic(address: int, position: int, stop: int, length: int) -> int:
-    """Return the first position in [position, stop) at which a frame's magic is; ``stop`` if there is
-    none.
-    """
+    """Return the first position in [position, stop) with a frame's magic; ``stop`` if there is none."""
     last = min(stop, length - BLANK_HEADER_BYTES + 1)
     while position < last:
         magic = load_be_u32(address + position + MAGIC_AT)
@@ -518,8 +512,7 @@ def scan(
     the next good one. A well-formed frame with a wrong CRC is passed over as a whole: most likely it is one
     frame, and so the walk stays linear.
 
-    :param loaded: number of bytes in memory. If the walk needs more, ``state`` says so, and the other results
-        are void.
+    :param loaded: number of bytes in memory. If the walk needs more, ``state`` says so, and all else is void.
     """
     capacity = len(positions)
     chunk_start = state[RUN_START]
@@ -549,17 +542,17 @@ def scan(
         if position >= length:
             break
         if loaded < length:
-            wanted = seen_end(address, length, loaded, position, base_offset)
-            if wanted > loaded:
-                state[WANTED] = wanted
+            needed_end = seen_end(address, length, loaded, position, base_offset)
+            if needed_end > loaded:
+                state[WANTED] = needed_end
                 return
         if pending == 0:
             state[RUN_CLOSED] = 0
-        found = classify(address, length, position, base_offset)
-        if found > BLANK:
+        fault = classify(address, length, position, base_offset)
+        if fault > BLANK:
             if pending == 0:
                 state[RUN_KIND] = KIND_UNDECODABLE
-                state[RUN_FAULT] = found
+                state[RUN_FAULT] = fault
                 state[RUN_ORIGIN] = position
             stop = min(run_start + RUN_PIECE_BYTES, length)
             position = next_magic(address, position + 1, stop, length)
@@ -567,9 +560,9 @@ def scan(
         if pending > 0:
             state[RUN_CLOSED] = 1
             continue
-        if found == BLANK:
+        if fault == BLANK:
             state[RUN_KIND] = KIND_BLANK
-            state[RUN_FAULT] = found
+            state[RUN_FAULT] = fault
             state[RUN_ORIGIN] = position
             position = length
             continue
@@ -581,10 +574,10 @@ def scan(
         if rows > 0 and position + size - chunk_start > limit:
             break
         if check_crc:
-            found = crc_fault(at, size, crc_function, crc_table)
-            if found != MESSAGE:
+            fault = crc_fault(at, size, crc_function, crc_table)
+            if fault != MESSAGE:
                 state[RUN_KIND] = KIND_UNDECODABLE
-                state[RUN_FAULT] = found
+                state[RUN_FAULT] = fault
                 state[RUN_ORIGIN] = position
                 state[RUN_CLOSED] = 1
                 position += size
@@ -649,10 +642,10 @@ def walk_to_end(
     """Return the end of the consecutive frames from ``start`` on; ``length`` behind a blank frame."""
     position = start
     while position < length:
-        found = classify(address, length, position, base_offset)
-        if found == BLANK:
+        fault = classify(address, length, position, base_offset)
+        if fault == BLANK:
             return length
-        if found != MESSAGE:
+        if fault != MESSAGE:
             return position
         size = load_be_i32(address + position)
         if check_crc and crc_fault(address + position, size, crc_function, crc_table) != MESSAGE:
@@ -733,10 +726,10 @@ def any_dispatchable(address: int, length: int, base_offset: int, start: int) ->
     """Return whether a frame at or behind ``start`` is neither prepared nor rolled back."""
     position = start
     while position < length:
-        found = classify(address, length, position, base_offset)
-        if found == BLANK:
+        fault = classify(address, length, position, base_offset)
+        if fault == BLANK:
             return False
-        if found != MESSAGE:
+        if fault != MESSAGE:
             position = next_magic(address, position + 1, length, length)
             continue
         transaction = load_be_i32(address + position + SYS_FLAG_AT) & TRANSACTION_MASK

@@ -41,9 +41,7 @@ MIN_MESSAGE_BYTES: Final = 91
 properties length.
 """
 BLANK_HEADER_BYTES: Final = 8
-"""Bytes of a blank frame's header. The broker writes only size and magic; the bytes behind them stay as they
-were.
-"""
+"""Bytes of a blank frame's header. The broker writes only size and magic; the bytes behind them stay."""
 
 COMPRESSED: Final = 0x1
 MULTI_TAGS: Final = 0x2
@@ -68,9 +66,7 @@ PROPERTY_TAGS: Final = b"TAGS"
 PROPERTY_UNIQUE_KEY: Final = b"UNIQ_KEY"
 PROPERTY_CRC: Final = b"__CRC32#"
 PROPERTY_CRC_BYTES: Final = 20
-"""Length of the property with a CRC: ``__CRC32#``, separator, ten decimal digits (least significant first),
-separator.
-"""
+"""Length of a CRC property: ``__CRC32#``, separator, ten digits (least significant first), separator."""
 
 FILLER_TOPIC: Final = "storage-engine-filler"
 """Topic of filler frames: they take the place of messages that a lake no longer has."""

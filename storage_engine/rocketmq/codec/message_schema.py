@@ -95,8 +95,7 @@ def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def queue_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return the number of queue offsets that each message takes; null: the number of messages in an inner
-    batch.
+    """Return how many queue offsets each message takes; null: the number of messages in an inner batch.
 
     A message that prepares or rolls back a transaction is in no queue (``CommitLog#doAppend`` of releases
     before 4.3 gives it queue offset 0).
@@ -111,10 +110,10 @@ def queue_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
     outside = pa.array([frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK], pa.int32())
     steps = pc.if_else(pc.is_in(kinds, value_set=outside), pa.scalar(0), pa.scalar(1))
     batches = pc.bit_wise_and(flags, pa.scalar(frame.INNER_BATCH, pa.int32()))
-    known: pa.ChunkedArray[Any] = pc.if_else(
+    known_steps: pa.ChunkedArray[Any] = pc.if_else(
         pc.equal(batches, pa.scalar(0)), steps, pa.scalar(None, pa.int64())
     )
-    return known
+    return known_steps
 
 
 KINDS = pa.array(["message", "blank", "undecodable"], pa.string())

@@ -56,7 +56,7 @@ def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[
     values: Any = pc.list_element(pair, 1)
     is_pair: Any = pc.and_(pc.not_equal(names, _EMPTY), pc.not_equal(values, _EMPTY))
     names, values, rows = names.filter(is_pair), values.filter(is_pair), rows.filter(is_pair).to_numpy()
-    last = _last_of_each_name(rows, names)
+    last = _find_last_pairs(rows, names)
     if len(last) < len(rows):
         rows, names, values = rows[last], names.take(pa.array(last)), values.take(pa.array(last))
     pairs_of_row = np.bincount(rows, minlength=len(blocks))
@@ -68,7 +68,7 @@ def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[
     return pa.MapArray.from_arrays(offsets, names, values), pairs_of_row == pieces_of_row
 
 
-def _last_of_each_name(rows: npt.NDArray[np.int64], names: Any) -> npt.NDArray[np.int64]:
+def _find_last_pairs(rows: npt.NDArray[np.int64], names: Any) -> npt.NDArray[np.int64]:
     """Return the places of those pairs that are the last ones with their name in their row.
 
     :param rows: row of each pair, ascending.

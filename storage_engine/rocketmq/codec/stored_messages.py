@@ -98,10 +98,10 @@ def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
     :raises struct.error: the segment ends within the message.
     """
     size, magic = struct.unpack_from(">iI", data, position)
-    (found,) = struct.unpack_from(">q", data, position + frame.PHYSICAL_OFFSET_AT)
+    (physical_offset,) = struct.unpack_from(">q", data, position + frame.PHYSICAL_OFFSET_AT)
     (sys_flag,) = struct.unpack_from(">i", data, position + frame.SYS_FLAG_AT)
-    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2) or found != offset:
-        raise ValueError(f"magic {magic:08x}, physical offset {found}")
+    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2) or physical_offset != offset:
+        raise ValueError(f"magic {magic:08x}, physical offset {physical_offset}")
     flags = (frame.BORN_HOST_IPV6, frame.STORE_HOST_IPV6)
     moved = sum(frame.IPV6_EXTRA_BYTES for flag in flags if sys_flag & flag)
     at = position + frame.BODY_LENGTH_AT + moved
@@ -141,7 +141,7 @@ def store_timestamps(
         low, high = np.searchsorted(offsets, [file.base_offset, file.end_offset])
         if low < high:
             with suppress(FileNotFoundError) if may_go else nullcontext():
-                times[low:high] = _in_file(file, offsets[low:high])
+                times[low:high] = _read_times(file, offsets[low:high])
     return times
 
 
@@ -155,28 +155,27 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
     :return: by segment; segments whose time is unknown are left out.
     :raises OSError: a file can't be read.
     """
-    found = {}
+    times_ms = {}
     for log in snapshot.logs:
         for segment, behind in pairwise(log.segments):
             if segment.state is SegmentState.SEALED:
                 file = file_of(behind)
                 time_ms = int(store_timestamps([file], np.array([file.base_offset]), may_go=may_go)[0])
                 if time_ms != UNKNOWN:
-                    found[segment.id] = time_ms
-    return found
+                    times_ms[segment.id] = time_ms
+    return times_ms
 
 
 def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
-    """Return the store time of the first message; None: the log has no message, or its file vanished
-    meanwhile.
+    """Return the first message's store time; None: the log has none, or its file vanished meanwhile.
 
     :raises OSError: a file can't be read.
     """
-    found = []
+    times_ms = []
     for first in (log.segments[0] for log in snapshot.logs if log.segments):
         file = file_of(first)
-        found += store_timestamps([file], np.array([file.base_offset]), may_go=True).tolist()
-    return min((time_ms for time_ms in found if time_ms != UNKNOWN), default=None)
+        times_ms += store_timestamps([file], np.array([file.base_offset]), may_go=True).tolist()
+    return min((time_ms for time_ms in times_ms if time_ms != UNKNOWN), default=None)
 
 
 def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
@@ -189,11 +188,11 @@ def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
     """
     for file in readable_files(list_raw_files(layout.log_paths)):
         if file.base_offset < max_offset <= file.end_offset:
-            return _newest_in(file, max_offset - file.base_offset)
+            return _read_newest(file, max_offset - file.base_offset)
     return None
 
 
-def _newest_in(file: MappedFile, end: int) -> int | None:
+def _read_newest(file: MappedFile, end: int) -> int | None:
     with open_stored(file.path) as opened:
         for at in message_starts(lambda start, stop: os.pread(opened.fileno(), stop - start, start), end):
             with suppress(CorruptFrameError, OSError, ValueError):
@@ -201,7 +200,7 @@ def _newest_in(file: MappedFile, end: int) -> int | None:
     return None
 
 
-def _in_file(file: MappedFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _read_times(file: MappedFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     positions = offsets - file.base_offset
     fits = positions + _HEADER_BYTES <= file.size_bytes
     if not fits.any():

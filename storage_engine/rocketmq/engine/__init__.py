@@ -1,5 +1,4 @@
 """The write path of a RocketMQ-compatible store: append, flush, dispatch, checkpoint, recovery.
 
-It writes the files byte for byte as the broker's DefaultMessageStore does, and this package's readers read
-them.
+Its files are byte for byte those of the broker's DefaultMessageStore, and this package's readers read them.
 """

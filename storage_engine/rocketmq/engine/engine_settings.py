@@ -89,8 +89,7 @@ class EngineSettings:
 def check_writable(config: BrokerConfig) -> None:
     """Make sure that only the process that opens a store writes messages to it.
 
-    :raises BrokerConfigError: the store is a slave's, or messages count as stored only after its slaves have
-        them.
+    :raises BrokerConfigError: the store is a slave's, or messages count as stored once its slaves have them.
     """
     read = _Values(config.raw, config.source or "settings")
     role = read.text("brokerRole", "ASYNC_MASTER")
@@ -159,9 +158,9 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
         ext_enable=config.enable_consume_queue_ext or defaults.ext_enable,
         delay_levels=config.message_delay_level,
         **{
-            it.name: read.like(it.metadata["key"], getattr(defaults, it.name))
-            for it in fields(EngineSettings)
-            if "key" in it.metadata
+            setting.name: read.like(setting.metadata["key"], getattr(defaults, setting.name))
+            for setting in fields(EngineSettings)
+            if "key" in setting.metadata
         },
     )
 

@@ -138,14 +138,14 @@ class MessageStore:
         if self._closed or self.disk_full or self.failure:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
         result = self._appender.put(message)
-        return self._flushed(result) if self._sync else result
+        return self._wait_for_flush(result) if self._sync else result
 
     def put_batch(self, batch: NewBatch) -> PutResult:
         """Store the messages of a batch, all or none. With SYNC_FLUSH, return when they are on disk."""
         if self._closed or self.disk_full or self.failure:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
         result = self._appender.put_batch(batch)
-        return self._flushed(result) if self._sync else result
+        return self._wait_for_flush(result) if self._sync else result
 
     def positions(self) -> Positions:
         """Return the store's offsets and checkpoint."""
@@ -224,7 +224,7 @@ class MessageStore:
         if clean and durable.unlink(self.layout.abort):
             durable.fsync_path(self.layout.root)
 
-    def _flushed(self, result: PutResult) -> PutResult:
+    def _wait_for_flush(self, result: PutResult) -> PutResult:
         if result.status is PutStatus.PUT_OK and not self._flusher.wait_for(
             result.physical_offset + result.size_bytes
         ):
@@ -236,8 +236,7 @@ class MessageStore:
         return self.files.flushed_where if self._sync else self.files.max_offset
 
     def dispatch(self) -> None:
-        """Dispatch messages written since the last call (ReputMessageService#doReput); called by one thread
-        at a time.
+        """Dispatch new messages (ReputMessageService#doReput); called by one thread at a time.
 
         :raises OSError: the disk refuses.
         """

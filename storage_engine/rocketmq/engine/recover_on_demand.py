@@ -67,14 +67,14 @@ def recover_store(
             )
         return preview_recovery(layout, settings, whole_index=whole_index)
     with store_lock.lock(layout):
-        found = preview_recovery(layout, settings, whole_index=whole_index)
+        result = preview_recovery(layout, settings, whole_index=whole_index)
         if not cut_messages:
-            _check_nothing_lost(layout, found)
+            _check_nothing_lost(layout, result)
         store = MessageStore(layout, replace(settings, transient_pool_enable=False))
         if not store.was_clean:
             store.drop_what_was_cut(whole_index=whole_index)
         store.stop()
-        return replace(found, done=True, unindexed=store.unindexed)
+        return replace(result, done=True, unindexed=store.unindexed)
 
 
 def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
@@ -85,11 +85,11 @@ def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
     _check_nothing_lost(layout, preview_recovery(layout, settings))
 
 
-def _check_nothing_lost(layout: StoreLayout, found: StoreRecovery) -> None:
-    if found.cut_messages:
+def _check_nothing_lost(layout: StoreLayout, result: StoreRecovery) -> None:
+    if result.cut_messages:
         raise CorruptFrameError(
-            f"{layout.root}: expected nothing but unwritten room behind offset {found.log_end}, where a "
-            f"message is damaged, found {found.cut_messages} whole messages. A recovery would cut them off, "
+            f"{layout.root}: expected nothing but unwritten room behind offset {result.log_end}, where a "
+            f"message is damaged, found {result.cut_messages} whole messages. A recovery would cut them off, "
             "and so would a broker that starts. Nothing was changed. Archive the segments first with "
             "--accept-damage, or put the file back from a replica; to lose them, run ",
             Command("recover"),
@@ -108,13 +108,13 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
     layout = resolve_layout(config)
     settings = settings_for(config, layout)
     with store_lock.lock(layout):
-        found = preview_recovery(layout, settings)
+        result = preview_recovery(layout, settings)
         parts = _parts(layout, settings)
-        whole = _end(parts, 0, settings) if parts else RecoveredEnd(0, None, 0)
-        if whole.offset != found.log_end or found.cut_messages:
+        end = _end(parts, 0, settings) if parts else RecoveredEnd(0, None, 0)
+        if end.offset != result.log_end or result.cut_messages:
             raise CorruptFrameError(
-                f"{layout.root}: expected whole messages up to offset {found.log_end}, found a damaged one "
-                f"at {whole.offset}. From there on no queue could be made. Nothing was changed. Put the file "
+                f"{layout.root}: expected whole messages up to offset {result.log_end}, found a damaged one "
+                f"at {end.offset}. From there on no queue could be made. Nothing was changed. Put the file "
                 "back from a replica."
             )
         first_offset = parts[0].base_offset if parts else 0
@@ -131,7 +131,7 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
         store = MessageStore(layout, replace(settings, transient_pool_enable=False))
         entries = sum(store.queues.next_offsets.values())
         store.stop()
-        return replace(found, crashed=False, done=True, missing_messages=entries)
+        return replace(result, crashed=False, done=True, missing_messages=entries)
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
@@ -159,7 +159,7 @@ def preview_recovery(
     crashed = layout.abort.exists()
     checkpoint = StoreCheckpoint(layout.checkpoint)
     parts = _parts(layout, settings)
-    dispatched = _dispatched(layout)
+    dispatched = _find_dispatched(layout)
     missing = 0
 
     def count(data: Bytes, rows: Rows) -> None:
@@ -215,11 +215,11 @@ def _unsure_index(
 
 
 def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
-    found = list_raw_files(layout.log_paths)
-    allow_open_files(layout.commitlog_paths[0], len(found))
-    files = readable_files(found)
-    wrong = [path for path, size in found if size != settings.commitlog_file_bytes]
-    if wrong or len(files) != len(found):
+    raw_files = list_raw_files(layout.log_paths)
+    allow_open_files(layout.commitlog_paths[0], len(raw_files))
+    files = readable_files(raw_files)
+    wrong = [path for path, size in raw_files if size != settings.commitlog_file_bytes]
+    if wrong or len(files) != len(raw_files):
         raise StoreLayoutError(
             f"{wrong[0] if wrong else layout.commitlog_paths[0]}: expected files of "
             f"{settings.commitlog_file_bytes} bytes whose names are their first offsets, found another. "
@@ -254,13 +254,13 @@ def _messages(part: LogPart, position: int) -> int:
     return sum(int((chunk.kinds == KIND_MESSAGE).sum()) for chunk in chunks)
 
 
-def _dispatched(layout: StoreLayout) -> int:
+def _find_dispatched(layout: StoreLayout) -> int:
     """Return the end of the newest message that has an entry (ConsumeQueueStore#getMaxPhyOffset…)."""
-    found = [-1]
+    ends = [-1]
     for queue, form in all_queues(layout):
         if last := form.last_message(form.files(queue.path)):
-            found.append(last[0] if form is batch_consume_queue.FORMAT else sum(last))
-    return max(found)
+            ends.append(last[0] if form is batch_consume_queue.FORMAT else sum(last))
+    return max(ends)
 
 
 def _stray_entries(layout: StoreLayout, end: int) -> int:

@@ -56,8 +56,7 @@ def first_part_after_crash(parts: Sequence[LogPart], recovery_time_ms: int) -> i
     """Return the number of the file at which a recovery begins after a crash
     (CommitLog#isMappedFileMatchedRecover).
 
-    It is the newest file whose first message is no younger than the checkpoint's recovery time; otherwise the
-    first file.
+    The newest file whose first message is no younger than the checkpoint's recovery time; else the first.
     """
     for number in range(len(parts) - 1, 0, -1):
         stored_ms = _first_store_ms(parts[number].data)
@@ -158,8 +157,7 @@ def recover(
 
 
 def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everything: bool) -> int:
-    """Return the offset from which messages are indexed again. Only the newest files of the log are read for
-    that.
+    """Return the offset from which messages are indexed again. Only the log's newest files are read.
 
     :param begin: offset from which messages need entries.
     :param began_at: offset at which the recovery began to read the log.

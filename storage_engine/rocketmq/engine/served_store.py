@@ -55,8 +55,7 @@ class ServedStore(RocketMQBrokerStore):
             self.session.close()
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. Only bytes that the writing process reports as flushed to disk count
-        as sealed.
+        """Return the store's snapshot. Only bytes that the writing process has flushed count as sealed.
 
         :raises BrokerError: the writing process doesn't answer.
         """
@@ -69,11 +68,11 @@ class ServedStore(RocketMQBrokerStore):
         if self.session is None:
             return look()
         before = self.session.positions()
-        seen = reread(look, ATTEMPTS)
+        snapshot = reread(look, ATTEMPTS)
         logs = tuple(
-            cut_log(log, min(log.max_offset, before.flushed or 0), before.dispatched) for log in seen.logs
+            cut_log(log, min(log.max_offset, before.flushed or 0), before.dispatched) for log in snapshot.logs
         )
-        return replace(seen, crashed=False, logs=logs)
+        return replace(snapshot, crashed=False, logs=logs)
 
     @contextmanager
     def lock(self) -> Iterator[LockedStore]:
@@ -140,22 +139,21 @@ class ServedProcess(FileProcess):
     def progress(self, now_ms: int) -> BrokerProgress | None:
         if self.session is None:
             return None
-        found = self.session.positions()
-        newest_ms = newest_message_ms(self.layout, found.committed)
+        positions = self.session.positions()
+        newest_ms = newest_message_ms(self.layout, positions.committed)
         return BrokerProgress(
             sampled_at_ms=now_ms,
             min_offset=min((segment.base_offset for segment in self.files.raw_log().segments), default=0),
-            max_offset=found.wrote,
+            max_offset=positions.wrote,
             earliest_message_timestamp_ms=None,
-            flush_behind_bytes=found.wrote - (found.flushed or 0),
-            dispatch_behind_bytes=max(0, found.wrote - found.dispatched),
-            checkpoint_behind_ms=checkpoint_behind_ms(found.checkpoint, newest_ms, None),
+            flush_behind_bytes=positions.wrote - (positions.flushed or 0),
+            dispatch_behind_bytes=max(0, positions.wrote - positions.dispatched),
+            checkpoint_behind_ms=checkpoint_behind_ms(positions.checkpoint, newest_ms, None),
             timer_behind_messages=None,
         )
 
     def flush_now(self) -> FlushedStore:
-        """Flush log, queues and checkpoint through the process that serves the store, or open the store for
-        that.
+        """Flush log, queues and checkpoint through the process that serves the store, or open it for that.
 
         :raises StoreBusyError: a broker or another program uses the store.
         """
@@ -173,6 +171,6 @@ def open_served(settings: StoreSettings) -> ServedStore:
     :raises StoreNotFoundError: a directory of the store is missing.
     :raises BrokerError: a process serves the store, and can't be asked.
     """
-    found = open_files(settings)
-    session = ask_who_serves(found.files.layout.root)
-    return ServedStore(**{one.name: getattr(found, one.name) for one in fields(found)}, session=session)
+    store = open_files(settings)
+    session = ask_who_serves(store.files.layout.root)
+    return ServedStore(**{field.name: getattr(store, field.name) for field in fields(store)}, session=session)

@@ -68,9 +68,9 @@ class EngineSession:
             self._connection.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             line = self._answers.readline()
         except OSError as error:
-            raise self._gone(reason_text(error)) from error
+            raise self._no_answer(reason_text(error)) from error
         if not line:
-            raise self._gone("it ended, or is another user's")
+            raise self._no_answer("it ended, or is another user's")
         answer: Mapping[str, Any] = json.loads(line)
         if "error" in answer:
             kind = ERRORS.get(answer["error"], BrokerError)
@@ -99,7 +99,7 @@ class EngineSession:
         self._answers.close()
         self._connection.close()
 
-    def _gone(self, why: str) -> BrokerError:
+    def _no_answer(self, why: str) -> BrokerError:
         return BrokerError(
             f"{self._root}: expected an answer of the process that writes the store, found none: {why}. Run "
             "again; it begins with a new look.",
@@ -151,9 +151,9 @@ _FORCED_AFTER_MS = 120_000
 
 def positions_of(store: MessageStore) -> StorePositions:
     """Return the progress of an open store."""
-    found = store.positions()
+    state = store.positions()
     return StorePositions(
-        found.wrote, found.committed, found.flushed, found.dispatched, asdict(found.checkpoint)
+        state.wrote, state.committed, state.flushed, state.dispatched, asdict(state.checkpoint)
     )
 
 
@@ -207,9 +207,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         super().server_bind()
 
     def may_ask(self, connection: socket.socket) -> bool:
-        """Return whether the caller may change the store as this process may: it is the same user, or
-        root.
-        """
+        """Return whether the caller may change the store as this process may: the same user, or root."""
         _, uid, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         return uid in (0, os.geteuid())
 
@@ -249,8 +247,8 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
     def _delete_segments(self, request: Mapping[str, Any]) -> None:
         """Delete exactly these files, the log's first ones. Files that are gone already are skipped."""
         root, files = self._store.layout.root, self._store.files
-        for one in request["segments"]:
-            segment = from_jsonable(Segment, one, "segment")
+        for item in request["segments"]:
+            segment = from_jsonable(Segment, item, "segment")
             file = files.first
             if file is None or file.base_offset != segment.base_offset:
                 if os.path.lexists(segment.facts.path):
@@ -271,8 +269,8 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
 
     def _delete_dependents(self, request: Mapping[str, Any]) -> None:
         """Delete these first files of queues and index, durably. Files that are gone already are skipped."""
-        for one in request["files"]:
-            facts = from_jsonable(DependentFile, one, "file").facts
+        for item in request["files"]:
+            facts = from_jsonable(DependentFile, item, "file").facts
             path = Path(facts.path)
             if not os.path.lexists(path):
                 continue

@@ -1,5 +1,4 @@
-"""A store of the engine in a process of its own. The process writes, answers requests, and deletes proven
-files.
+"""A store of the engine in its own process, which writes, answers requests, and deletes proven files.
 
 Runs that delete work beside the passes of the cleanup. A run takes as long as its archiving does; meanwhile
 the passes decide whether a full disk stops writing.

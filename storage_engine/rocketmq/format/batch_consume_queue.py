@@ -31,7 +31,7 @@ DTYPE = np.dtype(
 )
 
 
-def _in_use(entries: Any) -> Any:
+def _is_in_use(entries: Any) -> Any:
     """Tell which entries are in use, by the rule of BatchConsumeQueue#recover."""
     return (
         (entries["offset"] >= 0)
@@ -41,10 +41,8 @@ def _in_use(entries: Any) -> Any:
     )
 
 
-FORMAT = EntryFormat(DTYPE, _in_use)
-"""Format of entries. An entry points at the frame with the queue's messages [base_offset, base_offset +
-batch_size).
-"""
+FORMAT = EntryFormat(DTYPE, _is_in_use)
+"""Format of entries. Each points at the frame of queue offsets [base_offset, base_offset + batch_size)."""
 
 
 def all_queues(layout: StoreLayout) -> Iterator[tuple[QueueDirectory, EntryFormat]]:

@@ -31,9 +31,7 @@ TRIED_FROM: Final = "4.9.4"
 """
 
 DELETE_FILES_BATCH_MAX: Final = 10
-"""Most files that a pass deletes if no setting gives another number (MappedFileQueue.DELETE_FILES_BATCH_MAX
-until 4.9).
-"""
+"""Most files that a pass deletes, unless set otherwise (MappedFileQueue.DELETE_FILES_BATCH_MAX until 4.9)."""
 
 _FROM_5_0: Final = frozenset(
     {
@@ -47,9 +45,7 @@ _FROM_5_0: Final = frozenset(
 """Settings of cleanup rules that 4.x doesn't follow, although it shows them if broker.conf has them."""
 
 _TRACES: Final = (("rocksdbstore", "5.4"), ("timerlog", "5.0"), ("timerwheel", "5.0"))
-"""File names, each with the first release that makes the file in every store (StorePathConfigHelper and its
-callers).
-"""
+"""Files, each with the first release that makes it in every store (StorePathConfigHelper and its callers)."""
 
 WITHOUT_DIRECTORIES: Final = "5.1"
 """First release that starts although a directory is among its segments (MappedFileQueue#load)."""
@@ -81,9 +77,7 @@ def release_of(ordinal: int) -> str:
 
 
 def is_tried(release: str) -> bool:
-    """Return whether tests with brokers of this release's line showed that they delete exactly the files that
-    they are told to.
-    """
+    """Return whether tests of this release's line showed that it deletes exactly the files that it should."""
     # Of all tried lines only 4.9 has earlier releases, and no part of a release has two digits.
     return release.rpartition(".")[0] in TRIED and release >= TRIED_FROM
 
@@ -102,9 +96,7 @@ def has_timers(release: str) -> bool:
 
 
 def known_by_traces(root: Path) -> str:
-    """Return a text on the release that a store's own files suggest, since no file names it; "": they suggest
-    none.
-    """
+    """Return a text on the release that a store's files suggest, as no file names it; "": none."""
     for name, release in _TRACES:
         if (root / name).exists():
             return f"{release} or later, as {name} is there"
@@ -192,7 +184,7 @@ class BrokerConfig:
 
 
 SETTING_NAMES: Mapping[str, str] = {
-    it.name: it.metadata["key"] for it in fields(BrokerConfig) if "key" in it.metadata
+    setting.name: setting.metadata["key"] for setting in fields(BrokerConfig) if "key" in setting.metadata
 }
 """The broker's name of each setting, by its field."""
 
@@ -234,8 +226,7 @@ def load_broker_config(
 def usable_broker_config(
     path: str | Path | None, *, root: str | Path | None
 ) -> tuple[BrokerConfig, tuple[BrokerConfigError, ...]]:
-    """Compute the settings in effect, without values that the broker would not accept. For callers that only
-    look.
+    """Compute the settings in effect, without values that the broker refuses. For callers that only look.
 
     :return: the settings, and an error for each value that was left out.
     :raises BrokerConfigError: the file can't be read or parsed, or the root is missing or named differently
@@ -248,8 +239,8 @@ def usable_broker_config(
         try:
             return _effective(properties, source=source, root=root), tuple(errors)
         except BrokerConfigError as error:
-            said = str(error)
-            bad = [key for key, one in properties.items() if said.startswith(f"{one.where}: {key}: ")]
+            text = str(error)
+            bad = [key for key, item in properties.items() if text.startswith(f"{item.where}: {key}: ")]
             if not bad or bad == ["storePathRootDir"]:
                 raise
             errors.append(error)
@@ -258,8 +249,7 @@ def usable_broker_config(
 
 
 def parse_delete_when(delete_when: str) -> tuple[int, ...]:
-    """Return the hours of deleteWhen, joined by ";" (UtilAll#isItTimeToDo). An hour that no clock shows never
-    comes.
+    """Return deleteWhen's hours, joined by ";" (UtilAll#isItTimeToDo). Hours that no clock shows never come.
 
     :raises ValueError: an hour that the broker can't parse; it would abort the whole cleaning pass.
     """
@@ -272,9 +262,7 @@ def parse_delete_when(delete_when: str) -> tuple[int, ...]:
 
 
 def _read(path: Path) -> dict[str, _Property]:
-    """Parse a properties file as Properties#load reads a stream: in ISO 8859-1, and the last of equal keys
-    counts.
-    """
+    """Parse a properties file as Properties#load does: in ISO 8859-1, and the last of equal keys counts."""
     try:
         content = read_file(path, MAX_CONF_BYTES)
     except CorruptFileError as error:
@@ -339,17 +327,15 @@ def _effective(
         "raw": {key: item.value for key, item in properties.items()},
     }
     as_they_are = {
-        it.name: read.like(it.metadata["key"], it.default)
-        for it in fields(BrokerConfig)
-        if it.name not in special
+        setting.name: read.like(setting.metadata["key"], setting.default)
+        for setting in fields(BrokerConfig)
+        if setting.name not in special
     }
     return BrokerConfig(**special, **as_they_are)
 
 
 def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
-    """Return the store's root, from the caller or from the broker's configuration. If both name it, they must
-    agree.
-    """
+    """Return the store's root, from the caller or the configuration. If both name it, they must agree."""
     configured = properties.get("storePathRootDir")
     value = configured.value.strip() if configured is not None else ""
     if root is None:
@@ -380,8 +366,8 @@ def container_hint(settings: Iterable[str]) -> str:
 
     :param settings: ``KEY=PATH``.
     """
-    given = " ".join(f"--set {setting}" for setting in settings)
-    return f"If broker.conf has the paths inside a container, give the paths on this host: {given}"
+    options = " ".join(f"--set {setting}" for setting in settings)
+    return f"If broker.conf has the paths inside a container, give the paths on this host: {options}"
 
 
 def _clamp(value: int, low: int, high: int) -> int:
@@ -389,16 +375,14 @@ def _clamp(value: int, low: int, high: int) -> int:
 
 
 class _Reader:
-    """Typed access to properties, converted as MixAll#properties2Object does. Only texts are trimmed, not
-    numbers.
-    """
+    """Typed access to properties, converted as MixAll#properties2Object does: only texts are trimmed."""
 
     def __init__(self, properties: Mapping[str, _Property]) -> None:
         self._properties = properties
 
     def text(self, key: str, default: str) -> str:
-        found = self._properties.get(key)
-        return default if found is None else found.value.strip()
+        item = self._properties.get(key)
+        return default if item is None else item.value.strip()
 
     def like(self, key: str, default: Any) -> Any:
         """Return a value of the default's type. Without a default, the value is a size."""
@@ -409,68 +393,66 @@ class _Reader:
         return self.text(key, default) if isinstance(default, str) else self.integer(key, default)
 
     def integer(self, key: str, default: int, *, minimum: int = -_INT_MAX) -> int:
-        found = self._properties.get(key)
-        if found is None:
+        item = self._properties.get(key)
+        if item is None:
             return default
         expected = "a whole number" + ("" if minimum == -_INT_MAX else f" of at least {minimum}")
-        if not _JAVA_INT.fullmatch(found.value):
-            raise found.error(f"{expected} without blanks around it")
-        value = int(found.value)
+        if not _JAVA_INT.fullmatch(item.value):
+            raise item.error(f"{expected} without blanks around it")
+        value = int(item.value)
         if not minimum <= value <= _INT_MAX:
-            raise found.error(f"{expected}, at most {_INT_MAX}")
+            raise item.error(f"{expected}, at most {_INT_MAX}")
         return value
 
     def size(self, key: str) -> int | None:
         return self.integer(key, 0, minimum=1) if key in self._properties else None
 
     def boolean(self, key: str, default: bool) -> bool:
-        found = self._properties.get(key)
-        if found is None:
+        item = self._properties.get(key)
+        if item is None:
             return default
-        if found.value.lower() not in ("true", "false"):
-            raise found.error("true or false (the broker takes everything else for false)")
-        return found.value.lower() == "true"
+        if item.value.lower() not in ("true", "false"):
+            raise item.error("true or false (the broker takes everything else for false)")
+        return item.value.lower() == "true"
 
     def fraction(self, key: str, default_percent: int) -> int:
         """Return a fraction like 0.85 as whole percent. Used percents are whole, so rounding down changes no
         comparison "used > level".
         """
-        found = self._properties.get(key)
-        if found is None or not found.value:
+        item = self._properties.get(key)
+        if item is None or not item.value:
             return default_percent
         try:
-            value = Decimal(found.value.strip())
+            value = Decimal(item.value.strip())
         except InvalidOperation:
             value = Decimal("NaN")
         if not value.is_finite():
-            raise found.error("a fraction like 0.85")
+            raise item.error("a fraction like 0.85")
         return int((value * 100).to_integral_value(rounding="ROUND_FLOOR"))
 
     def delete_when(self, default: str) -> str:
-        found = self._properties.get("deleteWhen")
-        if found is None:
+        item = self._properties.get("deleteWhen")
+        if item is None:
             return default
-        value = found.value.strip()
+        value = item.value.strip()
         try:
             parse_delete_when(value)
         except ValueError:
-            raise found.error(
+            raise item.error(
                 "hours joined by ';' without blanks, like 04 or 2;14 (an hour the broker can't parse "
                 "aborts its whole cleaning pass)"
             ) from None
         return value
 
     def paths(self, key: str) -> tuple[str, ...]:
-        """Return directories that are joined by ",". They are neither trimmed nor expanded, since the broker
-        does neither.
-        """
-        found = self._properties.get(key)
-        value = "" if found is None else found.value.strip()
-        if found is None or not value:
+        """Return directories joined by ",", neither trimmed nor expanded, since the broker does neither."""
+        item = self._properties.get(key)
+        value = "" if item is None else item.value.strip()
+        if item is None or not value:
             return ()
         paths = value.rstrip(MULTI_PATH_SPLITTER).split(MULTI_PATH_SPLITTER)
         if any(not path or path != path.strip() for path in paths):
-            raise found.error(
+            raise item.error(
                 "directories joined by ',' without blanks (the broker takes a blank for a part of the name)"
             )
         return tuple(dict.fromkeys(paths))

@@ -18,9 +18,7 @@ _VALUE_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Values of a checkpoint: store times in milliseconds since the epoch, and offsets in bytes
-    (StoreCheckpoint).
-    """
+    """Values of a checkpoint (StoreCheckpoint): store times in ms since the epoch, and offsets in bytes."""
 
     physic_msg_timestamp_ms: int
     logics_msg_timestamp_ms: int
@@ -56,8 +54,8 @@ def read_known_values(path: Path) -> Mapping[str, int] | None:
     if data is None:
         return None
     names = [field.name for field in fields(Checkpoint)][: len(data) // _VALUE_BYTES]
-    found = _parse(data)
-    return {name: getattr(found, name) for name in names}
+    checkpoint = _parse(data)
+    return {name: getattr(checkpoint, name) for name in names}
 
 
 def _read(path: Path) -> bytes | None:

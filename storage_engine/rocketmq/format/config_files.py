@@ -1,6 +1,4 @@
-"""The broker's own records in ``config``: topics, groups, subscriptions. For consumer offsets see
-``consumer_offsets``.
-"""
+"""Records in ``config``: topics, groups, subscriptions. For consumer offsets see ``consumer_offsets``."""
 
 from __future__ import annotations
 
@@ -37,11 +35,11 @@ def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
     """
 
     def parse(data: bytes) -> tuple[TopicConfig, ...]:
-        found = [
-            TopicConfig(str(name), _int(it["readQueueNums"]), _int(it["writeQueueNums"]), _int(it["perm"]))
-            for name, it in _table(data, "topicConfigTable").items()
+        configs = [
+            TopicConfig(str(name), _int(row["readQueueNums"]), _int(row["writeQueueNums"]), _int(row["perm"]))
+            for name, row in _table(data, "topicConfigTable").items()
         ]
-        return tuple(sorted(found, key=lambda topic: topic.topic))
+        return tuple(sorted(configs, key=lambda topic: topic.topic))
 
     expected = "readQueueNums, writeQueueNums and perm of each topic"
     return read_config(layout.config / "topics.json", parse, expected) or ()
@@ -57,15 +55,15 @@ def batch_topics(layout: StoreLayout) -> frozenset[str]:
         table = _table(data, "topicConfigTable")
         return frozenset(
             str(name)
-            for name, it in table.items()
-            if (it.get("attributes") or {}).get("queue.type") == "BatchCQ"
+            for name, row in table.items()
+            if (row.get("attributes") or {}).get("queue.type") == "BatchCQ"
         )
 
     try:
-        found = read_config(layout.config / "topics.json", parse, "the attributes of each topic")
+        names = read_config(layout.config / "topics.json", parse, "the attributes of each topic")
     except (BadInputError, OSError):
         return frozenset(queue.topic for queue in iter_queues(layout.batchconsumequeue))
-    return found or frozenset()
+    return names or frozenset()
 
 
 def groups(layout: StoreLayout) -> tuple[str, ...]:
@@ -102,15 +100,14 @@ def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
 
 
 def delay_offsets(layout: StoreLayout) -> dict[int, int]:
-    """Return the queue offset of the next message to deliver in SCHEDULE_TOPIC_XXXX, by delay level (1, 2,
-    …).
+    """Return the queue offset of the next delivery in SCHEDULE_TOPIC_XXXX, by delay level (1, 2, …).
 
     :raises CorruptFileError: neither ``delayOffset.json`` nor its backup is readable and well-formed.
     """
 
     def parse(data: bytes) -> dict[int, int]:
         table = _table(data, "offsetTable")
-        return {_int(level): _within(offset, 0, 1 << 63) for level, offset in table.items()}
+        return {_int(level): _check_range(offset, 0, 1 << 63) for level, offset in table.items()}
 
     return read_config(layout.config / "delayOffset.json", parse, "an offset for each delay level") or {}
 
@@ -170,10 +167,10 @@ def _table(data: bytes, name: str) -> dict[Any, Any]:
 
 def _int(value: Any) -> int:
     """Return a value as a number in the range of Java's int."""
-    return _within(value, -(1 << 31), 1 << 31)
+    return _check_range(value, -(1 << 31), 1 << 31)
 
 
-def _within(value: Any, low: int, end: int) -> int:
+def _check_range(value: Any, low: int, end: int) -> int:
     number = int(value)
     if not low <= number < end:
         raise ValueError(f"{number} is not in [{low}, {end})")

@@ -26,15 +26,13 @@ from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, EntryFormat,
 DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 
-def _in_use(entries: Any) -> Any:
+def _is_in_use(entries: Any) -> Any:
     """Tell which entries are in use, by the rule of ConsumeQueue#recover."""
     return (entries["offset"] >= 0) & (entries["size"] > 0)
 
 
-FORMAT = EntryFormat(DTYPE, _in_use)
-"""Format of entries. Fillers count as in use. The first entry's queue offset is the first file's base offset
-/ 20.
-"""
+FORMAT = EntryFormat(DTYPE, _is_in_use)
+"""Format of entries. Fillers count as in use. A queue's first offset is the first file's base offset / 20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +55,12 @@ class QueueBounds:
 
 def last_entry(files: tuple[MappedFile, ...]) -> Entry | None:
     """Return a queue's newest entry; None: it has none."""
-    found = FORMAT.last_position(files)
-    return None if found is None else _entry(*found)
+    position = FORMAT.last_position(files)
+    return None if position is None else _entry(*position)
 
 
 def entry_at(files: tuple[MappedFile, ...], queue_offset: int) -> Entry | None:
-    """Return the entry at a queue offset; None: the queue has no entry there, or none any more, or none
-    yet.
-    """
+    """Return the entry at a queue offset; None: the queue has none there, or none any more, or none yet."""
     position = queue_offset * CONSUME_QUEUE_ENTRY_BYTES
     for file in files:
         if file.base_offset <= position < file.end_offset:
@@ -161,9 +157,7 @@ def _joined(parts: list[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArr
 
 
 def _runs(file: MappedFile, data: npt.NDArray[np.uint8]) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
-    """Yield runs of consecutive units of equal size, each run as one array. A file has few different
-    sizes.
-    """
+    """Yield runs of consecutive units of equal size, each as one array. A file has few different sizes."""
     position = 0
     while position + 2 <= len(data):
         size = int(data[position : position + 2].view(">i2")[0])

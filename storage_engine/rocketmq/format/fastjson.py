@@ -37,8 +37,8 @@ class FastjsonError(ValueError):
     """
 
     def __init__(self, position: int, expected: str, text: str) -> None:
-        found = repr(text[position : position + 20]) if position < len(text) else "the end"
-        super().__init__(f"at character {position}: expected {expected}, found {found}")
+        excerpt = repr(text[position : position + 20]) if position < len(text) else "the end"
+        super().__init__(f"at character {position}: expected {expected}, found {excerpt}")
         self.position = position
 
 

@@ -78,8 +78,8 @@ def list_index_paths(layout: StoreLayout) -> tuple[Path, ...]:
     :raises StoreLayoutError: a file is a symbolic link.
     """
     try:
-        with os.scandir(layout.index) as found:
-            entries = list(found)
+        with os.scandir(layout.index) as scan:
+            entries = list(scan)
     except FileNotFoundError:
         return ()
     sizes = {Path(entry.path): size_bytes_of(entry) for entry in entries}
@@ -117,25 +117,23 @@ def read_index_files(layout: StoreLayout, config: BrokerConfig) -> tuple[IndexFi
     """Return a store's index files, oldest first.
 
     The broker's settings may not have the numbers of slots and entries of a file. Then they follow from a
-    full file. Without a full file, the proportion of the broker's defaults is assumed, if the file confirms
-    it.
+    full file. Without one, the proportion of the broker's defaults is assumed, if the file confirms it.
 
-    :raises CorruptFileError: sizes differ, a header is impossible, or the numbers of slots and entries stay
-        unknown.
+    :raises CorruptFileError: sizes differ, a header is impossible, or slots and entries have unknown numbers.
     """
-    found = [(path, path.stat().st_size, read_header(path)) for path in list_index_paths(layout)]
-    if not found:
+    files = [(path, path.stat().st_size, read_header(path)) for path in list_index_paths(layout)]
+    if not files:
         return ()
-    slots, capacity = _shape(found, config)
+    slots, capacity = _shape(files, config)
     expected = HEADER_BYTES + slots * SLOT_BYTES + capacity * ENTRY_BYTES
-    for path, size, header in found:
+    for path, size, header in files:
         if size != expected:
             raise CorruptFileError(f"{path}: expected {expected} bytes, found {size}. {_HINT}")
         if header.next_entry > capacity:
             raise CorruptFileError(
                 f"{path}: offset 36: expected at most {capacity} entries, found {header.next_entry}. {_HINT}"
             )
-    return tuple(IndexFile(path, size, slots, capacity, header) for path, size, header in found)
+    return tuple(IndexFile(path, size, slots, capacity, header) for path, size, header in files)
 
 
 def read_slots(file: IndexFile) -> npt.NDArray[np.int32]:
@@ -197,42 +195,41 @@ class Index:
     def newest_first(self, topic: str, key: str) -> Iterator[int]:
         """Yield the physical offsets that are listed under the hash of topic and key, the newest first.
 
-        Another message's topic and key may have the same hash. Messages may have been deleted from the log
-        since.
+        Another topic and key may have the same hash. Messages may have been deleted from the log since.
 
         :param key: one of the message's keys, or its unique key.
         """
-        wanted = key_hash(topic, key)
+        hash_code = key_hash(topic, key)
         for file, data in reversed(self.files):
-            yield from _chain(file, data, wanted)
+            yield from _chain(file, data, hash_code)
 
 
-def _chain(file: IndexFile, data: mmap.mmap, wanted: int) -> Iterator[int]:
+def _chain(file: IndexFile, data: mmap.mmap, hash_code: int) -> Iterator[int]:
     """Yield the offsets of one file's entries with this hash, the newest first
     (IndexFile#selectPhyOffset).
     """
     if file.header.next_entry <= 1:
         return
-    (number,) = _SLOT.unpack_from(data, HEADER_BYTES + SLOT_BYTES * (wanted % file.hash_slots))
+    (number,) = _SLOT.unpack_from(data, HEADER_BYTES + SLOT_BYTES * (hash_code % file.hash_slots))
     entries = HEADER_BYTES + SLOT_BYTES * file.hash_slots
     # number next_entry is allowed: an entry is written before it is counted
     while 0 < number <= min(file.header.next_entry, file.capacity - 1):
         entry_hash, offset, seconds, previous = _ENTRY.unpack_from(data, entries + ENTRY_BYTES * number)
         if seconds < 0:
             return
-        if entry_hash == wanted:
+        if entry_hash == hash_code:
             yield offset
         if previous >= number:  # entries only ever point back: a loop would never end
             return
         number = previous
 
 
-def _shape(found: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig) -> tuple[int, int]:
+def _shape(files: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig) -> tuple[int, int]:
     """Return the numbers of slots and of entries for which a file has room."""
-    path, size, header = found[0]
+    path, size, header = files[0]
     room = size - HEADER_BYTES
     slots, capacity = config.max_hash_slot_num, config.max_index_num
-    guessed = slots is None and capacity is None and len(found) == 1
+    guessed = slots is None and capacity is None and len(files) == 1
     if guessed:
         slots = room // (SLOT_BYTES + _DEFAULT_ENTRIES_PER_SLOT * ENTRY_BYTES)
     elif slots is None and capacity is None:  # a new file is begun when the one before it is full
@@ -242,7 +239,7 @@ def _shape(found: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig)
     if capacity is None:
         capacity = (room - slots * SLOT_BYTES) // ENTRY_BYTES
     fits = slots > 0 and slots * SLOT_BYTES + capacity * ENTRY_BYTES == room
-    if not fits or (guessed and not _bears_out(IndexFile(path, size, slots, capacity, header))):
+    if not fits or (guessed and not _is_confirmed(IndexFile(path, size, slots, capacity, header))):
         raise CorruptFileError(
             f"{path}: expected {HEADER_BYTES} + {SLOT_BYTES} × maxHashSlotNum + {ENTRY_BYTES} × maxIndexNum "
             f"bytes, found {size} (tried {slots} and {capacity}). Name the broker.conf of the broker."
@@ -250,7 +247,7 @@ def _shape(found: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig)
     return slots, capacity
 
 
-def _bears_out(file: IndexFile) -> bool:
+def _is_confirmed(file: IndexFile) -> bool:
     """Return whether the newest entry matches the file's header, and is the newest entry of its slot."""
     newest = file.header.next_entry - 1
     if newest == 0:

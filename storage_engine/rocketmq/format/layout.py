@@ -1,8 +1,6 @@
-"""Places of a store's files, the check that its layout is supported, and the check to which store a directory
-belongs.
+"""Places of a store's files; the checks of its layout, and of the store to which a directory belongs.
 
-Only looks, and never creates a missing directory: a disk that isn't mounted must not look like an empty
-store.
+Only looks, never creates a missing directory: an unmounted disk must not look like an empty store.
 
 A directory must belong to this store, since a broker that finds foreign files among its own does not start.
 """
@@ -103,9 +101,7 @@ class StoreLayout:
 
     @property
     def rocksdb(self) -> Path:
-        """Return the path of RocksDB's directory. Every store of 5.4 and later has it, whatever its
-        content.
-        """
+        """Return RocksDB's directory. Every store of 5.4 and later has it, whatever its content."""
         return self.root / "rocksdbstore"
 
 
@@ -126,9 +122,9 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
     named = Path(config.store_path_root_dir)
     _require_directory(named, "the store's root directory")
     root = Path(os.path.realpath(named))
-    unhandled = _unhandled(root, config)
+    unhandled = _find_unhandled(root, config)
     if unhandled and not (to_archive and unhandled[0] in _LOG_AS_USUAL):
-        raise _unsupported(root, *unhandled)
+        raise _unsupported_error(root, *unhandled)
     usual = root / LOG
     hint = container_hint([f"storePathCommitLog={usual}"]) if usual.is_dir() else ""
     for path in config.store_path_commit_log:
@@ -136,7 +132,7 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
     for path in config.read_only_commit_log_store_paths:
         _require_directory(Path(path), "a commitlog directory", _stores_nearby(root))
     layout = store_layout(root, config)
-    return replace(layout, archive_only=Text(_unsupported(root, *unhandled))) if unhandled else layout
+    return replace(layout, archive_only=Text(_unsupported_error(root, *unhandled))) if unhandled else layout
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
@@ -246,7 +242,7 @@ def _stores_nearby(root: Path) -> list[Path]:
     return [path for path in nearby if os.access(path / LOG / ".", os.X_OK)]
 
 
-def _require_directory(path: Path, what: str, stores: Sequence[Path] = (), elsewhere: str = "") -> None:
+def _require_directory(path: Path, expected: str, stores: Sequence[Path] = (), elsewhere: str = "") -> None:
     """Make sure that a directory exists.
 
     :param elsewhere: advice for an absolute path that doesn't exist here.
@@ -262,7 +258,7 @@ def _require_directory(path: Path, what: str, stores: Sequence[Path] = (), elsew
     if stores:
         hint += f" Or name the store's root directory: did you mean {' or '.join(map(str, stores))}?"
     raise StoreNotFoundError(
-        f"{path}: expected {what}, found {'a file' if path.exists() else 'nothing'}. "
+        f"{path}: expected {expected}, found {'a file' if path.exists() else 'nothing'}. "
         f"Check the path and that its disk is mounted.{hint}"
     )
 
@@ -280,9 +276,7 @@ _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
 
 
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a kind of data that a broker keeps in an unsupported form, and the setting for it; None: all
-    forms are supported.
-    """
+    """Return a kind of data kept in an unsupported form, and the setting for it; None: all are supported."""
     for kind, setting, is_set in (
         (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
         (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),
@@ -306,17 +300,16 @@ def has_rocksdb_queues(config: BrokerConfig) -> bool:
     return config.store_type.lower() == _ROCKSDB and unhandled_setting(only_queues) is None
 
 
-def _unhandled(root: Path, config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a kind of data that a store keeps in an unsupported form, and the sign of it; None: all forms
-    are supported.
+def _find_unhandled(root: Path, config: BrokerConfig) -> tuple[str, str] | None:
+    """Return a kind of data that a store keeps in an unsupported form, and its sign; None: all are supported.
 
     An unusual form of the log itself comes first.
     """
-    found = list(_unhandled_all(root, config))
-    return min(found, key=lambda one: one[0] in _LOG_AS_USUAL, default=None)
+    kinds = list(_iter_unhandled(root, config))
+    return min(kinds, key=lambda item: item[0] in _LOG_AS_USUAL, default=None)
 
 
-def _unhandled_all(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]]:
+def _iter_unhandled(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]]:
     if unhandled := unhandled_setting(config):
         yield unhandled
     # RocksDBConsumeQueueStore keeps its database in consumequeue itself, or beside it with
@@ -327,18 +320,16 @@ def _unhandled_all(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]
     for database in sorted(root.glob("config/*/")):
         if database.name not in _RIGHTS and (file := _file_of_rocksdb(database)):
             yield _CONFIGURATION_IN_ROCKSDB, file
-    for found in sorted(root.glob("dledger-*")):
-        yield _DLEDGER, str(found)
+    for entry in sorted(root.glob("dledger-*")):
+        yield _DLEDGER, str(entry)
     # a broker with compaction enabled (the default) leaves an empty position-checkpoint behind
     for directory in ("compaction/compactionLog", "compaction/compactionCq"):
-        for found in (path for path in (root / directory).rglob("*") if path.is_file()):
-            yield _COMPACTION, str(found)
+        for entry in (path for path in (root / directory).rglob("*") if path.is_file()):
+            yield _COMPACTION, str(entry)
 
 
 def _file_of_rocksdb(directory: Path) -> str:
-    """Return the path of a RocksDB file in a directory, even in a partial copy of a database; "": there is
-    none.
-    """
+    """Return the path of a RocksDB file in a directory, even of a partial copy; "": there is none."""
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -349,7 +340,7 @@ def _file_of_rocksdb(directory: Path) -> str:
         return next((entry.path for entry in names if not entry.is_dir(follow_symlinks=False)), "")
 
 
-def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
+def _unsupported_error(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
     advice = (
         Text(
             " Archive its log all the same (",
@@ -375,8 +366,7 @@ def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
     master's end (CommitLog#getConfirmOffset). The checkpoint of a broker without a controller has its own
     end.
 
-    :return: True also if the settings don't say, and the store has a file that only brokers with a controller
-        keep.
+    :return: True also if settings don't say, and a file is there that only brokers with a controller keep.
     """
     says = config.raw.get(CONTROLLER_MODE, "").strip().lower()
     return says == "true" or (says != "false" and (layout.root / _EPOCHS).exists())

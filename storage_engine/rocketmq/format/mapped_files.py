@@ -1,5 +1,4 @@
-"""Files of one offset space, each named by its first offset: those of the commitlog and of every kind of
-queue.
+"""Files of one offset space, each named by its first offset: of the commitlog and of all kinds of queues.
 
 The rules come from MappedFileQueue#doLoad and #checkSelf. The broker only logs a fault in a run of files and
 continues. In :func:`list_mapped_files` such a fault is an error, since deletions are decided from its result.
@@ -84,18 +83,17 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
     :raises StoreBusyError: files keep vanishing while they are listed.
     :raises StoreLayoutError: a file is a symbolic link.
     """
-    found: list[tuple[Path, int]] = []
+    raw_files: list[tuple[Path, int]] = []
     for directory in directories:
-        found += _list_directory(directory, refuse_links=refuse_links)
-    found.sort(key=lambda item: (item[0].name, str(item[0])))
-    if found and found[-1][1] == 0:
-        found.pop()
-    return tuple(found)
+        raw_files += _list_directory(directory, refuse_links=refuse_links)
+    raw_files.sort(key=lambda item: (item[0].name, str(item[0])))
+    if raw_files and raw_files[-1][1] == 0:
+        raw_files.pop()
+    return tuple(raw_files)
 
 
 def check_not_emptied(queue: Path) -> None:
-    """Make sure that a queue without a readable file has no empty file either. An empty file may have had
-    entries.
+    """Make sure that a queue without a readable file has no empty one either: it may have had entries.
 
     :raises CorruptFileError: a file of the queue is empty.
     """
@@ -114,7 +112,7 @@ def _list_directory(directory: Path, *, refuse_links: bool = True) -> list[tuple
             entries = os.scandir(directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = []
+        files = []
         with entries, suppress(FileNotFoundError):
             for entry in entries:
                 if entry.is_symlink() and refuse_links:
@@ -122,8 +120,8 @@ def _list_directory(directory: Path, *, refuse_links: bool = True) -> list[tuple
                 # of a file that goes away meanwhile others may have gone that were listed: look again
                 size = -1 if entry.is_symlink() else size_bytes_of(entry)
                 if size is not None:
-                    found.append((Path(entry.path), size))
-            return found
+                    files.append((Path(entry.path), size))
+            return files
     raise StoreBusyError(
         f"{directory}: expected its files to stay while they are listed, found that files vanished during "
         "each attempt. Find out who deletes them, and run again."
@@ -170,14 +168,14 @@ def list_mapped_files(
     :param size_bytes: file size in the broker's settings; None: the size of most files.
     :param unit_bytes: size of a unit; each file must have whole units.
     """
-    found = list_raw_files(directories)
-    if not found:
+    raw_files = list_raw_files(directories)
+    if not raw_files:
         return ()
-    sizes = Counter(size for _, size in found if size > 0)
+    sizes = Counter(size for _, size in raw_files if size > 0)
     expected = size_bytes or (sizes.most_common(1)[0][0] if sizes else 0)
     why = "as configured" if size_bytes else "as the other files"
     files: list[MappedFile] = []
-    for path, size in found:
+    for path, size in raw_files:
         if not is_offset(path.name):
             raise error(
                 f"{path}: expected a name of {NAME_DIGITS} digits, the file's first offset. "

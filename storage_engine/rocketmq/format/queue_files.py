@@ -1,7 +1,6 @@
 """Directories <kind>/<topic>/<queue id>/ with files of fixed-size entries, for consume queues of both kinds.
 
-Reads as little as possible: single entries by position, a queue's end by bisection, and whole files only on
-request.
+Reads as little as possible: single entries by position, a queue's end by bisection, whole files on request.
 """
 
 from __future__ import annotations
@@ -104,9 +103,7 @@ class EntryFormat:
         )
 
     def read_file(self, file: MappedFile) -> Entries:
-        """Return the entries of one file up to the first one that isn't in use, as the broker's recovery
-        does.
-        """
+        """Return one file's entries up to the first that isn't in use, as the broker's recovery does."""
         # What isn't in use is not read: the file may be a sparse one of gigabytes.
         size = self.count_in_use(file) * self.dtype.itemsize
         with open_stored(file.path) as opened:
@@ -155,9 +152,7 @@ class EntryFormat:
         return None
 
     def last_message(self, files: tuple[MappedFile, ...]) -> tuple[int, int] | None:
-        """Return the physical offset and size of the message at which a queue's last entry points; None: it
-        has no such entry.
-        """
+        """Return physical offset and size of the message of a queue's last entry; None: there is none."""
         last = self.last_position(files)
         entry = None if last is None else self.entry(*last)
         if entry is None or entry["size"] == FILLER_SIZE:

@@ -103,9 +103,7 @@ def symbolic_link(path: str | os.PathLike[str]) -> StoreLayoutError:
 
 
 ATTEMPTS = 5
-"""Number of attempts beside a running broker. Its own writes take milliseconds; it writes config files every
-5 to 10 s.
-"""
+"""Attempts beside a running broker. Its writes take milliseconds; it writes config files every 5 to 10 s."""
 PAUSE_SECONDS = 0.1
 
 Found = TypeVar("Found")
@@ -165,8 +163,7 @@ class Patience:
     def settled(
         self, read: Callable[[Log], Row], log: Log, look: Callable[[], Log], is_sound: Callable[[Row], bool]
     ) -> Row:
-        """Return the result of ``read``. If the result is unsound, or ``read`` fails, read again with the log
-        as it is then.
+        """Return what ``read`` returns. If it is unsound, or ``read`` fails, read again with the new log.
 
         :raises StorageEngineError, OSError: those of the last attempt.
         """
@@ -190,15 +187,14 @@ class Patience:
         return reread(read, self.attempts)
 
     def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:
-        """Wait until the broker has deleted left-over files by itself, and return how many are left in each
-        place.
+        """Wait until the broker has deleted left-over files, and return how many are left in each place.
 
         :param count: functions that count the files again, one for each place.
         :param found: number of files found before, for each place.
         """
-        left = list(found)
+        left_counts = list(found)
         deadline = time.monotonic() + self.cleaning_ms / 1000
-        while any(left) and time.monotonic() < deadline:
+        while any(left_counts) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-            left = [self.again(again) if n else 0 for again, n in zip(count, left, strict=True)]
-        return left
+            left_counts = [self.again(again) if n else 0 for again, n in zip(count, left_counts, strict=True)]
+        return left_counts

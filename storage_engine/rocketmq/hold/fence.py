@@ -100,9 +100,7 @@ def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
 
 
 def stands_until_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """Return the time before which no broker treats a file as expired, for any later fileReservedTime from 0
-    on.
-    """
+    """Return when a broker may first treat a file as expired, for any later fileReservedTime from 0 on."""
     return mtime_ns // _MS_NS + min(reserved_hours, 0) * HOUR_MS
 
 
@@ -114,8 +112,7 @@ def expires_at_ms(mtime_ns: int, reserved_hours: int) -> int:
 
 
 def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_hours: int) -> Fence:
-    """Return the fence that is needed now, with its mtimes. They are never older than the segments' original
-    mtimes.
+    """Return the fence that is needed now, with its mtimes, never older than the segments' original ones.
 
     If at least half of a segment's lease is left, the segment keeps its mtime.
     """
@@ -139,13 +136,13 @@ def is_due(left_ms: int, hold_hours: int) -> bool:
 
 
 def _mtime_ns(
-    found: Observed, state: HoldState | None, file: SeenFile, hold_hours: int, reserved_hours: int
+    observed: Observed, state: HoldState | None, file: SeenFile, hold_hours: int, reserved_hours: int
 ) -> int:
     if state is not None and _has_lease(state, file):
-        left_ms = stands_until_ms(file.mtime_ns, reserved_hours) - found.at_ms
+        left_ms = stands_until_ms(file.mtime_ns, reserved_hours) - observed.at_ms
         if not is_due(left_ms, hold_hours) and left_ms <= hold_hours * HOUR_MS + _SECOND_MS:
             return file.mtime_ns
-    lease_ns = lease_mtime_ns(found.at_ms, hold_hours, reserved_hours)
+    lease_ns = lease_mtime_ns(observed.at_ms, hold_hours, reserved_hours)
     return max(original_mtime_ns(state, file), lease_ns)
 
 
@@ -186,9 +183,7 @@ def reserved_hours(found: Observed, root: str) -> int:
 
 
 def deletes_by_force(found: Observed) -> bool:
-    """Return whether the broker deletes above the force level, whatever the mtimes. An unknown setting counts
-    as yes.
-    """
+    """Return whether the broker deletes above the force level, whatever the mtimes. Unknown counts as yes."""
     return found.settings.get(FORCIBLY) != "false"
 
 
@@ -219,22 +214,22 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
         "Nothing was changed. Let us set it (may_change_settings), or set it yourself: mqadmin "
         f"updateBrokerConfig -b {found.address} -k {FORCIBLY} -v false, and the same in broker.conf."
     )
-    said = (
+    text = (
         f"{root}: expected {FORCIBLY}=false, found {found.settings.get(FORCIBLY)} at broker {found.address}"
     )
     if config.replicas_per_disk_partition > 1:
         raise GateRefusedError(
-            f"{said}, with replicasPerDiskPartition={config.replicas_per_disk_partition}, where force begins "
+            f"{text}, with replicasPerDiskPartition={config.replicas_per_disk_partition}, where force begins "
             f"at a share of the disk. {remedy}"
         )
     for disk in disks:
         if disk.used_percent is None:
             raise GateRefusedError(
-                f"{said}, and how full {disk.path} is isn't known ({disk.error}). {remedy}"
+                f"{text}, and how full {disk.path} is isn't known ({disk.error}). {remedy}"
             )
         if disk.used_percent >= limit:
             raise GateRefusedError(
-                f"{said}: above {config.disk_space_clean_forcibly_percent} % the broker deletes whatever is "
+                f"{text}: above {config.disk_space_clean_forcibly_percent} % the broker deletes whatever is "
                 f"held, and {disk.path} is {disk.used_percent} % full. {remedy}"
             )
     fullest = max((disk.used_percent or 0 for disk in disks), default=0)
@@ -246,9 +241,7 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
 
 
 def announce_rewrite(found: Observed) -> str:
-    """Return a notice before a hold changes a setting: what the broker then does, and how a person can avoid
-    it.
-    """
+    """Return a notice before a hold changes a setting: what the broker then does, and how to avoid it."""
     conf = found.saved.path or "its broker.conf"
     return (
         f"a hold sets {FORCIBLY}=false at broker {found.address} by updateBrokerConfig, which makes the "
@@ -261,8 +254,7 @@ def announce_rewrite(found: Observed) -> str:
 def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path) -> LogSnapshot:
     """Return the log with the mtimes that its segments had before a hold set them.
 
-    If a segment's mtime isn't the one that the hold gave it, another program has set it, and it stays as
-    found.
+    If a segment's mtime isn't the hold's, another program has set it, and it stays as found.
 
     :param memory: the journal's memory of the hold. If it is None or has no hold, the record in the store's
         directory counts.
@@ -302,6 +294,6 @@ def _with_original_time(segment: Segment, state: HoldState) -> Segment:
     touched = state.touched_at(segment.base_offset)
     if touched is None or touched.inode != segment.facts.inode:
         return segment
-    if not any(same_ms(segment.facts.mtime_ns, ours) for ours in touched.possible_mtimes_ns):
+    if not any(same_ms(segment.facts.mtime_ns, mtime_ns) for mtime_ns in touched.possible_mtimes_ns):
         return segment
     return replace(segment, original_mtime_ns=touched.original_mtime_ns)

@@ -1,5 +1,4 @@
-"""A watch's heartbeat, the file ``.storage-engine/watch``. It tells other processes whether a watch checks
-the fence.
+"""A watch's heartbeat, ``.storage-engine/watch``, tells other processes whether a watch checks the fence.
 
 A live process may still not check the fence. So other processes rely on the time of its last look.
 """
@@ -35,9 +34,7 @@ SILENT_SECONDS: Final = 5.0
 time without a look it counts as not watching.
 """
 TENDED_SECONDS: Final = 600.0
-"""After this time without tending, a shield counts as untended. Tending archives segments that only the
-shield still has.
-"""
+"""After this time without tending a shield counts as untended. Tending archives what only it still has."""
 _BYTES: Final = 512
 _MAX_BYTES: Final = 64 << 10
 
@@ -95,7 +92,7 @@ class Watching:
             return
         sign = _sign(
             replace(
-                self._mine(),
+                self._make_beat(),
                 tends_shield=tends_shield,
                 looked_at_ms=look.looked_at_ms,
                 fenced=look.fenced,
@@ -112,21 +109,19 @@ class Watching:
                     raise
                 durable.write_file(NAME, sign, dir_fd=self._directory, shared=True)
         except FileNotFoundError as error:
-            gone = f"its directory was removed: {Command('hold')} makes one, for a new watch"
-            raise FileNotFoundError(errno.ENOENT, gone, f"{DIRECTORY}/{NAME}") from error
+            reason = f"its directory was removed: run {Command('hold')} to make it, and start a new watch"
+            raise FileNotFoundError(errno.ENOENT, reason, f"{DIRECTORY}/{NAME}") from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
         self._beat_at = now
 
     def end(self) -> None:
-        """Write that the watch has ended. The file stays, as on a full disk the next watch couldn't create
-        it.
-        """
+        """Write that the watch has ended. The file stays, as a watch couldn't create it on a full disk."""
         with suppress(OSError):
-            self._write_over(_sign(replace(self._mine(), has_ended=True)))
+            self._write_over(_sign(replace(self._make_beat(), has_ended=True)))
 
-    def _mine(self) -> Heartbeat:
+    def _make_beat(self) -> Heartbeat:
         return Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, clock_ms())
 
     def _write_over(self, sign: bytes) -> None:
@@ -150,23 +145,23 @@ def watching(root: Path) -> Iterator[Watching | None]:
         if directory is None:
             yield None
             return
-        own = Watching(directory)
+        watch = Watching(directory)
         try:
-            yield own
+            yield watch
         finally:
-            own.end()
+            watch.end()
 
 
 def no_watch(root: Path) -> str:
     """Return the reason why no watch is known to check a store's fence; empty: a watch does."""
     beat = _read(root)
-    return beat if isinstance(beat, str) else _why_dead(beat) or _why_blind(beat)
+    return beat if isinstance(beat, str) else _explain_dead(beat) or _explain_blind(beat)
 
 
 def last_look(root: Path) -> WatchLook | None:
     """Return the last look of a store's watch; None: no watch is known to check the fence."""
     beat = _read(root)
-    if isinstance(beat, str) or _why_dead(beat) or _why_blind(beat):
+    if isinstance(beat, str) or _explain_dead(beat) or _explain_blind(beat):
         return None
     return WatchLook(beat.looked_at_ms, beat.fenced, beat.mended, beat.runs_out_at_ms)
 
@@ -178,7 +173,7 @@ def silent_watch(root: Path) -> str:
     beat = _read(root)
     if isinstance(beat, str) or beat.has_ended:
         return ""
-    return _why_dead(beat) or _why_blind(beat)
+    return _explain_dead(beat) or _explain_blind(beat)
 
 
 def is_shield_tended(root: Path) -> bool:
@@ -188,7 +183,7 @@ def is_shield_tended(root: Path) -> bool:
     links that the watch makes.
     """
     beat = _read(root)
-    if not isinstance(beat, Heartbeat) or not beat.tends_shield or _why_dead(beat):
+    if not isinstance(beat, Heartbeat) or not beat.tends_shield or _explain_dead(beat):
         return False
     return _is_within(beat.tended_at_ms or beat.began_at_ms, TENDED_SECONDS)
 
@@ -206,7 +201,7 @@ def _read(root: Path) -> Heartbeat | str:
         return f"no watch is known to be alive ({path}: {reason_text(error)})"
 
 
-def _why_dead(beat: Heartbeat) -> str:
+def _explain_dead(beat: Heartbeat) -> str:
     """Return the reason why the watch with this heartbeat isn't alive; empty: it is alive."""
     if beat.has_ended:
         return "no watch is alive"
@@ -218,7 +213,7 @@ def _why_dead(beat: Heartbeat) -> str:
     )
 
 
-def _why_blind(beat: Heartbeat) -> str:
+def _explain_blind(beat: Heartbeat) -> str:
     """Return the reason why a live watch isn't known to check the fence; empty: it does."""
     if _is_within(beat.looked_at_ms, SILENT_SECONDS):
         return ""

@@ -1,5 +1,4 @@
-"""The record of a hold in the store's directory, ``.storage-engine/hold``: a copy of the journal's, which a
-watch reads.
+"""The record of a hold in a store, ``.storage-engine/hold``: a copy of the journal's, which a watch reads.
 
 So the segments' original mtimes aren't lost with the journal, and a watch needs neither journal nor broker.
 The file has two slots of equal size, which are written in turn and in place. This works on a full disk, too,
@@ -55,7 +54,7 @@ def set_mtimes(
     """
     if not wanted:
         return state
-    meant = {
+    planned = {
         file.base_offset: Touched(
             file.base_offset,
             file.path,
@@ -66,10 +65,10 @@ def set_mtimes(
         )
         for file, mtime_ns in wanted
     }
-    state = _with_touched(state, meant.values())
+    state = _with_touched(state, planned.values())
     save_state(memory, state)
     with own_acts(root) as acts:
-        done = [set_mtime(acts, meant[file.base_offset]) for file, _ in wanted]
+        done = [set_mtime(acts, planned[file.base_offset]) for file, _ in wanted]
     state = _with_touched(state, done)
     save_state(memory, state)
     return state
@@ -94,8 +93,8 @@ def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Col
             if is_ours(touched):
                 with suppress(SegmentGoneError):  # deleted by its own age meanwhile
                     set_mtime(acts, replace(touched, mtime_ns=touched.original_mtime_ns))
-    left = tuple(touched for touched in state.touched if touched.base_offset not in base_offsets)
-    state = replace(state, touched=left)
+    remaining = tuple(touched for touched in state.touched if touched.base_offset not in base_offsets)
+    state = replace(state, touched=remaining)
     save_state(memory, state)
     return state
 
@@ -126,7 +125,7 @@ def set_mtime(acts: Acting, meant: Touched) -> Touched:
             "that they are being deleted. Run it again when the broker is through with that."
         ) from error
     except OSError as error:
-        raise _refused(meant, error) from error
+        raise _refusal(meant, error) from error
 
 
 def is_ours(touched: Touched) -> bool:
@@ -150,40 +149,40 @@ def _with_touched(state: HoldState, touched: Iterable[Touched]) -> HoldState:
     return replace(state, touched=tuple(item for _, item in sorted(by_offset.items())))
 
 
-def _set_mtime(meant: Touched) -> Touched:
-    with durable.opened(meant.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
+def _set_mtime(touched: Touched) -> Touched:
+    with durable.opened(touched.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
         before = os.fstat(fd)
-        if before.st_ino != meant.inode:
+        if before.st_ino != touched.inode:
             raise ChangedUnderUsError(
-                f"{meant.path}: expected the file with inode {meant.inode}, found inode {before.st_ino}: "
+                f"{touched.path}: expected the file with inode {touched.inode}, found inode {before.st_ino}: "
                 "another program replaced it. It was not touched. Stop the program that does it."
             )
-        os.utime(fd, ns=(before.st_atime_ns, meant.mtime_ns))
+        os.utime(fd, ns=(before.st_atime_ns, touched.mtime_ns))
         try:
             os.fsync(fd)
         except OSError:
             os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
             raise
         after = os.fstat(fd)
-        if not same_ms(after.st_mtime_ns, meant.mtime_ns):
+        if not same_ms(after.st_mtime_ns, touched.mtime_ns):
             os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
             raise GateRefusedError(
-                f"{meant.path}: expected its file system to keep the mtime {meant.mtime_ns} ns, found "
+                f"{touched.path}: expected its file system to keep the mtime {touched.mtime_ns} ns, found "
                 f"{after.st_mtime_ns} ns: no hold is possible there, since a broker goes by mtimes. Move the "
                 "store to a local file system such as ext4 or XFS, or stop the broker and work offline."
             )
-    return replace(meant, ctime_ns=after.st_ctime_ns)
+    return replace(touched, ctime_ns=after.st_ctime_ns)
 
 
-def _refused(meant: Touched, error: OSError) -> GateRefusedError:
+def _refusal(file: Touched, error: OSError) -> GateRefusedError:
     owner = ""
     if isinstance(error, PermissionError):
         owner = (
             " A file's mtime may be set by its owner only: run as the broker's user"
-            f"{_owner_of(meant.path)}, or give this process CAP_FOWNER and read access."
+            f"{_owner_of(file.path)}, or give this process CAP_FOWNER and read access."
         )
     return GateRefusedError(
-        f"{meant.path}: expected to set its mtime, found {error.strerror or error}: the store can't be held. "
+        f"{file.path}: expected to set its mtime, found {error.strerror or error}: the store can't be held. "
         f"It was not touched.{owner or ' Mount its file system writable.'}"
     )
 
@@ -246,8 +245,7 @@ def read_local(root: Path) -> HoldState | None:
 def write_local(root: Path, state: HoldState | None) -> None:
     """Replace the record of a hold in a store's directory, durably; None: remove the hold from it.
 
-    If the disk is full, the record is removed: the journal has the hold, and an old record would mislead a
-    watch.
+    On a full disk the record is removed: the journal has the hold, and an old record would mislead a watch.
 
     :raises OSError: the record can't be written; the previous one is still there.
     """
@@ -275,8 +273,8 @@ def write_settled(directory: int, state: HoldState | None) -> None:
         data = b""
     sequence = max(map(_sequence, _slots(data)), default=0) + 1
     # Of no use here: which segments there were, and what was reported, is for who has the journal.
-    said = None if state is None else to_jsonable(replace(state, segments=(), reported=()))
-    content = json.dumps({"sequence": sequence, "state": said}).encode()
+    record = None if state is None else to_jsonable(replace(state, segments=(), reported=()))
+    content = json.dumps({"sequence": sequence, "state": record}).encode()
     line = f"{zlib.crc32(content):08x} ".encode() + content + b"\n"
     size = len(data) // 2
     if len(line) > size:
@@ -297,8 +295,7 @@ def _make(directory: int, line: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HoldMemories:
-    """Implements :class:`storage_engine.model.hold.HoldMemory` by the journal's memory, with a copy in the
-    store.
+    """Implements :class:`storage_engine.model.hold.HoldMemory` by the journal's, with a copy in the store.
 
     :param journal: the journal's memory, which counts where the two differ.
     """
@@ -328,15 +325,14 @@ class HoldMemories:
         self.journal.record_drift(found)
 
     def save(self, state: Mapping[str, Any] | None) -> None:
-        """Save the state durably in both places, first in the journal: after a kill the next run relies on
-        the journal.
+        """Save the state durably in both places, first in the journal, on which a run after a kill relies.
 
         :raises GateRefusedError: the store's directory can't be written.
         """
         self.journal.save(state)
-        known = None if state is None else from_jsonable(HoldState, state, "the hold")
+        hold = None if state is None else from_jsonable(HoldState, state, "the hold")
         try:
-            write_local(self.root, known)
+            write_local(self.root, hold)
         except OSError as error:
             raise GateRefusedError(
                 f"{self.root / DIRECTORY}: expected to write down the hold beside the store, found "
@@ -347,27 +343,26 @@ class HoldMemories:
 
 def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
     """Add segments that a watch has fenced, if they still have the mtimes that the watch gave them."""
-    known = {(touched.base_offset, touched.inode) for touched in saved.touched}
-    more = [one for one in local.touched if (one.base_offset, one.inode) not in known and is_ours(one)]
+    keys = {(touched.base_offset, touched.inode) for touched in saved.touched}
+    more = [item for item in local.touched if (item.base_offset, item.inode) not in keys and is_ours(item)]
     if not more:
         return saved
-    touched = {one.base_offset: one for one in (*saved.touched, *more)}
-    fence = {*saved.fence, *(one.base_offset for one in more)}
+    touched = {item.base_offset: item for item in (*saved.touched, *more)}
+    fence = {*saved.fence, *(item.base_offset for item in more)}
     return replace(
-        saved, touched=tuple(one for _, one in sorted(touched.items())), fence=tuple(sorted(fence))
+        saved, touched=tuple(item for _, item in sorted(touched.items())), fence=tuple(sorted(fence))
     )
 
 
 def left_behind(root: Path) -> HoldState | None:
-    """Return the local record of a hold that is in no journal any more, with the segments that still have its
-    mtimes.
+    """Return the local record of a hold that is in no journal, with the segments that still have its mtimes.
 
     :raises GateRefusedError: the record can't be read.
     """
     local = read_local(root)
     if local is None:
         return None
-    return replace(local, touched=tuple(one for one in local.touched if is_ours(one)))
+    return replace(local, touched=tuple(item for item in local.touched if is_ours(item)))
 
 
 def _read(directory: int) -> bytes:
@@ -377,8 +372,8 @@ def _read(directory: int) -> bytes:
 def _slots(data: bytes) -> Iterator[dict[str, Any]]:
     size = len(data) // 2
     for slot in (data[:size], data[size:]):
-        if (found := _slot(slot)) is not None:
-            yield found
+        if (record := _slot(slot)) is not None:
+            yield record
 
 
 def _slot(data: bytes) -> dict[str, Any] | None:
@@ -386,8 +381,8 @@ def _slot(data: bytes) -> dict[str, Any] | None:
     checksum, _, content = data.rstrip().partition(b" ")
     with suppress(*MALFORMED):
         if int(checksum, 16) == zlib.crc32(content):
-            found: dict[str, Any] = json.loads(content)
-            return {"sequence": int(found["sequence"]), "state": found["state"]}
+            record: dict[str, Any] = json.loads(content)
+            return {"sequence": int(record["sequence"]), "state": record["state"]}
     return None
 
 
@@ -396,12 +391,12 @@ def _sequence(slot: Mapping[str, Any]) -> int:
 
 
 def _sequence_of(data: bytes) -> int:
-    found = _slot(data)
-    return 0 if found is None else _sequence(found)
+    record = _slot(data)
+    return 0 if record is None else _sequence(record)
 
 
-def _unreadable(path: Path, why: object) -> GateRefusedError:
+def _unreadable(path: Path, error: object) -> GateRefusedError:
     return GateRefusedError(
-        f"{path}: expected the hold that lies with the store, found what can't be read ({why}). Nothing was "
-        "changed. Run as the broker's user, with the release of Storage Engine that made the hold."
+        f"{path}: expected the hold that lies with the store, found what can't be read ({error}). Nothing "
+        "was changed. Run as the broker's user, with the release of Storage Engine that made the hold."
     )

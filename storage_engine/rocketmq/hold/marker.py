@@ -1,5 +1,4 @@
-"""Only one manager for each store: short locks between processes of this machine, and a marker file for
-longer.
+"""One manager for each store: short locks between processes of this machine, and a marker for longer.
 
 A run locks the store's hold for its whole time (:func:`alone`). A watch mends the fence meanwhile. So the
 hold's state and the broker's settings are changed under a second lock, which lasts only from reading to
@@ -55,12 +54,10 @@ class Marker:
 
 @contextmanager
 def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
-    """Keep other processes of this machine from working on the store's hold. The lock also ends with the
-    process.
+    """Keep other processes of this machine off the store's hold. The lock also ends with the process.
 
     The lock is a file that only the store's owner and root can open. Earlier releases lock the directory
-    instead, and any user who may read it can lock it. So such a lock counts only if the store's owner or root
-    has it.
+    instead, and any user who may read it can lock it. Such a lock counts only if owner or root has it.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.
@@ -71,8 +68,8 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
             root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, root_fd)
             # On a full disk the directory's own lock has to do.
-            opened.enter_context(_locked(root, _LOCK, wait_seconds))
-            while not try_lock(root_fd) and _locked_by_a_manager(root_fd):
+            opened.enter_context(_lock_if_room(root, _LOCK, wait_seconds))
+            while not try_lock(root_fd) and _is_locked_by_manager(root_fd):
                 if time.monotonic() >= deadline:
                     raise _busy(root)
                 time.sleep(_PAUSE_SECONDS)
@@ -91,7 +88,7 @@ def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """
     with ExitStack() as opened:
         with _lock_errors(root, _CHANGES_LOCK):
-            opened.enter_context(_locked(root, _CHANGES_LOCK, wait_seconds))
+            opened.enter_context(_lock_if_room(root, _CHANGES_LOCK, wait_seconds))
         yield
 
 
@@ -111,7 +108,7 @@ def _lock_errors(root: Path, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
+def _lock_if_room(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
     """Lock one of our files. If it doesn't exist and the disk is full, go on without the lock."""
     with ExitStack() as held:
         try:
@@ -129,7 +126,7 @@ def _busy(root: Path) -> StoreBusyError:
     )
 
 
-def _locked_by_a_manager(fd: int) -> bool:
+def _is_locked_by_manager(fd: int) -> bool:
     """Return whether a process of the directory's owner or of root has the directory locked (flock).
     Processes that we can't see don't count.
     """
@@ -163,8 +160,8 @@ def read_marker(root: Path) -> Marker | None:
     """
     path = root / NAME
     try:
-        found = json.loads(read_file(path, _MAX_BYTES, follow_links=False))
-        return from_jsonable(Marker, found, str(path))
+        data = json.loads(read_file(path, _MAX_BYTES, follow_links=False))
+        return from_jsonable(Marker, data, str(path))
     except FileNotFoundError:
         return None
     except (OSError, BadInputError, *MALFORMED) as error:
@@ -181,12 +178,12 @@ def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
     :param manager: our own id; None: we have no hold yet.
     :raises GateRefusedError: another manager's hold stands, or the marker can't be read.
     """
-    found = read_marker(root)
-    if found is None or found.manager == manager or found.ends_at_ms <= now_ms:
+    marker = read_marker(root)
+    if marker is None or marker.manager == manager or marker.ends_at_ms <= now_ms:
         return
     raise GateRefusedError(
-        f"{root / NAME}: expected no other manager, found that one on host {found.host} holds the store "
-        f"until {_moment(found.ends_at_ms)}, by another journal than ours. Nothing was "
+        f"{root / NAME}: expected no other manager, found that one on host {marker.host} holds the store "
+        f"until {_moment(marker.ends_at_ms)}, by another journal than ours. Nothing was "
         "changed. Have it unmanage the store; if it is gone for good, wait until then or remove the file."
     )
 
@@ -223,8 +220,8 @@ def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:
 
 def remove_marker(root: Path, manager: str) -> None:
     """Remove our own marker, durably. Another manager's marker stays."""
-    found = read_marker(root)
-    if found is not None and found.manager == manager:
+    marker = read_marker(root)
+    if marker is not None and marker.manager == manager:
         durable.unlink(root / NAME)
         durable.fsync_path(root)
 

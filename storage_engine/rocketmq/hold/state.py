@@ -222,8 +222,7 @@ def first_state(left: HoldState | None, found: Observed) -> HoldState:
 
 
 def with_acceptance(state: HoldState, release: str, accepted: str, person: str) -> HoldState:
-    """Return the state with a person's acceptance of an untested release. Another release ends the
-    acceptance.
+    """Return the state with a person's acceptance of an untested release. Another release ends it.
 
     :param accepted: release that the store's settings accept; "": they accept none.
     """
@@ -241,7 +240,7 @@ def with_moved_files(state: HoldState, found: Observed) -> HoldState:
     """Return the state with the present paths of touched files, since the store may have been moved."""
     by_inode = {(file.base_offset, file.inode): file.path for file in found.files}
     touched = tuple(
-        replace(one, path=by_inode.get((one.base_offset, one.inode), one.path)) for one in state.touched
+        replace(item, path=by_inode.get((item.base_offset, item.inode), item.path)) for item in state.touched
     )
     return replace(state, touched=touched)
 
@@ -272,8 +271,8 @@ def as_looked_at(state: HoldState, found: Observed) -> HoldState:
     )
 
 
-def _held_settings(found: Observed) -> dict[str, str]:
-    return {key: found.settings[key] for key in HELD_SETTINGS if key in found.settings}
+def _held_settings(observed: Observed) -> dict[str, str]:
+    return {key: observed.settings[key] for key in HELD_SETTINGS if key in observed.settings}
 
 
 def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tuple[str, ...]:
@@ -285,11 +284,11 @@ def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tu
     if memory is None:
         return ()
     names = tuple(settings.get(key, "").strip() for key in (NAME, CLUSTER))
-    own = load_state(memory)
-    addresses = set(own.replicas if own is not None else ())
-    for other in memory.of_others():
-        if (other.get("broker_name"), other.get("cluster_name")) == names:
-            addresses.add(str(other.get("address", "")))
+    state = load_state(memory)
+    addresses = set(state.replicas if state is not None else ())
+    for hold in memory.of_others():
+        if (hold.get("broker_name"), hold.get("cluster_name")) == names:
+            addresses.add(str(hold.get("address", "")))
     return tuple(sorted(addresses - {""}))
 
 

@@ -55,7 +55,7 @@ def consumer_offsets(layout: StoreLayout) -> pa.Table:
         table = read_config(layout.config / name, parse_offsets, "offsets by topic@group and queue")
         if table is not None:
             tables.append(table)
-    return _lowest(in_queue_order(pa.concat_tables(tables or [POSITIONS_SCHEMA.empty_table()])))
+    return _keep_lowest(in_queue_order(pa.concat_tables(tables or [POSITIONS_SCHEMA.empty_table()])))
 
 
 def parse_offsets(data: bytes) -> pa.Table:
@@ -63,8 +63,8 @@ def parse_offsets(data: bytes) -> pa.Table:
 
     :raises MALFORMED: the text is something else.
     """
-    found = parse_large(data) if len(data) >= LARGE_BYTES else None
-    return parse_any(data) if found is None else found
+    table = parse_large(data) if len(data) >= LARGE_BYTES else None
+    return parse_any(data) if table is None else table
 
 
 def parse_any(data: bytes) -> pa.Table:
@@ -96,8 +96,7 @@ def _topic_and_group(name: str) -> tuple[str, str]:
 def parse_large(data: bytes) -> pa.Table | None:
     """Parse offsets with compiled code, in a fraction of the general parser's time and memory.
 
-    If one topic@group names a queue twice, both rows are returned; the general parser returns only the later
-    one.
+    If one topic@group names a queue twice, both rows are returned; the general parser returns only the later.
 
     :return: None: the text has something that only the general parser can read.
     :raises FastjsonError: the text ends too early, or with zeros: it was not completely written.
@@ -124,9 +123,9 @@ def parse_large(data: bytes) -> pa.Table | None:
     if any(len(np.unique(part)) < len(part) for part in (pairs[light], pairs[~light])):
         return None  # of two entries of one name the later counts, which the general parser knows
     columns = [
-        _repeated(topics, rows),
+        _repeat(topics, rows),
         pa.array(queues[:row_count]),
-        _repeated(groups, rows),
+        _repeat(groups, rows),
         pa.array(offsets[:row_count]),
     ]
     return pa.table(columns, schema=POSITIONS_SCHEMA)
@@ -143,12 +142,12 @@ def _names(text: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], ends: npt
     return pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(pa.string()))
 
 
-def _repeated(names: Names, counts: npt.NDArray[np.int64]) -> Names:
+def _repeat(names: Names, counts: npt.NDArray[np.int64]) -> Names:
     codes = np.repeat(np.asarray(names.indices), counts)
     return pa.DictionaryArray.from_arrays(codes, names.dictionary)
 
 
-def _lowest(table: pa.Table) -> pa.Table:
+def _keep_lowest(table: pa.Table) -> pa.Table:
     """Return for each topic, queue and group the row with the lowest offset.
 
     :param table: table in queue order, with known offsets.
@@ -175,8 +174,7 @@ def from_rows(rows: Sequence[tuple[str, int, str, int | None]]) -> pa.Table:
 
 
 def in_queue_order(table: pa.Table) -> pa.Table:
-    """Sort the rows by topic, queue and group, so that each queue's rows are together, and put them in one
-    chunk.
+    """Sort rows by topic, queue and group, so that each queue's rows are together, in one chunk.
 
     :param table: table of :data:`POSITIONS_SCHEMA`.
     """
@@ -241,8 +239,7 @@ def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
 
 
 def read_filtered(layout: StoreLayout, attempts: int) -> tuple[frozenset[tuple[str, str]], tuple[str, ...]]:
-    """Return (group, topic) of each subscription with a filter, and the reason why they are unknown; (): they
-    are known.
+    """Return (group, topic) of each subscription with a filter, and why they are unknown; (): they are known.
 
     :param attempts: number of attempts to read a file that is unreadable or malformed.
     """
@@ -305,14 +302,14 @@ def _uncommitted_queues(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table
         return
     queue_topics = np.repeat(np.arange(len(counts)), counts)
     wide = max(int(queues.max()), int(reads.row_queue.max(initial=0))) + 1
-    gone = ~_found(reads.row_topic.astype(np.int64) * wide + reads.row_queue, queue_topics * wide + queues)
-    there = reads.pair_rows.copy()
+    absent = ~_is_in(reads.row_topic.astype(np.int64) * wide + reads.row_queue, queue_topics * wide + queues)
+    pair_rows = reads.pair_rows.copy()
     groups = len(reads.groups)
     lost, lost_rows = np.unique(
-        reads.row_topic[gone].astype(np.int64) * groups + reads.row_group[gone], return_counts=True
+        reads.row_topic[absent].astype(np.int64) * groups + reads.row_group[absent], return_counts=True
     )
-    there[np.searchsorted(reads.pairs, lost)] -= lost_rows
-    short = reads.pairs[there < counts[reads.pairs // groups]]
+    pair_rows[np.searchsorted(reads.pairs, lost)] -= lost_rows
+    short = reads.pairs[pair_rows < counts[reads.pairs // groups]]
     if not short.size:
         return
     # each of these pairs with each queue on disk, less those with an offset
@@ -322,10 +319,10 @@ def _uncommitted_queues(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table
     within = np.arange(len(pair)) - np.repeat(np.cumsum(each) - each, each)
     queue = queues[starts[pair // groups] + within]
     affected = np.isin(reads.row_topic, np.unique(short // groups))
-    known = (
+    known_keys = (
         reads.row_topic[affected].astype(np.int64) * groups + reads.row_group[affected]
     ) * wide + reads.row_queue[affected]
-    new = ~_found(pair * wide + queue, np.sort(known))
+    new = ~_is_in(pair * wide + queue, np.sort(known_keys))
     columns = [
         pa.DictionaryArray.from_arrays((pair[new] // groups).astype(np.int32), reads.topics),
         pa.array(queue[new].astype(np.int32)),
@@ -335,7 +332,7 @@ def _uncommitted_queues(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table
     yield pa.table(columns, schema=POSITIONS_SCHEMA)
 
 
-def _found(values: Longs, ascending: Longs) -> npt.NDArray[np.bool_]:
+def _is_in(values: Longs, ascending: Longs) -> npt.NDArray[np.bool_]:
     at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
     return np.asarray(ascending[at] == values)
 
@@ -352,7 +349,7 @@ def _uncommitted_topics(layout: StoreLayout, reads: _Reads, consumers: Consumers
         if (topics is None or retry in topics) and (group not in groups or _has_queues(layout, retry)):
             pairs.add((group, retry))
     rows: list[tuple[str, int, str, None]] = []
-    for group, topic in pairs - _committed_among(pairs, reads, groups):
+    for group, topic in pairs - _filter_committed(pairs, reads, groups):
         queues = set(_queue_ids(layout, topic))
         if group not in groups and not queues:
             queues = {0}
@@ -367,11 +364,11 @@ def _topics(layout: StoreLayout) -> frozenset[str] | None:
     return None if unknown else frozenset(topic.topic for topic in topics)
 
 
-def _committed_among(
+def _filter_committed(
     pairs: Collection[tuple[str, str]], reads: _Reads, groups: dict[str, int]
 ) -> set[tuple[str, str]]:
-    wanted = {topic for _, topic in pairs}
-    topics = {name: code for code, name in enumerate(names_of(reads.topics)) if name in wanted}
+    pair_topics = {topic for _, topic in pairs}
+    topics = {name: code for code, name in enumerate(names_of(reads.topics)) if name in pair_topics}
     committed = set()
     for group, topic in pairs:
         if group in groups and topic in topics:

@@ -66,14 +66,14 @@ def _proofs(
     for segment in segments:
         if segment.base_offset == sealed_end:
             with suppress(BadInputError):
-                yield from _first_dispatched(layout, segment, max_offset - sealed_end)
+                yield from _probe_first(layout, segment, max_offset - sealed_end)
     for queue, form in all_queues(layout):
         with suppress(BadInputError):
             if last := form.last_message(form.files(queue.path)):
                 yield sum(last)
 
 
-def _first_dispatched(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:
+def _probe_first(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:
     """Probe the consume queues of a segment's first messages, at most ``_FRAMES_TO_PROBE``."""
     with open_stored(segment.path) as file:
         position = 0
@@ -95,9 +95,7 @@ def _first_dispatched(layout: StoreLayout, segment: MappedFile, length: int) -> 
 
 
 def _consume_queue(layout: StoreLayout, fd: int, position: int, header: bytes, magic: int) -> Path | None:
-    """Return the directory of the consume queue to which a message is dispatched; None: it gets no plain
-    entry.
-    """
+    """Return the directory of the consume queue that gets a message's entry; None: it gets no plain entry."""
     (sys_flag,) = struct.unpack_from(">i", header, frame.SYS_FLAG_AT)
     if sys_flag & frame.TRANSACTION_MASK in (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK):
         return None

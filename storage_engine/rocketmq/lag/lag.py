@@ -78,9 +78,7 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return all segments, each with the information whether it is to be deleted, and the time until age
-        may delete it.
-        """
+        """Return all segments, each with whether it is to be deleted, and the time until age allows it."""
         bases = [segment.base_offset for segment in self.segments]
         return segments_table(
             (LOG, base_offset, base_offset in self.doomed, loss_ms)
@@ -132,28 +130,28 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
     :return: table of :data:`PLACES_SCHEMA`, in the order of ``positions``.
     :raises FileGoneError: a queue's file vanished after it was listed.
     """
-    known = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
+    is_set = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
     committed = _longs(positions["committed_offset"])
-    read = _read_queues(context, positions, committed, known)
+    read = _read_queues(context, positions, committed, is_set)
 
-    measured = known & read.readable
+    measured = is_set & read.readable
     lost = np.where(measured, np.maximum(read.min_offset - committed, 0), 0)
     lag = np.maximum(read.max_offset - committed, 0)
     behind = measured & (np.maximum(committed, read.min_offset) < read.max_offset)
     located = behind & (read.next_physical >= 0)
     lag_ms, timed = _lag_in_time(context, read, located)
 
-    bases = np.array([it.base_offset for it in context.segments], dtype=np.int64)
-    ends = np.array([it.end_offset for it in context.segments], dtype=np.int64)
+    bases = np.array([item.base_offset for item in context.segments], dtype=np.int64)
+    ends = np.array([item.end_offset for item in context.segments], dtype=np.int64)
     segment = np.searchsorted(bases, read.next_physical, "right") - 1
     inside = (segment >= 0) & (read.next_physical < ends[segment])
-    lies = inside & (located | ~known)
+    lies = inside & (located | ~is_set)
     anywhere = (behind & ~located) | ~read.readable
     columns = [
         positions["group"],
         positions["topic"],
         positions["queue_id"],
-        pa.array(committed, mask=~known),
+        pa.array(committed, mask=~is_set),
         read.min_offset,
         read.max_offset,
         pa.array(lag, mask=~measured),
@@ -185,15 +183,15 @@ class _Read:
 
 
 def _read_queues(
-    context: LagContext, positions: pa.Table | pa.RecordBatch, committed: Longs, known: Flags
+    context: LagContext, positions: pa.Table | pa.RecordBatch, committed: Longs, is_set: Flags
 ) -> _Read:
     rows = positions.num_rows
     ends = (np.zeros(rows, np.int64), np.zeros(rows, np.int64))
     read = _Read(*ends, np.full(rows, UNKNOWN), np.full(rows, UNKNOWN), np.ones(rows, dtype=bool))
     for topic, queue_id, span in queue_runs(positions):
-        wanted = np.where(known[span], committed[span], 0)
+        offsets = np.where(is_set[span], committed[span], 0)
         try:
-            look = partial(read_queue, context.layout, context.log_min_offset, topic, queue_id, wanted)
+            look = partial(read_queue, context.layout, context.log_min_offset, topic, queue_id, offsets)
             bounds, physical = reread(look, context.attempts)
         except FileNotFoundError as error:
             raise FileGoneError.at(error.filename) from error
@@ -222,8 +220,7 @@ def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int,
 def read_queue(
     layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int, wanted: Longs
 ) -> tuple[consume_queue.QueueBounds, Longs]:
-    """Return a queue's bounds, and the physical offsets at the wanted queue offsets and of the newest
-    message.
+    """Return a queue's bounds, and physical offsets at the wanted offsets and of the newest message.
 
     A wanted offset below the bounds counts as the lowest one. -1: there is no message.
     """
@@ -255,40 +252,40 @@ def read_files(
     """
     kind = batch_consume_queue if is_batch else consume_queue
     bounds = kind.bounds(files, log_min_offset, last)
-    asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
+    offsets = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
     offsets_of = _batch_physical_offsets if is_batch else _physical_offsets
-    return bounds, offsets_of(files, asked, bounds)
+    return bounds, offsets_of(files, offsets, bounds)
 
 
 def _physical_offsets(
-    files: tuple[MappedFile, ...], asked: Longs, bounds: consume_queue.QueueBounds
+    files: tuple[MappedFile, ...], offsets: Longs, bounds: consume_queue.QueueBounds
 ) -> Longs:
-    found = np.full(len(asked), UNKNOWN, dtype=np.int64)
-    readable = (asked >= bounds.min_offset) & (asked < bounds.max_offset)
+    physical = np.full(len(offsets), UNKNOWN, dtype=np.int64)
+    readable = (offsets >= bounds.min_offset) & (offsets < bounds.max_offset)
     for file in files:
         first = file.base_offset // CONSUME_QUEUE_ENTRY_BYTES
         here = np.flatnonzero(
-            readable & (asked >= first) & (asked < file.end_offset // CONSUME_QUEUE_ENTRY_BYTES)
+            readable & (offsets >= first) & (offsets < file.end_offset // CONSUME_QUEUE_ENTRY_BYTES)
         )
         if here.size:
             with mapped(file.path, scattered=True) as data:
-                entries = np.frombuffer(data, consume_queue.DTYPE)[asked[here] - first]
-            found[here] = np.where(entries["size"] == FILLER_SIZE, UNKNOWN, entries["offset"])
-    return found
+                entries = np.frombuffer(data, consume_queue.DTYPE)[offsets[here] - first]
+            physical[here] = np.where(entries["size"] == FILLER_SIZE, UNKNOWN, entries["offset"])
+    return physical
 
 
 def _batch_physical_offsets(
-    files: tuple[MappedFile, ...], asked: Longs, bounds: consume_queue.QueueBounds
+    files: tuple[MappedFile, ...], offsets: Longs, bounds: consume_queue.QueueBounds
 ) -> Longs:
     """Return physical offsets in a batch consume queue. An entry is for a run of queue offsets, so the last
     entry that begins at or below the wanted offset counts.
     """
     entries = batch_consume_queue.FORMAT.read_queue(files)
-    found = np.full(len(asked), UNKNOWN, dtype=np.int64)
-    readable = (asked >= bounds.min_offset) & (asked < bounds.max_offset)
-    which = np.searchsorted(entries["base_offset"], asked[readable], "right") - 1
-    found[readable] = entries["offset"][which]
-    return found
+    physical = np.full(len(offsets), UNKNOWN, dtype=np.int64)
+    readable = (offsets >= bounds.min_offset) & (offsets < bounds.max_offset)
+    rows = np.searchsorted(entries["base_offset"], offsets[readable], "right") - 1
+    physical[readable] = entries["offset"][rows]
+    return physical
 
 
 def _lag_in_time(context: LagContext, read: _Read, located: Flags) -> tuple[Longs, Flags]:
@@ -296,10 +293,10 @@ def _lag_in_time(context: LagContext, read: _Read, located: Flags) -> tuple[Long
     both times could be read.
     """
     lag_ms = np.zeros(len(located), dtype=np.int64)
-    wanted, inverse = np.unique(
+    offsets, inverse = np.unique(
         np.concatenate([read.next_physical[located], read.newest_physical[located]]), return_inverse=True
     )
-    times = store_timestamps(context.segments, wanted, may_go=context.attempts > 1)[inverse]
+    times = store_timestamps(context.segments, offsets, may_go=context.attempts > 1)[inverse]
     next_ms, newest_ms = np.split(times, 2)
     timed = located.copy()
     timed[located] = (next_ms != UNKNOWN) & (newest_ms != UNKNOWN)
@@ -344,33 +341,32 @@ def unread_messages(
     :raises FileNotFoundError: a queue's file vanished after it was listed.
     """
     log_min_offset = segments[0].base_offset
+    min_offsets = (log_min_offset, new_min_offset)
     groups = one_array(positions["group"])
     group = np.asarray(groups.indices)
     column: Any = positions["committed_offset"]
-    known = np.asarray(pc.is_valid(column), dtype=bool)
+    is_set = np.asarray(pc.is_valid(column), dtype=bool)
     committed = np.asarray(pc.fill_null(column, 0), dtype=np.int64)
-    found: dict[tuple[int, str], list[_InQueue]] = {}
+    unread: dict[tuple[int, str], list[_InQueue]] = {}
     untold: set[tuple[int, str]] = set()
-    for topic, queue_id, span in _told_runs(positions):
-        look = partial(
-            _in_queue, layout, (log_min_offset, new_min_offset), topic, queue_id, committed[span], known[span]
-        )
+    for topic, queue_id, span in _iter_runs(positions):
+        look = partial(_count_lost, layout, min_offsets, topic, queue_id, committed[span], is_set[span])
         lost, physical = reread(look, attempts)
-        gone = _gone_below(layout, log_min_offset, topic, queue_id) if deleted else 0
+        lost_below = _find_lost_end(layout, log_min_offset, topic, queue_id) if deleted else 0
         for code, messages, at in zip(group[span].tolist(), lost.tolist(), physical.tolist(), strict=True):
             if messages:
-                found.setdefault((code, topic), []).append(_InQueue(topic, messages, at))
-        missed = np.where(known[span], committed[span], 0) < gone
+                unread.setdefault((code, topic), []).append(_InQueue(topic, messages, at))
+        missed = np.where(is_set[span], committed[span], 0) < lost_below
         untold |= {(code, topic) for code in group[span][missed].tolist()}
     names = names_of(groups.dictionary)
     log = tuple(map(file_of, segments))
-    times = _times(log, list(map(_first_offset, found.values())), may_go=deleted or attempts > 1)
-    rows = [_row(names[key[0]], items, times) for key, items in found.items()]
+    times = _times(log, list(map(_first_offset, unread.values())), may_go=deleted or attempts > 1)
+    rows = [_row(names[key[0]], items, times) for key, items in unread.items()]
     named = [(names[code], topic) for code, topic in untold]
-    return Unread(tuple(sorted(rows, key=_most_first)), error=_untold_text(named) if named else "")
+    return Unread(tuple(sorted(rows, key=_sort_key)), error=_unknown_text(named) if named else "")
 
 
-def _told_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
+def _iter_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
     """Yield the same as :func:`queue_runs`, and report progress."""
     with told("Reading queues", positions.num_rows, "positions") as advance:
         for run in queue_runs(positions):
@@ -378,35 +374,34 @@ def _told_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
             advance(run[2].stop - run[2].start)
 
 
-def _untold_text(groups_and_topics: list[tuple[str, str]]) -> str:
+def _unknown_text(groups_and_topics: list[tuple[str, str]]) -> str:
     (group, topic), *more = sorted(groups_and_topics)
     others = f"; likewise for {count_text(len(more), 'more group and topic')}" if more else ""
     return f"queues of {topic} have lost their entries of messages that {group} had not read{others}"
 
 
-def _gone_below(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
-    """Return the queue offset below which a queue may have lost entries of messages at or behind the log's
-    min offset.
+def _find_lost_end(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
+    """Return the offset below which a queue may have lost entries of messages from the log's min offset on.
 
     0: it has all these entries, or is gone.
     """
-    found = _queue_files(layout, topic, queue_id)
-    if found is None:
+    queue = _queue_files(layout, topic, queue_id)
+    if queue is None:
         return 0
-    kind, files, first = found
+    kind, files, first = queue
     if first is not None and (first["size"] == FILLER_SIZE or first["offset"] <= log_min_offset):
         return 0
     bounds: consume_queue.QueueBounds = kind.bounds(files, log_min_offset)
     return bounds.min_offset
 
 
-def _in_queue(
+def _count_lost(
     layout: StoreLayout,
     min_offsets: tuple[int, int],
     topic: str,
     queue_id: int,
     committed: Longs,
-    known: Flags,
+    is_set: Flags,
 ) -> tuple[Longs, Longs]:
     """Return for each row how many unread messages of a queue it loses (-1: an unknown number), and the
     physical offset of the first of them.
@@ -415,29 +410,29 @@ def _in_queue(
     """
     now, after = min_offsets
     none = np.zeros(len(committed), np.int64)
-    found = _queue_files(layout, topic, queue_id)
-    if found is None:
+    queue = _queue_files(layout, topic, queue_id)
+    if queue is None:
         return none, none
-    kind, files, first = found
+    kind, files, first = queue
     if first is None or (first["size"] != FILLER_SIZE and first["offset"] >= after):
         return none, none
-    wanted = np.where(known, committed, 0)
+    offsets = np.where(is_set, committed, 0)
     if kind is batch_consume_queue:
         last = kind.FORMAT.last_position(files)
         new_first = kind.bounds(files, after, last).min_offset
-        bounds, physical = read_files(files, now, wanted, last=last, is_batch=True)
-        lost = np.maximum(new_first - np.maximum(wanted, bounds.min_offset), 0)
-        return np.where(known, lost, -np.minimum(lost, 1)), physical[:-1]
-    if known.all() and _is_left(files, int(wanted.min()), after):
+        bounds, physical = read_files(files, now, offsets, last=last, is_batch=True)
+        lost = np.maximum(new_first - np.maximum(offsets, bounds.min_offset), 0)
+        return np.where(is_set, lost, -np.minimum(lost, 1)), physical[:-1]
+    if is_set.all() and _is_left(files, int(offsets.min()), after):
         return none, none
     new_first = consume_queue.queue_offset(*consume_queue.FORMAT.first_left(files, after))
     is_whole = first["size"] != FILLER_SIZE and first["offset"] >= now
     oldest = (files[0], 0) if is_whole else consume_queue.FORMAT.first_left(files, now)
-    begins = np.maximum(wanted, consume_queue.queue_offset(*oldest))
+    begins = np.maximum(offsets, consume_queue.queue_offset(*oldest))
     lost = np.maximum(new_first - begins, 0)
     at = {offset: _physical_offset(files, offset) for offset in set(begins[lost > 0].tolist())}
     physical = np.array([at.get(offset, UNKNOWN) for offset in begins.tolist()], dtype=np.int64)
-    return np.where(known, lost, -np.minimum(lost, 1)), physical
+    return np.where(is_set, lost, -np.minimum(lost, 1)), physical
 
 
 def _physical_offset(files: tuple[MappedFile, ...], queue_offset: int) -> int:
@@ -458,8 +453,7 @@ def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) 
 
 
 def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, tuple[Any, ...], Any] | None:
-    """Return a queue's format, its files, and its first entry or None. None in place of all three: it has no
-    file.
+    """Return a queue's format, its files, and its first entry or None; None for all three: it has no file.
 
     :raises CorruptFileError: its files aren't a queue, or its only file is empty.
     """
@@ -497,10 +491,10 @@ def _first_offset(items: list[_InQueue]) -> int:
 
 def _times(log: tuple[MappedFile, ...], offsets: Collection[int], *, may_go: bool) -> dict[int, int]:
     """Return the store timestamps of messages by their physical offsets. Unknown ones are left out."""
-    wanted = np.array(sorted(set(offsets) - {UNKNOWN}), dtype=np.int64)
-    times = store_timestamps(log, wanted, may_go=may_go)
-    return {at: ms for at, ms in zip(wanted.tolist(), times.tolist(), strict=True) if ms != UNKNOWN}
+    distinct = np.array(sorted(set(offsets) - {UNKNOWN}), dtype=np.int64)
+    times = store_timestamps(log, distinct, may_go=may_go)
+    return {at: ms for at, ms in zip(distinct.tolist(), times.tolist(), strict=True) if ms != UNKNOWN}
 
 
-def _most_first(row: UnreadMessages) -> tuple[int, str, str]:
+def _sort_key(row: UnreadMessages) -> tuple[int, str, str]:
     return -(row.messages or 0), row.group, row.topic

@@ -1,5 +1,4 @@
-"""Compiled reading of a large table of consumer offsets. Numbers and the positions of names are put into
-arrays.
+"""Compiled reading of a large table of consumer offsets into arrays of numbers and of names' positions.
 
 It knows only that part of fastjson's dialect that brokers write into these files. For anything else it only
 reports the position.
@@ -40,7 +39,7 @@ def scan_offsets(
     :return: number of names, number of rows, and the position of the first unknown text; -1: everything is
         known.
     """
-    name, row, seen = 0, 0, 0
+    name, row, tables = 0, 0, 0
     at = _token(data, 0, _OPEN)
     more = 0
     while at >= 0:
@@ -54,10 +53,10 @@ def scan_offsets(
         if at < 0:
             break
         table = 1 if _is(data, begin, end, _OFFSETS) else 2 if _is(data, begin, end, _LIGHT_OFFSETS) else 0
-        if table & seen:
+        if table & tables:
             at = ~begin
             break
-        seen |= table
+        tables |= table
         if table:
             at, name, row = _table(data, at, table == 2, names, name, queues, offsets, row)
         else:
@@ -152,9 +151,7 @@ def _queues(data: Bytes, at: int, queues: npt.NDArray[np.int32], offsets: Longs,
 
 @inlined
 def _skip_members(data: Bytes, at: int) -> int:
-    """Skip another value in these files: a string, a number, a list of them, or an object with such values or
-    lists.
-    """
+    """Skip another value: a string, a number, a list of them, or an object with such values or lists."""
     at = _blank(data, at)
     if at >= len(data) or data[at] != _OPEN:
         return _skip_list(data, at)

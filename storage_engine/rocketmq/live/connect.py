@@ -40,8 +40,7 @@ def access_of(live: LiveBroker) -> Access:
 
 
 def reach(live: LiveBroker) -> BrokerAdmin:
-    """Return the broker's admin interface. If name servers are given, it is that of the master registered
-    now.
+    """Return the broker's admin interface; if name servers are given, that of the master registered now.
 
     :raises BadInputError: there is neither an address, nor name servers with a broker's name; or there are
         settings for a client library, which isn't used.
@@ -49,9 +48,9 @@ def reach(live: LiveBroker) -> BrokerAdmin:
     :raises BrokerUnavailableError: no name server answers.
     """
     if live.client or live.client_config:
-        said = live.client_config or "The connection of the broker"
+        source = live.client_config or "The connection of the broker"
         raise BadInputError(
-            f"{said}: expected no settings of a client library, as RocketMQ's broker is asked without one. "
+            f"{source}: expected no settings of a client library, as RocketMQ's broker is asked without one. "
             "Nothing was changed. Give host:port of its listen port."
         )
     access = access_of(live)
@@ -100,28 +99,27 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
         visible here.
     :raises BadInputError: the broker's settings have no root.
     """
-    there = config.get(ROOT, "").strip()
-    if not there:
+    broker_root = config.get(ROOT, "").strip()
+    if not broker_root:
         raise BadInputError(f"The broker's config: expected {ROOT}, found none. Check what listens there.")
     settings = dict(config)
     for key in (COMMIT_LOG, READ_ONLY_COMMIT_LOG):
         if value := config.get(key, "").strip():
-            settings[key] = ",".join(_local(path, there, root) for path in value.rstrip(",").split(","))
+            settings[key] = ",".join(_local(path, broker_root, root) for path in value.rstrip(",").split(","))
         else:
             settings.pop(key, None)
     settings[ROOT] = root
     if config.get(RESERVED, "").startswith("-"):
         # What a running broker takes for a file that is younger than now; broker.conf is refused with it.
         settings[RESERVED] = "0"
-    return settings | _started_with(Path(root)) | dict(overrides)
+    return settings | _read_start_levels(Path(root)) | dict(overrides)
 
 
-def _started_with(root: Path) -> dict[str, str]:
+def _read_start_levels(root: Path) -> dict[str, str]:
     """Return the disk levels with which a broker's process was started. They override the config, and no
     config shows them.
 
-    A process in another container or on another host isn't visible; then the store's own settings may have
-    the levels.
+    A process in another container or host isn't visible; then the store's settings may have the levels.
     """
     pid = locking_pid(root / "lock")
     if pid is None:
@@ -152,17 +150,17 @@ def refuse_other_broker(config: Mapping[str, str], name: str, address: str) -> N
     :param name: name of the expected broker; empty: any broker.
     :raises BadInputError: the broker has another name.
     """
-    found = config.get(NAME, "")
-    if name and found != name:
+    actual = config.get(NAME, "")
+    if name and actual != name:
         raise BadInputError(
-            f"{address}: expected broker {name!r}, found {found!r}. Nothing was changed. Check the address "
+            f"{address}: expected broker {name!r}, found {actual!r}. Nothing was changed. Check the address "
             "and the broker's name."
         )
 
 
-def _local(path: str, there: str, root: str) -> str:
+def _local(path: str, broker_root: str, root: str) -> str:
     try:
-        below = PurePosixPath(path).relative_to(PurePosixPath(there))
+        below = PurePosixPath(path).relative_to(PurePosixPath(broker_root))
     except ValueError:
         return path
     return str(PurePosixPath(root) / below)

@@ -44,23 +44,22 @@ _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
     """Return all changes since the saved state. Lasting drift that was reported already is left out.
 
-    If the broker has another store now, only this is returned: everything else would be about the wrong
-    store.
+    If the broker has another store now, only this is returned: all else would be about the wrong store.
     """
-    seen = tuple(chain(_role(state, found), _replaced(state, found)))
-    if not seen:
-        seen = tuple(
+    changes = tuple(chain(_find_role_change(state, found), _find_replaced(state, found)))
+    if not changes:
+        changes = tuple(
             chain(
-                _moved(state, found),
-                _restarted(state, found),
-                _lapsed(state, found),
-                _gone(state, found),
-                _touched(state, found),
-                _settings(state, found),
-                _saved(state, found),
+                _find_move(state, found),
+                _find_restart(state, found),
+                _find_lapse(state, found),
+                _find_gone(state, found),
+                _find_touched(state, found),
+                _find_changed(state, found),
+                _find_unsaved(state, found),
             )
         )
-    return tuple(one for one in seen if name_of(one) not in state.reported)
+    return tuple(drift for drift in changes if name_of(drift) not in state.reported)
 
 
 def all_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
@@ -81,91 +80,93 @@ def name_of(drift: Drift) -> str:
     report the drift again.
     """
     d = drift
-    said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
-    return f"{d.kind.value}: {said}"
+    text = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
+    return f"{d.kind.value}: {text}"
 
 
-def _role(state: HoldState, found: Observed) -> Iterator[Drift]:
-    if found.role == SLAVE:
+def _find_role_change(state: HoldState, observed: Observed) -> Iterator[Drift]:
+    if observed.role == SLAVE:
         yield Drift(
             DriftKind.ROLE_CHANGED,
-            f"{found.address}: expected a master, found a slave (brokerRole={found.role}): another broker is "
-            "the master now. Nothing is held or deleted here. Manage the new master's store, and unmanage "
-            "this one.",
+            f"{observed.address}: expected a master, found a slave (brokerRole={observed.role}): another "
+            "broker is the master now. Nothing is held or deleted here. Manage the new master's store, and "
+            "unmanage this one.",
         )
-    elif has_moved(state, found) and (why := _why_another(state, found)):
+    elif has_moved(state, observed) and (why := _explain_other(state, observed)):
         yield Drift(
             DriftKind.ROLE_CHANGED,
             f"expected the master at {state.address}, found another process as the master at "
-            f"{found.address}, which isn't provably the same broker ({why.rstrip('.')}): a slave was "
+            f"{observed.address}, which isn't provably the same broker ({why.rstrip('.')}): a slave was "
             "promoted, or the broker has moved. Its segments need not be the files here, so nothing is held "
             "or deleted. Where they are the same files, unmanage the store, and the next run holds it again; "
             "where they aren't, manage the new master's store.",
         )
 
 
-def _why_another(state: HoldState, found: Observed) -> str:
+def _explain_other(state: HoldState, observed: Observed) -> str:
     """Return the reason why a broker at another address isn't provably the held one; empty: it is."""
     for key, expected in ((NAME, state.broker_name), (CLUSTER, state.cluster_name)):
         if not expected:
             return f"the hold doesn't know {key} of the one that was held"
-        if (there := found.settings.get(key, "")) != expected:
-            return f"expected {key}={expected}, found {there}"
-    return found.unproven
+        if (actual := observed.settings.get(key, "")) != expected:
+            return f"expected {key}={expected}, found {actual}"
+    return observed.unproven
 
 
-def _moved(state: HoldState, found: Observed) -> Iterator[Drift]:
-    if has_moved(state, found):
+def _find_move(state: HoldState, observed: Observed) -> Iterator[Drift]:
+    if has_moved(state, observed):
         yield Drift(
             DriftKind.BROKER_MOVED,
-            f"expected broker {state.broker_name} at {state.address}, found it at {found.address}: the same "
-            "name and cluster, the lock of this store on this host, and its messages. The hold goes on. "
+            f"expected broker {state.broker_name} at {state.address}, found it at {observed.address}: the "
+            "same name and cluster, the lock of this store on this host, and its messages. The hold goes on. "
             "Where the connection names the address, change it there.",
         )
 
 
-def _replaced(state: HoldState, found: Observed) -> Iterator[Drift]:
-    what = ""
-    if found.max_offset < _newest_offset(state):
-        what = (
+def _find_replaced(state: HoldState, observed: Observed) -> Iterator[Drift]:
+    text = ""
+    if observed.max_offset < _newest_offset(state):
+        text = (
             f"expected a log that reaches beyond {_newest_offset(state)}, where its newest segment began, "
-            f"found one that ends at {found.max_offset}"
+            f"found one that ends at {observed.max_offset}"
         )
-    elif _is_known_frame_other(state, found):
-        what = f"expected the message at offset {state.frame_offset} that was there, found other bytes"
-    if what:
+    elif _is_known_frame_other(state, observed):
+        text = f"expected the message at offset {state.frame_offset} that was there, found other bytes"
+    if text:
         yield Drift(
             DriftKind.BROKER_REPLACED,
-            f"{found.address}: {what}: the broker has another store than before (restored, wiped, or another "
-            "broker). Nothing is held or deleted. Find out why; then `unmanage` the store, since what is "
-            "remembered is of the other one, and begin a new lineage with `adopt`: what is in the lake "
-            "stays.",
+            f"{observed.address}: {text}: the broker has another store than before (restored, wiped, or "
+            "another broker). Nothing is held or deleted. Find out why; then `unmanage` the store, since "
+            "what is remembered is of the other one, and begin a new lineage with `adopt`: what is in the "
+            "lake stays.",
         )
 
 
-def _restarted(state: HoldState, found: Observed) -> Iterator[Drift]:
-    if not _is_other_process(state, found):
+def _find_restart(state: HoldState, observed: Observed) -> Iterator[Drift]:
+    if not _is_other_process(state, observed):
         return
     shorter = (
-        f" Its log ends at {found.max_offset}, {state.max_offset - found.max_offset} bytes before where it "
-        "ended: the crash lost what was not flushed."
-        if found.max_offset < state.max_offset
+        f" Its log ends at {observed.max_offset}, {state.max_offset - observed.max_offset} bytes before "
+        "where it ended: the crash lost what was not flushed."
+        if observed.max_offset < state.max_offset
         else ""
     )
     yield Drift(
         DriftKind.BROKER_RESTARTED,
-        f"{found.address}: expected the process started {time_text(state.boot_timestamp_ms)}, found one "
-        f"started {time_text(found.boot_timestamp_ms)}: the broker was restarted. The hold stands by its "
+        f"{observed.address}: expected the process started {time_text(state.boot_timestamp_ms)}, found one "
+        f"started {time_text(observed.boot_timestamp_ms)}: the broker was restarted. The hold stands by its "
         f"files; settings are as broker.conf has them.{shorter}",
     )
 
 
-def _lapsed(state: HoldState, found: Observed) -> Iterator[Drift]:
-    if not 0 < state.ends_at_ms < found.at_ms:
+def _find_lapse(state: HoldState, observed: Observed) -> Iterator[Drift]:
+    if not 0 < state.ends_at_ms < observed.at_ms:
         return
     free_ms = max(state.ends_at_ms, state.deletes_from_ms)
     since = (
-        f"since {time_text(free_ms)} the broker was" if free_ms < found.at_ms else "the broker would soon be"
+        f"since {time_text(free_ms)} the broker was"
+        if free_ms < observed.at_ms
+        else "the broker would soon be"
     )
     yield Drift(
         DriftKind.HOLD_LAPSED,
@@ -174,29 +175,29 @@ def _lapsed(state: HoldState, found: Observed) -> Iterator[Drift]:
     )
 
 
-def _gone(state: HoldState, found: Observed) -> Iterator[Drift]:
+def _find_gone(state: HoldState, observed: Observed) -> Iterator[Drift]:
     """Yield one drift for each range of neighbouring segments that are gone."""
     if not state.segments:
         return  # the first look was cut short before it remembered any
-    there = {file.base_offset for file in found.files}
+    present = {file.base_offset for file in observed.files}
     ends = [base for base, _ in state.segments[1:]] + [state.end_offset]
     start = -1
     end = -1
     for (base, _), behind in zip(state.segments, ends, strict=True):
         # Files behind the newest message are preallocated: there is nothing in them to be lost.
-        gone = base not in there and base not in state.releasing and base < state.max_offset
-        if gone and start < 0:
+        is_gone = base not in present and base not in state.releasing and base < state.max_offset
+        if is_gone and start < 0:
             start = base
-        if gone:
+        if is_gone:
             end = min(behind, state.max_offset)
         elif start >= 0:
-            yield _range_gone(start, end)
+            yield _range_drift(start, end)
             start = -1
     if start >= 0:
-        yield _range_gone(start, end)
+        yield _range_drift(start, end)
 
 
-def _range_gone(start: int, end: int) -> Drift:
+def _range_drift(start: int, end: int) -> Drift:
     return Drift(
         DriftKind.SEGMENT_GONE,
         f"expected the log's bytes [{start}, {end}), found no file, and no run deleted them. Find out who "
@@ -207,19 +208,19 @@ def _range_gone(start: int, end: int) -> Drift:
     )
 
 
-def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
+def _find_touched(state: HoldState, observed: Observed) -> Iterator[Drift]:
     """Yield one drift for files whose times were changed, and one for files that were replaced by others."""
-    there = [(touched, found.file_at(touched.base_offset)) for touched in state.touched]
-    seen = [(touched, file) for touched, file in there if file is not None]
-    others = [(touched, file) for touched, file in seen if file.inode != touched.inode]
+    pairs = [(touched, observed.file_at(touched.base_offset)) for touched in state.touched]
+    present = [(touched, file) for touched, file in pairs if file is not None]
+    others = [(touched, file) for touched, file in present if file.inode != touched.inode]
     if others:
         inodes = [", ".join(str(of.inode) for of in side) for side in zip(*others, strict=True)]
         name = "its name" if len(others) == 1 else "each name"
         why = f"expected inode {inodes[0]}, found {inodes[1]}: another file has {name}"
-        yield _mtime_changed([file for _, file in others], why)
+        yield _mtime_drift([file for _, file in others], why)
     changed = [
         (touched, file)
-        for touched, file in seen
+        for touched, file in present
         if file.inode == touched.inode and file.mtime_ns not in touched.possible_mtimes_ns
     ]
     if changed:
@@ -229,10 +230,10 @@ def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
         them = "it" if len(changed) == 1 else "them"
         why = f"expected the modification time {expected} that the hold set, found {now}"
         why += f": another program touched {them}"
-        yield _mtime_changed([file for _, file in changed], why)
+        yield _mtime_drift([file for _, file in changed], why)
 
 
-def _mtime_changed(files: Sequence[SeenFile], why: str) -> Drift:
+def _mtime_drift(files: Sequence[SeenFile], why: str) -> Drift:
     return Drift(
         DriftKind.MTIME_CHANGED,
         f"{paths_text([file.path for file in files])}: {why}. The hold rests on the rest of its fence until "
@@ -241,18 +242,18 @@ def _mtime_changed(files: Sequence[SeenFile], why: str) -> Drift:
     )
 
 
-def _settings(state: HoldState, found: Observed) -> Iterator[Drift]:
-    for key, expected in _expected(state).items():
-        value = found.settings.get(key)
+def _find_changed(state: HoldState, observed: Observed) -> Iterator[Drift]:
+    for key, expected in _expected_settings(state).items():
+        value = observed.settings.get(key)
         if value != expected:
             yield Drift(
                 DriftKind.SETTING_CHANGED,
-                f"{found.address}: expected {key}={expected}, found {value}: somebody changed it while the "
-                f"store was held.{_meaning(key, value)} Find out who, and set it back.",
+                f"{observed.address}: expected {key}={expected}, found {value}: somebody changed it while "
+                f"the store was held.{_explain_value(key, value)} Find out who, and set it back.",
             )
 
 
-def _meaning(key: str, value: str | None) -> str:
+def _explain_value(key: str, value: str | None) -> str:
     """Explain a value that a broker accepts without a check."""
     if key != RESERVED or not (value or "").startswith("-"):
         return ""
@@ -262,45 +263,43 @@ def _meaning(key: str, value: str | None) -> str:
     )
 
 
-def _saved(state: HoldState, found: Observed) -> Iterator[Drift]:
+def _find_unsaved(state: HoldState, observed: Observed) -> Iterator[Drift]:
     """Yield drift for settings that a restart would change back. A broker.conf that can't be read leads to a
     notice, not to drift.
     """
-    if found.saved.values is None:
+    if observed.saved.values is None:
         return
-    for key in _expected(state):
-        saved, works = found.saved.values.get(key, _DEFAULTS[key]), found.settings.get(key)
+    for key in _expected_settings(state):
+        saved, works = observed.saved.values.get(key, _DEFAULTS[key]), observed.settings.get(key)
         if works is not None and saved != works:
             yield Drift(
                 DriftKind.SETTING_NOT_SAVED,
-                f"{found.saved.path}: expected {key}={works}, as the broker works now, found {key}={saved}"
-                f"{'' if key in found.saved.values else ' (the default)'}: a restart brings that back. Make "
-                "the file writable for the broker, or write it there.",
+                f"{observed.saved.path}: expected {key}={works}, as the broker works now, found {key}={saved}"
+                f"{'' if key in observed.saved.values else ' (the default)'}: a restart brings that back. "
+                "Make the file writable for the broker, or write it there.",
             )
 
 
-def _expected(state: HoldState) -> dict[str, str]:
+def _expected_settings(state: HoldState) -> dict[str, str]:
     return {**state.expected_settings, **{changed.key: changed.ours for changed in state.changed_settings}}
 
 
 def _newest_offset(state: HoldState) -> int:
-    """Return the base offset of the segment that was active at the last look. All segments below it were
-    sealed, and on disk.
-    """
+    """Return the base offset of the last look's active segment. All below it were sealed, and on disk."""
     return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
 
 
-def _is_known_frame_other(state: HoldState, found: Observed) -> bool:
+def _is_known_frame_other(state: HoldState, observed: Observed) -> bool:
     return (
-        state.frame_offset >= found.min_offset
+        state.frame_offset >= observed.min_offset
         and bool(state.frame_sha256)
-        and found.frame_sha256 is not None
-        and found.frame_sha256 != state.frame_sha256
+        and observed.frame_sha256 is not None
+        and observed.frame_sha256 != state.frame_sha256
     )
 
 
-def _is_other_process(state: HoldState, found: Observed) -> bool:
-    return found.boot_timestamp_ms != state.boot_timestamp_ms
+def _is_other_process(state: HoldState, observed: Observed) -> bool:
+    return observed.boot_timestamp_ms != state.boot_timestamp_ms
 
 
 _NAMED = 20
@@ -310,15 +309,14 @@ _NAMED = 20
 def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...]:
     """Add to each missing range the topics of its messages."""
     drift = tuple(drift)
-    gone = [d for d in drift if d.kind is DriftKind.SEGMENT_GONE and not d.topics]
-    counted = topics_in(layout, [(d.start_offset, d.end_offset) for d in gone])
-    told = {id(d): _with(d, counts) for d, counts in zip(gone, counted, strict=True)}
-    return tuple(told.get(id(d), d) for d in drift)
+    ranges = [d for d in drift if d.kind is DriftKind.SEGMENT_GONE and not d.topics]
+    counted = topics_in(layout, [(d.start_offset, d.end_offset) for d in ranges])
+    detailed = {id(d): _with_counts(d, counts) for d, counts in zip(ranges, counted, strict=True)}
+    return tuple(detailed.get(id(d), d) for d in drift)
 
 
 def topics_in(layout: StoreLayout, ranges: Sequence[tuple[int, int]]) -> tuple[Counter[str], ...]:
-    """Count, for each range of physical offsets [start, end), the entries that each topic's queues have
-    there.
+    """Count, for each range of physical offsets [start, end), the entries of each topic's queues there.
 
     A queue with a file that can't be read, or that vanishes meanwhile, isn't counted.
     """
@@ -353,11 +351,11 @@ def _index(form: EntryFormat, at: tuple[MappedFile, int]) -> int:
     return file.base_offset // form.dtype.itemsize + position
 
 
-def _with(drift: Drift, counts: Counter[str]) -> Drift:
+def _with_counts(drift: Drift, counts: Counter[str]) -> Drift:
     if not counts:
-        told = "The consume queues don't tell any more whose messages were in it."
+        text = "The consume queues don't tell any more whose messages were in it."
     else:
         named = [f"{topic} ({count_text(n, 'message')})" for topic, n in counts.most_common(_NAMED)]
         more = [f"{len(counts) - _NAMED} more"] if len(counts) > _NAMED else []
-        told = f"By what the consume queues still have, of topics: {', '.join(named + more)}."
-    return replace(drift, detail=f"{drift.detail} {told}", topics=tuple(sorted(counts)))
+        text = f"By what the consume queues still have, of topics: {', '.join(named + more)}."
+    return replace(drift, detail=f"{drift.detail} {text}", topics=tuple(sorted(counts)))

@@ -3,8 +3,7 @@
 The broker serves and deletes by its own rules. With a hold these rules find nothing to delete: the first
 segments that must stay are a fence, and the broker doesn't delete by force (:mod:`fence`). A hold that isn't
 renewed ends by itself, so that a dead pipeline fills no disk. An unknown state, such as an unreachable broker
-or an unreadable file, never leads to a change. When a hold ends, every mtime and every setting is as it was
-before.
+or an unreadable file, never leads to a change. When a hold ends, every mtime and every setting is as before.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ def renew(parts: LiveParts, now_ms: int) -> HoldStatus:
 
 @contextmanager
 def locked(parts: LiveParts) -> Iterator[LockedLive]:
-    """Hold the store, and keep other runs from working on its hold until the block ends. A watch may still
-    mend it.
+    """Hold the store, and keep other runs off its hold until the block ends. A watch may still mend it.
 
     :raises GateRefusedError: the store can't be held.
     """
@@ -129,18 +127,18 @@ def expose(
     :return: the hold's state as it is saved now.
     :raises GateRefusedError: the fence can't be set there, or an mtime can't be set.
     """
-    found = observe(parts, time.time_ns() // 1_000_000)
+    observed = observe(parts, time.time_ns() // 1_000_000)
     state = replace(state, releasing=tuple(segment.base_offset for segment in segments))
-    behind = next((file for file in found.files if file.base_offset > state.releasing[-1]), None)
+    behind = next((file for file in observed.files if file.base_offset > state.releasing[-1]), None)
     if behind is None or Path(behind.path) != stays:
         raise GateRefusedError(
             f"{stays}: expected the first segment that stays, found {behind.path if behind else 'no file'}. "
             "Nothing was deleted. Plan again."
         )
     save_state(memory, state)
-    state = _put_fence(parts, memory, state, found)
+    state = _put_fence(parts, memory, state, observed)
     # What an earlier call has made old may go at this moment.
-    young = [f for f in found.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
+    young = [f for f in observed.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
     old = [(file, LETS_GO_MTIME_NS) for file in reversed(young)]
     return local_hold.set_mtimes(parts.root, memory, state, old)
 
@@ -151,12 +149,12 @@ def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> Ho
     :param min_offset: first offset of the log now.
     :return: the hold's state as it is saved now.
     """
-    gone = frozenset(state.releasing)
+    released = frozenset(state.releasing)
     state = replace(
         state,
         releasing=(),
-        touched=tuple(touched for touched in state.touched if touched.base_offset not in gone),
-        segments=tuple((base, inode) for base, inode in state.segments if base not in gone),
+        touched=tuple(touched for touched in state.touched if touched.base_offset not in released),
+        segments=tuple((base, inode) for base, inode in state.segments if base not in released),
         min_offset=min_offset,
     )
     save_state(memory, state)
@@ -197,74 +195,74 @@ def _undo(parts: LiveParts, memory: HoldMemory) -> None:
 def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas: Replicas) -> HoldStatus:
     root, live = parts.root, parts.live
     before = load_state(memory)
-    found = observe(parts, now_ms, before)
+    observed = observe(parts, now_ms, before)
     if before is None:
-        refuse_slave(found.settings, found.address)
+        refuse_slave(observed.settings, observed.address)
     else:
-        found = ask_known_frame(parts.admin, before, found)
-        before = with_moved_files(before, found)
-    lasting, new = drift_of(parts, before, found)
+        observed = ask_known_frame(parts.admin, before, observed)
+        before = with_moved_files(before, observed)
+    lasting, new = drift_of(parts, before, observed)
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(new)
-    if before is not None and any(one.kind in ENDS_TRUST for one in lasting):
+    if before is not None and any(drift.kind in ENDS_TRUST for drift in lasting):
         save_state(memory, replace(before, reported=tuple(map(name_of, lasting))))
         return HoldStatus(False, disturbances=new, notices=tuple(d.detail for d in lasting))
     try:
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
-        reserved = reserved_hours(found, str(root))
-        said = [*notices(parts, found), *below_the_first_file(found, before)]
-        state = before or first_state(left_behind(root), found)
+        reserved = reserved_hours(observed, str(root))
+        texts = [*notices(parts, observed), *below_the_first_file(observed, before)]
+        state = before or first_state(left_behind(root), observed)
         state = replace(state, replicas=replicas.addresses)
-        state = with_acceptance(state, found.settings.get(RELEASE, ""), live.accept_version, person())
-        ends_at_ms = fence.fence(found, state, live.hold_hours, reserved).ends_at_ms
+        state = with_acceptance(state, observed.settings.get(RELEASE, ""), live.accept_version, person())
+        ends_at_ms = fence.fence(observed, state, live.hold_hours, reserved).ends_at_ms
         if before is None:  # by which the marker is known for ours
             save_state(memory, state)
-        said.append(marker.write_marker(root, state.manager, ends_at_ms))
-        state = _put_fence(parts, memory, state, found)
+        texts.append(marker.write_marker(root, state.manager, ends_at_ms))
+        state = _put_fence(parts, memory, state, observed)
     except GateRefusedError as error:
         if new and not isinstance(error, local_hold.SegmentGoneError):
-            details = join_texts("; ", (one.detail for one in new))
+            details = join_texts("; ", (drift.detail for drift in new))
             raise GateRefusedError(error, " Drift found: ", details) from error
         raise
-    if deletes_by_force(found) and parts.live.may_change_settings:
-        said.append(announce_rewrite(found))
-    state, settings = _forbid_force(parts, memory, state, found)
-    left = () if before is None else all_drift(before, replace(found, settings=settings))
-    state = know_newest_frame(parts.admin, as_looked_at(state, found), found)
-    lasts = (d for d in lasting if d.kind in LASTS and d in left)
+    if deletes_by_force(observed) and parts.live.may_change_settings:
+        texts.append(announce_rewrite(observed))
+    state, settings = _forbid_force(parts, memory, state, observed)
+    remaining = () if before is None else all_drift(before, replace(observed, settings=settings))
+    state = know_newest_frame(parts.admin, as_looked_at(state, observed), observed)
+    lasts = (d for d in lasting if d.kind in LASTS and d in remaining)
     state = replace(state, reported=tuple(map(name_of, lasts)))
     if state != before:
         save_state(memory, state)
     if replicas.why_kept:
-        said.append(f"nothing is deleted through this broker: {replicas.why_kept}")
-    said += weaknesses(parts, state, found)
+        texts.append(f"nothing is deleted through this broker: {replicas.why_kept}")
+    texts += weaknesses(parts, state, observed)
     return HoldStatus(
         held=state.ends_at_ms > now_ms,
         fence_offset=state.fence_offset,
         ends_at_ms=state.ends_at_ms,
         disturbances=new,
-        notices=tuple(filter(None, said)),
+        notices=tuple(filter(None, texts)),
         deletes_from_ms=state.deletes_from_ms,
         watch=last_look(root),
         lasts_ms=state.lasts_ms,
     )
 
 
-def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, found: Observed) -> HoldState:
+def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, observed: Observed) -> HoldState:
     """Set the fence on the right segments, then restore every other file that we touched."""
-    reserved = reserved_hours(found, str(parts.root))
-    wanted = fence.fence(found, state, parts.live.hold_hours, reserved)
+    reserved = reserved_hours(observed, str(parts.root))
+    target = fence.fence(observed, state, parts.live.hold_hours, reserved)
     # The newest first: it stands before a broker that is deleting comes there.
-    young = [(file, ns) for file, ns in reversed(wanted.mtimes_ns) if file.mtime_ns != ns]
+    young = [(file, ns) for file, ns in reversed(target.mtimes_ns) if file.mtime_ns != ns]
     state = local_hold.set_mtimes(parts.root, memory, state, young)
-    fenced = tuple(file.base_offset for file, _ in wanted.mtimes_ns)
+    fenced = tuple(file.base_offset for file, _ in target.mtimes_ns)
     put = replace(
         state,
-        fence_offset=wanted.offset,
-        ends_at_ms=wanted.ends_at_ms,
+        fence_offset=target.offset,
+        ends_at_ms=target.ends_at_ms,
         fence=fenced,
-        fence_count=fence.fence_count(found.settings),
-        deletes_from_ms=wanted.deletes_from_ms,
+        fence_count=fence.fence_count(observed.settings),
+        deletes_from_ms=target.deletes_from_ms,
         lasts_ms=parts.live.hold_hours * HOUR_MS,
     )
     if put != state:
@@ -276,19 +274,19 @@ def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, found: Ob
 
 
 def _forbid_force(
-    parts: LiveParts, memory: HoldMemory, state: HoldState, found: Observed
+    parts: LiveParts, memory: HoldMemory, state: HoldState, observed: Observed
 ) -> tuple[HoldState, Mapping[str, str]]:
     """Set the broker's deletion by force to false, if we may.
 
     :return: the hold's state, and the settings that the broker then has.
     """
-    if not deletes_by_force(found) or not parts.live.may_change_settings:
-        return state, found.settings
-    forbidden = with_force_ended(state, found.settings.get(FORCIBLY, ""))
+    if not deletes_by_force(observed) or not parts.live.may_change_settings:
+        return state, observed.settings
+    forbidden = with_force_ended(state, observed.settings.get(FORCIBLY, ""))
     if forbidden != state:
         save_state(memory, forbidden)
     parts.admin.update_config({FORCIBLY: "false"})
-    return forbidden, {**found.settings, FORCIBLY: "false"}
+    return forbidden, {**observed.settings, FORCIBLY: "false"}
 
 
 def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
@@ -310,26 +308,26 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
         with marker.changing(root):
             # Only now, as a watch has mended the hold and set force back until here.
             state = load_state(parts.memory) or state
-            found = ask_known_frame(parts.admin, state, observe(parts, now_ms, state))
-            state = with_moved_files(state, found)
-            seen = with_topics(new_drift(state, found), parts.layout)
-            parts.memory.record_drift(seen)
-            ours = all(one.kind not in ENDS_TRUST for one in seen)
-            settings = _put_settings_back(parts, state, found) if ours else _left_settings(state)
-            notices = [*settings, *_touched_by_others(state, found)]
+            observed = ask_known_frame(parts.admin, state, observe(parts, now_ms, state))
+            state = with_moved_files(state, observed)
+            changes = with_topics(new_drift(state, observed), parts.layout)
+            parts.memory.record_drift(changes)
+            is_trusted = all(drift.kind not in ENDS_TRUST for drift in changes)
+            settings = _put_settings_back(parts, state, observed) if is_trusted else _left_notices(state)
+            notices = [*settings, *_touched_notices(state, observed)]
             local_hold.put_all_back(root, parts.memory, state)
             marker.remove_marker(root, state.manager)
             save_state(parts.memory, None)
-    return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))
+    return HoldStatus(held=False, disturbances=changes, notices=tuple(notices))
 
 
-def _put_settings_back(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
+def _put_settings_back(parts: LiveParts, state: HoldState, observed: Observed) -> Iterator[str]:
     """Restore settings that we changed. Later changes by other programs stay.
 
     :return: notices.
     """
     for changed in state.changed_settings:
-        value = found.settings.get(changed.key)
+        value = observed.settings.get(changed.key)
         if value == changed.ours:
             parts.admin.update_config({changed.key: changed.original})
         elif value != changed.original:
@@ -339,7 +337,7 @@ def _put_settings_back(parts: LiveParts, state: HoldState, found: Observed) -> I
             )
 
 
-def _left_settings(state: HoldState) -> Iterator[str]:
+def _left_notices(state: HoldState) -> Iterator[str]:
     """Yield notices on settings that we changed at the former broker, which another one has replaced."""
     for changed in state.changed_settings:
         yield (
@@ -348,15 +346,15 @@ def _left_settings(state: HoldState) -> Iterator[str]:
         )
 
 
-def _touched_by_others(state: HoldState, found: Observed) -> Iterator[str]:
+def _touched_notices(state: HoldState, observed: Observed) -> Iterator[str]:
     paths = [
         touched.path
         for touched in state.touched
-        if found.file_at(touched.base_offset) is not None and not local_hold.is_ours(touched)
+        if observed.file_at(touched.base_offset) is not None and not local_hold.is_ours(touched)
     ]
     if paths:
-        what = "it, so its mtime wasn't" if len(paths) == 1 else "them, so their mtimes weren't"
-        yield f"{paths_text(paths)}: another program touched or replaced {what} put back"
+        text = "it, so its mtime wasn't" if len(paths) == 1 else "them, so their mtimes weren't"
+        yield f"{paths_text(paths)}: another program touched or replaced {text} put back"
 
 
 def _wait_for_last_pass(parts: LiveParts, state: HoldState, boot_timestamp_ms: int) -> None:

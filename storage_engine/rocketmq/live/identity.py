@@ -63,10 +63,10 @@ def ask_and_look(
     """
     for _ in range(ATTEMPTS):
         info = admin.runtime_info()
-        found, files = look()
+        result, files = look()
         if not files or files[0].base_offset <= info.commitlog_max_offset:
             break
-    return info, found, files
+    return info, result, files
 
 
 def why_unproven(
@@ -132,8 +132,7 @@ def check_same_store(
 
 
 def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -> bool:
-    """Ask the process that has the store's lock directly. Its start time must be that of the broker that
-    answers.
+    """Ask the process that has the store's lock directly. It must have the answering broker's start time.
 
     If the process is in another container, or this user may not see its sockets, it can't be asked.
 
@@ -147,10 +146,10 @@ def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -
         sockets = psutil.Process(holder.pid).net_connections("tcp")
     except psutil.Error:
         return _is_here(admin.address)
-    listening = {int(one.laddr.port): one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    listening = {int(conn.laddr.port): conn.laddr.ip for conn in sockets if conn.status == psutil.CONN_LISTEN}
     expected_port = split_address(admin.address)[1]
     for port in sorted(listening, key=lambda port: (port != expected_port, port)):
-        local = f"{_where_to_ask(listening[port])}:{port}"
+        local = f"{_pick_host(listening[port])}:{port}"
         try:
             with admin.at(local, _LOCAL_SECONDS) as itself:
                 boot_timestamp_ms = itself.runtime_info().boot_timestamp_ms
@@ -172,17 +171,15 @@ def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -
 def _is_here(address: str) -> bool:
     """Return whether an address belongs to this host, as far as its network namespace shows its addresses."""
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(split_address(address)[0], None)}
+        addresses = {info[4][0] for info in socket.getaddrinfo(split_address(address)[0], None)}
     except OSError:
         return False
-    own = {one.address.partition("%")[0] for ones in psutil.net_if_addrs().values() for one in ones}
-    return bool(found) and found <= own
+    own_ips = {item.address.partition("%")[0] for items in psutil.net_if_addrs().values() for item in items}
+    return bool(addresses) and addresses <= own_ips
 
 
-def _where_to_ask(host: str) -> str:
-    """Return an address of this host to ask a process that listens at an address. Java listens by IPv6, which
-    accepts IPv4, too.
-    """
+def _pick_host(host: str) -> str:
+    """Return a local address to ask a listening process. Java listens by IPv6, which accepts IPv4, too."""
     host = _LOOPBACK.get(host, host.removeprefix("::ffff:"))
     return f"[{host}]" if ":" in host else host
 
@@ -195,10 +192,10 @@ def _check_reaches_end(
     holder = next((file for file in reversed(files) if file.base_offset < end), None)
     if end == info.commitlog_min_offset if holder is None else holder.end_offset >= end:
         return
-    there = f"the last at offset {files[-1].base_offset}" if files else "none"
+    files_text = f"the last at offset {files[-1].base_offset}" if files else "none"
     raise BadInputError(
         f"{layout.root}: expected the store of broker {admin.address}, whose log ends at {end}, found other "
-        f"files, {there}. Nothing was changed. Check the path, what is mounted there, and the address."
+        f"files, {files_text}. Nothing was changed. Check the path, what is mounted there, and the address."
     )
 
 
@@ -243,9 +240,7 @@ def ask_known_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> Ob
 
 
 def know_newest_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> HoldState:
-    """Save the digest of the newest sealed segment's first message in the hold's state, if it isn't saved
-    already.
-    """
+    """Save the digest of the newest sealed segment's first message in the hold's state, if it isn't there."""
     sealed = [file.base_offset for file in found.files if file.end_offset <= found.max_offset]
     newest = max((base for base in sealed if base >= found.min_offset), default=-1)
     if newest in (-1, state.frame_offset):
@@ -280,11 +275,11 @@ def check_goes_on(
                     f"bytes that the master no longer has. {_NOTHING_WRITTEN} Archive more of the master's "
                     "log first."
                 )
-            if (theirs := frame_sha256(master, offset)) != sha256(message).hexdigest():
-                found = "another" if theirs else "none that begins there"
+            if (digest := frame_sha256(master, offset)) != sha256(message).hexdigest():
+                text = "another" if digest else "none that begins there"
                 raise RestoreError(
                     f"{where}: expected the last archived message, at physical offset {offset}, found "
-                    f"{found}: its log continues differently from the archived one, and a slave would differ "
+                    f"{text}: its log continues differently from the archived one, and a slave would differ "
                     f"from it without any error. {_NOTHING_WRITTEN} Restore less (--to-offset "
                     f"{receipts[-1].base_offset}), or the lineage that the master has (--lineage)."
                 )

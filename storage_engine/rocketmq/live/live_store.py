@@ -1,5 +1,4 @@
-"""A store beside its running broker, as retention sees it: some facts come from files, the others from the
-broker.
+"""A store beside its running broker, as retention sees it: facts come from files and from the broker.
 
 Queue and index files: a running broker deletes them itself after its log's min offset has moved. It does so
 in a pass of its own, each cleanResourceInterval (CleanConsumeQueueService#deleteExpiredFiles). Request 306
@@ -153,11 +152,11 @@ def watch_store(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch
     """
     try:
         with reach(live) as admin:
-            found, info, address = admin.config(), admin.runtime_info(), admin.address
+            broker_settings, info, address = admin.config(), admin.runtime_info(), admin.address
     except (BrokerError, NotOnBrokerError) as error:
         return unknown(now_ms, f"the broker can't be asked, so nothing triggers: {error}")
-    refuse_slave(found, address)
-    here = local_settings(found, settings.root, settings.overrides)
+    refuse_slave(broker_settings, address)
+    here = local_settings(broker_settings, settings.root, settings.overrides)
     config = load_broker_config(None, here, root=settings.root)
     return watch(info, config, now_ms, time_zone(settings.time_zone))
 
@@ -186,9 +185,7 @@ class LiveStore(BrokerStore):
     parts: LiveParts
 
     def renewed(self, memory: HoldMemory) -> LiveStore:
-        """Ask for the settings again. The connection stays the same, except if another broker is the master
-        by now.
-        """
+        """Ask for the settings again. The connection stays, except if another broker is the master by now."""
         self.parts.session.renew()
         return _open(self.parts.session, self.parts.opened_by, self.parts.live, memory)
 
@@ -223,8 +220,9 @@ class LiveStore(BrokerStore):
         return self.parts.files.replicas
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Plan as for a stopped broker's store. For a slave keep everything: it deletes by its own rules, and
-        is never held.
+        """Plan as for a stopped broker, but keep every segment of a slave.
+
+        A slave deletes by its own rules, and is never held.
         """
         if self.parts.settings.get(ROLE) == SLAVE:
             causes, notices = self.parts.files.causes.triggers(snapshot, now_ms, request)
@@ -290,18 +288,18 @@ class LiveStore(BrokerStore):
 def _look(parts: LiveParts, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
     def listed() -> tuple[StoreSnapshot, list[MappedFile]]:
         with as_who_may_read(parts.files.config.store_path_root_dir):
-            seen = reread(look, ATTEMPTS)
-        return seen, [file_of(segment) for log in seen.logs for segment in log.segments]
+            snapshot = reread(look, ATTEMPTS)
+        return snapshot, [file_of(segment) for log in snapshot.logs for segment in log.segments]
 
-    before, seen, files = ask_and_look(parts.admin, listed)
-    (log,) = seen.logs
+    before, snapshot, files = ask_and_look(parts.admin, listed)
+    (log,) = snapshot.logs
     if load_state(parts.memory) is not None:
         refuse_slave(parts.settings, parts.admin.address)
     check_same_store(parts.admin, before, parts.layout, files)
     log = with_original_times(as_the_broker_says(log, before), parts.memory, parts.root)
     if log.confirmed_offset is not None and (confirmed := parts.admin.confirmed_offset()) is not None:
         log = replace(log, confirmed_offset=confirmed)
-    return replace(seen, crashed=False, logs=(log,))
+    return replace(snapshot, crashed=False, logs=(log,))
 
 
 class LiveCourse(FileCourse):
@@ -354,9 +352,7 @@ class LiveProcess(FileProcess):
 
 @dataclass(frozen=True, slots=True)
 class LiveShield(StoreShield):
-    """Needs of a shield beside a running broker: the segments that it deletes in a pass, and its deletion by
-    force.
-    """
+    """Needs of a shield beside a running broker: the segments of one of its passes, and deletion by force."""
 
     parts: LiveParts
 
@@ -399,20 +395,20 @@ class LiveShield(StoreShield):
         value = parts.admin.config().get(FORCIBLY)
         if value == "false":
             return None
-        why = _why_not_set(parts)
-        if why and parts.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
-            return _set(parts, value, why)
+        reason = _explain_not_set(parts)
+        if reason and parts.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
+            return _set(parts, value, reason)
         # What takes the broker's time is asked before the lock: a run that waits for that would wait as well.
-        found = ask_known_frame(parts.admin, state, observe(parts, clock_ms(), state))
+        observed = ask_known_frame(parts.admin, state, observe(parts, clock_ms(), state))
         # Asked last: setting it is another connection than what was looked at.
         answers_ms = parts.admin.runtime_info().boot_timestamp_ms
-        if other := another_broker(state, found, answers_ms):
-            return other
-        if why:
-            return _set(parts, value, why)
+        if drift := another_broker(state, observed, answers_ms):
+            return drift
+        if reason:
+            return _set(parts, value, reason)
         with marker.changing(parts.root):
             now = load_state(memory)
-            if now is None or _judged_by(now) != _judged_by(state):
+            if now is None or _judged_part(now) != _judged_part(state):
                 return None  # a run has changed the hold, and sets it itself; else the next question finds it
             ended = with_force_ended(now, value or "")
             if ended != now:
@@ -423,9 +419,7 @@ class LiveShield(StoreShield):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDependents(QueuesAndIndex):
-    """Consume queues and index, whose files a running broker deletes itself after its log's min offset has
-    moved.
-    """
+    """Consume queues and index, whose files a running broker deletes itself once its min offset has moved."""
 
     admin: BrokerAdmin
 
@@ -441,16 +435,16 @@ class LiveDependents(QueuesAndIndex):
         :raises BrokerError: the broker can't be asked for its start time.
         """
         paths = {Path(file.facts.path) for file in files}
-        left = {path for path in paths if path.exists()}
-        if left:
+        remaining = {path for path in paths if path.exists()}
+        if remaining:
             first = until_first_pass_seconds(self.admin.runtime_info().boot_timestamp_ms)
             patience = Patience(dependents_patience_seconds(self.config), first, meanwhile)
-            while left and not patience.is_over:
+            while remaining and not patience.is_over:
                 patience.pause(POLL_SECONDS)
-                still = {path for path in left if path.exists()}
-                if still != left:
+                still = {path for path in remaining if path.exists()}
+                if still != remaining:
                     patience.progressed()
-                left = still
+                remaining = still
         for directory in {path.parent for path in paths}:
             if directory.is_dir():
                 durable.fsync_path(directory)
@@ -481,8 +475,8 @@ class LiveConsumers(StoreConsumers):
             consumers, source = consumers_written_down(self.layout, error)
         positions = group_positions(self.layout, consumers)
         end_offset = new_min_offsets[LOG]
-        found = unread_messages(self.layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
-        return replace(found, notices=source.notices).with_errors(consumers.unknown)
+        result = unread_messages(self.layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
+        return replace(result, notices=source.notices).with_errors(consumers.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,8 +505,7 @@ class LiveHold(MarkedHold):
 def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
     """Return a log as its files show it, cut at the end that the broker reported before.
 
-    :param info: the broker's answer from before the files were listed: only segments below its max offset are
-        sealed.
+    :param info: the broker's answer from before the listing: only segments below its max offset are sealed.
     """
     end = info.commitlog_max_offset
     # The broker counts what is behind against a max offset that it takes a moment later.
@@ -540,25 +533,24 @@ def _open(
     if memory is not None:
         memory = HoldMemories(memory, Path(settings.root))
     admin = session.admin
-    found = admin.config()
-    refuse_other_broker(found, live.broker_name, admin.address)
-    planned_by = with_original_settings(found, memory, Path(settings.root))
+    config = admin.config()
+    refuse_other_broker(config, live.broker_name, admin.address)
+    planned_by = with_original_settings(config, memory, Path(settings.root))
     here = local_settings(planned_by, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
-    return LiveStore(LiveParts(session, admin, files, found, live, memory, settings))
+    return LiveStore(LiveParts(session, admin, files, config, live, memory, settings))
 
 
 def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
     """Return drift if the broker isn't provably the held one; None: it is.
 
-    The process of the last look is the held one. For another process, at any address, the files' lock must
-    prove it.
+    The last look's process is the held one. For another, at any address, the files' lock must prove it.
 
     :param answers_ms: boot timestamp of the process that answers after the look.
     """
-    seen = all_drift(state, found)
-    ended = next((one for one in seen if one.kind in ENDS_TRUST), None)
+    changes = all_drift(state, found)
+    ended = next((drift for drift in changes if drift.kind in ENDS_TRUST), None)
     if ended is not None:
         return replace(ended, detail=Text(ended.detail, " Its settings were left as they are."))
     is_proven = found.boot_timestamp_ms == state.boot_timestamp_ms or not found.unproven
@@ -577,17 +569,13 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
     )
 
 
-def _judged_by(state: HoldState) -> HoldState:
-    """Return the part of a state by which a broker was judged. It has changes by runs, but not what a watch
-    has mended.
-    """
+def _judged_part(state: HoldState) -> HoldState:
+    """Return the part of a state by which a broker was judged: changes by runs, not those by a watch."""
     return replace(state, touched=(), fence=(), fence_offset=-1)
 
 
-def _why_not_set(parts: LiveParts) -> str:
-    """Return the reason why a broker's deletion by force may not be ended, as the end of a sentence; "": it
-    may.
-    """
+def _explain_not_set(parts: LiveParts) -> str:
+    """Return why a broker's deletion by force may not be ended, as the end of a sentence; "": it may."""
     _, used_percent = log_disks(parts.layout)
     limit = parts.files.config.disk_space_warning_level_percent
     level = "unknown" if used_percent is None else f"{used_percent} %"
@@ -610,16 +598,14 @@ def _set(parts: LiveParts, value: str | None, what_was_done: str) -> Drift:
 
 
 ASKED_FOR_SUBSCRIPTIONS = 2000
-"""Most groups without any offset whose subscriptions are requested. Each needs one request of about a
-millisecond.
-"""
+"""Most groups without any offset whose subscriptions are requested. Each request takes about 1 ms."""
 REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 
 _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 
 
 @contextmanager
-def _who_knows(
+def _reach_positions(
     admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker
 ) -> Iterator[tuple[BrokerAdmin, tuple[str, ...]]]:
     """Give the broker that knows the groups' positions, with a notice. For a slave that is its master: a
@@ -658,7 +644,7 @@ def live_consumers(
     :param live: how the broker is reached.
     :raises BrokerError: the broker, or a slave's master, can't be asked.
     """
-    with _who_knows(admin, settings, live) as (knows, notices):
+    with _reach_positions(admin, settings, live) as (knows, notices):
         committed = knows.consumer_offsets()
         groups = knows.groups()
         silent = sorted(groups - frozenset(names_of(one_array(committed["group"]).dictionary)))
@@ -676,7 +662,9 @@ def live_consumers(
 
 
 def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Consumers, LagSource]:
-    """Return the groups in the broker's files, which are up to 10 s behind its memory while it runs.
+    """Return the groups in the broker's files, and the files' time as their source.
+
+    While the broker runs, the files are behind its memory by up to flushConsumerOffsetInterval.
 
     :param error: reason why the broker can't be asked.
     :raises BrokerError: the broker has never written its groups to files, so nothing is known.

@@ -53,7 +53,7 @@ def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
         return files, [MappedFile(Path(file.path), file.base_offset, file.size_bytes) for file in files]
 
     info, files, listed = ask_and_look(parts.admin, look)
-    found = Observed(
+    observed = Observed(
         at_ms=now_ms,
         address=parts.admin.address,
         boot_timestamp_ms=info.boot_timestamp_ms,
@@ -65,13 +65,13 @@ def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
         saved=saved_settings(parts.broker_conf),
         log_paths={str(path): mount_point(path) for path in layout.log_paths if path.is_dir()},
     )
-    if state is not None and has_moved(state, found):
-        return replace(found, unproven=why_unproven(parts.admin, info, layout, listed))
-    if state is not None and found.role == SLAVE:
-        return found
+    if state is not None and has_moved(state, observed):
+        return replace(observed, unproven=why_unproven(parts.admin, info, layout, listed))
+    if state is not None and observed.role == SLAVE:
+        return observed
     if check_same_store(parts.admin, info, layout, listed):
-        return found
-    return replace(found, unproven=left_open(parts.admin, layout))
+        return observed
+    return replace(observed, unproven=left_open(parts.admin, layout))
 
 
 def find_replicas(
@@ -91,8 +91,8 @@ def find_replicas(
         lambda: admin.runtime_info().boot_timestamp_ms,
         live.name_servers,
     )
-    known = known_replicas(parts.memory, settings)
-    return group.find_replicas(known, lambda: admin.has_slaves() or is_replicated())
+    addresses = known_replicas(parts.memory, settings)
+    return group.find_replicas(addresses, lambda: admin.has_slaves() or is_replicated())
 
 
 def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str, ...]:
@@ -105,12 +105,12 @@ def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str,
     first = found.files[0].base_offset if found.files else 0
     if state is None or not state.segments or state.segments[0][0] != first or found.min_offset >= first:
         return ()
-    said = (
+    notice = (
         f"broker {found.address} says that its log begins at {found.min_offset}, but its first file at "
         f"{first}: what is before that was removed while the broker loaded the store or had it open, not by "
         "the broker, which serves it from memory. Restart the broker, which puts that right"
     )
-    return (said,)
+    return (notice,)
 
 
 def saved_settings(broker_conf: str | None) -> SavedSettings:
@@ -133,7 +133,7 @@ def mount_point(directory: Path) -> str:
 
 def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
     """List the log's files by name. A file that vanishes meanwhile is left out."""
-    seen = []
+    files = []
     for path, _ in list_raw_files(directories):
         if not is_offset(path.name):
             continue
@@ -142,7 +142,7 @@ def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
         except FileNotFoundError:
             continue
         if stat.st_size:
-            seen.append(
+            files.append(
                 SeenFile(
                     base_offset=int(path.name),
                     path=str(path),
@@ -152,7 +152,7 @@ def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
                     ctime_ns=stat.st_ctime_ns,
                 )
             )
-    return tuple(seen)
+    return tuple(files)
 
 
 class Session:

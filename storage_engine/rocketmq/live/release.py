@@ -6,8 +6,7 @@ and the broker is told to delete. Both its min offset and the files show which s
 at any moment, a new call with the rest of the prefix continues: the fence behind the prefix stands before any
 segment can be deleted.
 
-A release takes minutes. A watch mends the hold meanwhile, so each change begins with the state that is saved
-then.
+A release takes minutes. A watch mends the hold meanwhile, so each change begins with the state saved then.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def delete_segments(
         until_first_pass_seconds(info.boot_timestamp_ms),
         meanwhile,
     )
-    _have_it_go(parts, state, prefix, patience)
+    _delete_prefix(parts, state, prefix, patience)
     for directory in prefix.directories:
         durable.fsync_path(directory)
     # Whoever looks at the hold next forgets them, too.
@@ -157,18 +156,16 @@ def _standing_hold(parts: LiveParts) -> tuple[HoldMemory, HoldState]:
 
 
 def _check_release(parts: LiveParts, state: HoldState) -> None:
-    """Check the broker's release. It is asked for again: the broker may have been upgraded since the store
-    was opened.
+    """Check the broker's release, asked for again, as it may have been upgraded since the store was opened.
 
     It must be asked before the boot time, which then shows that no other process came in between.
 
-    :raises GateRefusedError: deletion by this release of the broker was not tested, and no person accepts the
-        release.
+    :raises GateRefusedError: deletion by this release of the broker was not tested, and no person accepts it.
     """
     settings = parts.admin.config()
     if not state.may_delete(settings.get(RELEASE, "")):
         raise GateRefusedError(
-            f"{parts.root}: {untried_text(settings)}. Nothing was deleted, and it stays archived."
+            f"{parts.root}: {untried_text(settings)}. Nothing was deleted. What was archived stays archived."
         )
 
 
@@ -204,16 +201,16 @@ def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None
     acts = read_own_acts(parts.root)
     for segment in prefix.segments:
         try:
-            found = FileFacts.of(segment.facts.path)
+            facts = FileFacts.of(segment.facts.path)
         except FileNotFoundError:
             if segment.base_offset in state.releasing:
                 continue
-            found = None
-        if found is not None and acts.same_file(found, segment.facts):
+            facts = None
+        if facts is not None and acts.same_file(facts, segment.facts):
             continue
         text = (
             f"{segment.facts.path}: expected it as it was a moment ago, {segment.facts}, found "
-            f"{found or 'no file'}: another program changes the store while we hold it."
+            f"{facts or 'no file'}: another program changes the store while we hold it."
         )
         if state.releasing:
             raise GateRefusedError(
@@ -223,19 +220,17 @@ def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None
         raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop the program that does it.")
 
 
-def _have_it_go(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
-    """Trigger the broker's passes, and wait until exactly the prefix is gone, both by the broker's min offset
-    and by the files.
-    """
+def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
+    """Trigger the broker's passes until exactly the prefix is gone, by its min offset and by the files."""
     one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(parts.files.config) / 1000
     triggered: float | None = None
     before: tuple[int, int] | None = None
     busy_since: float | None = None
     while True:
         info = _ask(parts, state, patience)
-        left = _left(prefix)
+        paths = _list_remaining(prefix)
         _check_not_too_much(parts, info, prefix)
-        if not left and info.commitlog_min_offset == prefix.end_offset:
+        if not paths and info.commitlog_min_offset == prefix.end_offset:
             return
         left_ms = state.ends_at_ms - time.time_ns() // 1_000_000
         try:
@@ -250,16 +245,16 @@ def _have_it_go(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Pa
         except StoreBusyError as error:
             busy_since = busy_since or time.monotonic()
             if time.monotonic() - busy_since >= UNANSWERED_SECONDS:
-                raise _kept_busy(parts, prefix, error) from error
-        now = (info.commitlog_min_offset, len(left))
+                raise _busy_error(parts, prefix, error) from error
+        now = (info.commitlog_min_offset, len(paths))
         if before is not None and now != before:
             patience.progressed()
         before = now
         if patience.is_over:
             raise BrokerRefusedError(
                 f"{parts.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
-                f"broker says {info.commitlog_min_offset} and {len(left)} of {len(prefix.segments)} files "
-                f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. The "
+                f"broker says {info.commitlog_min_offset} and {len(paths)} of {len(prefix.segments)} files "
+                f"are left after {patience.waited_seconds:.0f} s, first {paths[0] if paths else 'none'}. The "
                 "segments behind them stay; these may be deleted at any time. Look into the broker's "
                 "store.log for why it doesn't delete, and run the same again, which goes on.",
                 may_have_acted=True,
@@ -279,18 +274,17 @@ def _is_exposed(state: HoldState) -> bool:
     return True
 
 
-def _kept_busy(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
+def _busy_error(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
     return StoreBusyError(
         f"{parts.root}: expected to change the hold while the broker deletes, found that another process of "
-        f"this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
-        f"{len(prefix.segments)} segments are left, and may be deleted at any time; the segments behind them "
-        "stay. End the process that hangs, such as a watch, and run the same again, which goes on."
+        f"this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_list_remaining(prefix))} "
+        f"of {len(prefix.segments)} segments are left, and may be deleted at any time; the segments behind "
+        "them stay. End the process that hangs, such as a watch, and run the same again, which goes on."
     )
 
 
 def _trigger(parts: LiveParts) -> HoldState:
-    """Trigger the broker's deletion. If its answer is lost, it may be deleting all the same, which the files
-    will show.
+    """Trigger the broker's deletion. If its answer is lost, it may still be deleting, which the files show.
 
     :raises BrokerError: the broker didn't get the request.
     :raises StoreBusyError: see :func:`_changing`.
@@ -332,19 +326,19 @@ def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
     return info
 
 
-def _left(prefix: Prefix) -> list[Path]:
+def _list_remaining(prefix: Prefix) -> list[Path]:
     """Return the files of the prefix that are still there.
 
     :raises StoreNotFoundError: a directory was replaced or is gone, so that the remaining files are unknown.
     """
-    left = [Path(s.facts.path) for s in prefix.segments if Path(s.facts.path).exists()]
+    paths = [Path(s.facts.path) for s in prefix.segments if Path(s.facts.path).exists()]
     for directory, identity in prefix.directories.items():
         if not directory.is_dir() or _identity(directory) != identity:
             raise StoreNotFoundError(
                 f"{directory}: expected the directory that was there a moment ago, found another or none. "
                 "Check that its disk is mounted, and run the same again."
             )
-    return left
+    return paths
 
 
 def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> None:
@@ -355,12 +349,12 @@ def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> 
     if info.commitlog_min_offset <= prefix.end_offset and prefix.stays.exists():
         return
     if info.commitlog_min_offset > prefix.end_offset:
-        found = f"the broker says that it begins at {info.commitlog_min_offset}"
+        text = f"the broker says that it begins at {info.commitlog_min_offset}"
         behind = f" to {info.commitlog_min_offset}"
     else:
-        found, behind = f"{prefix.stays} is gone", " on"
+        text, behind = f"{prefix.stays} is gone", " on"
     raise ReleasedTooMuchError(
-        f"{parts.root}: expected the log to begin at {prefix.end_offset}, found that {found}: bytes from "
+        f"{parts.root}: expected the log to begin at {prefix.end_offset}, found that {text}: bytes from "
         f"offset {prefix.end_offset}{behind} were deleted but not approved. Find out who deletes or touches "
         "files there, and run verify, which shows which of these bytes are in the lake, and which are lost."
     )

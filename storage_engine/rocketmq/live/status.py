@@ -38,7 +38,7 @@ def look(parts: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.status`."""
     state = load_state(parts.memory)
     if state is None:
-        return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(parts, now_ms)))
+        return HoldStatus(held=False, notices=("the store isn't held", *_preview_hold(parts, now_ms)))
     return _status(parts, state, ask_known_frame(parts.admin, state, observe(parts, now_ms, state)))
 
 
@@ -49,7 +49,7 @@ def drift_of(
     if state is None:
         return (), ()
     lasting = all_drift(state, found)
-    new = tuple(one for one in lasting if name_of(one) not in state.reported)
+    new = tuple(drift for drift in lasting if name_of(drift) not in state.reported)
     return lasting, with_topics(new, parts.layout)
 
 
@@ -59,15 +59,15 @@ def notices(parts: LiveParts, found: Observed) -> list[str]:
     :raises GateRefusedError: the broker may delete by force, we may not forbid it, and a disk is near the
         force level.
     """
-    said = []
+    texts = []
     layout = parts.layout
     if deletes_by_force(found) and not parts.live.may_change_settings:
         disks = [DiskUsage.of(path) for path in (*layout.commitlog_paths, layout.consumequeue)]
-        said.append(check_force_is_far(found, parts.files.config, disks, str(layout.root)))
+        texts.append(check_force_is_far(found, parts.files.config, disks, str(layout.root)))
     if parts.live.may_change_settings and found.saved.values is None:
         why = found.saved.problem or "the store's settings don't name it"
-        said.append(f"broker.conf can't be read ({why}), so what a restart would bring back isn't known")
-    return said
+        texts.append(f"broker.conf can't be read ({why}), so what a restart would bring back isn't known")
+    return texts
 
 
 def weaknesses(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
@@ -117,56 +117,56 @@ def untried_text(settings: Mapping[str, str]) -> str:
     )
 
 
-def _status(parts: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
+def _status(parts: LiveParts, state: HoldState, observed: Observed) -> HoldStatus:
     """Return the state of a hold as it is now, without a renewal."""
-    lasting, new = drift_of(parts, state, found)
-    said = [d.detail for d in lasting if d.kind in ENDS_TRUST]
-    stands, place, ends_at_ms, deletes_from_ms = not said, -1, found.at_ms, found.at_ms
+    lasting, new = drift_of(parts, state, observed)
+    texts = [d.detail for d in lasting if d.kind in ENDS_TRUST]
+    stands, place, ends_at_ms, deletes_from_ms = not texts, -1, observed.at_ms, observed.at_ms
     try:
-        reserved = reserved_hours(found, str(parts.root))
-        files = fence.first_that_stay(found, state.releasing)
+        reserved = reserved_hours(observed, str(parts.root))
+        files = fence.first_that_stay(observed, state.releasing)
         if files:
             place = files[0].base_offset
             ends_at_ms = fence.stands_until_ms(files[0].mtime_ns, reserved)
             deletes_from_ms = fence.expires_at_ms(files[0].mtime_ns, reserved)
         else:
-            ends_at_ms = deletes_from_ms = found.at_ms + reserved * HOUR_MS
-        said += notices(parts, found)
-        ours = any(changed.key == FORCIBLY for changed in state.changed_settings)
-        forbidden = ours or state.expected_settings.get(FORCIBLY) == "false"
+            ends_at_ms = deletes_from_ms = observed.at_ms + reserved * HOUR_MS
+        texts += notices(parts, observed)
+        is_ours = any(changed.key == FORCIBLY for changed in state.changed_settings)
+        forbidden = is_ours or state.expected_settings.get(FORCIBLY) == "false"
         # Where we may not set it, a renewal that told of it holds the store all the same.
-        is_told = all(one.kind is not DriftKind.SETTING_CHANGED for one in new)
+        is_told = all(drift.kind is not DriftKind.SETTING_CHANGED for drift in new)
         accepted = is_told and not parts.live.may_change_settings
-        if deletes_by_force(found) and forbidden and not accepted:
+        if deletes_by_force(observed) and forbidden and not accepted:
             stands = False
-            said.append(
-                f"{FORCIBLY} is not false at broker {found.address}: until the hold is renewed, the broker "
-                "deletes whatever is held above its force level"
+            texts.append(
+                f"{FORCIBLY} is not false at broker {observed.address}: until the hold is renewed, the "
+                "broker deletes whatever is held above its force level"
             )
-        if stands and ends_at_ms <= found.at_ms < deletes_from_ms:
-            said.append(
+        if stands and ends_at_ms <= observed.at_ms < deletes_from_ms:
+            texts.append(
                 f"the hold ended {time_text(ends_at_ms)}; by {RESERVED}={reserved} the broker itself begins "
                 f"to delete {time_text(deletes_from_ms)}"
             )
-        said += [*weaknesses(parts, state, found), *below_the_first_file(found, state)]
+        texts += [*weaknesses(parts, state, observed), *below_the_first_file(observed, state)]
     except GateRefusedError as error:
         stands = False
-        said.append(Text(error))
-    stands = stands and ends_at_ms > found.at_ms
+        texts.append(Text(error))
+    stands = stands and ends_at_ms > observed.at_ms
     ends = (ends_at_ms, deletes_from_ms) if stands else (None, None)
     lasts_ms, watch = state.lasts_ms or None, last_look(parts.root)
-    return HoldStatus(stands, place, ends[0], new, tuple(said), ends[1], watch=watch, lasts_ms=lasts_ms)
+    return HoldStatus(stands, place, ends[0], new, tuple(texts), ends[1], watch=watch, lasts_ms=lasts_ms)
 
 
-def _before_the_first(parts: LiveParts, now_ms: int) -> Iterator[str]:
+def _preview_hold(parts: LiveParts, now_ms: int) -> Iterator[str]:
     """Yield notices on the changes that a hold of a store would make, and on obstacles."""
-    found, root = observe(parts, now_ms), parts.root
+    observed, root = observe(parts, now_ms), parts.root
     try:
         marker.refuse_foreign(root, None, now_ms)
-        reserved_hours(found, str(root))
-        yield from notices(parts, found)
-        if deletes_by_force(found) and parts.live.may_change_settings:
-            yield announce_rewrite(found)
+        reserved_hours(observed, str(root))
+        yield from notices(parts, observed)
+        if deletes_by_force(observed) and parts.live.may_change_settings:
+            yield announce_rewrite(observed)
     except GateRefusedError as error:
         yield Text("a hold would be refused: ", error)
 
@@ -187,22 +187,20 @@ def fills_before(found: Observed, state: HoldState, disks: Sequence[DiskUsage], 
     return fills_ms is not None and fills_ms < state.deletes_from_ms - found.at_ms
 
 
-def _growth(found: Observed, state: HoldState) -> tuple[int, int] | None:
-    """Return the growth of the log in bytes, and the time for it in milliseconds; None: no segment shows
-    it.
-    """
-    since_ms = found.at_ms - LATELY_HOURS * HOUR_MS
+def _growth(observed: Observed, state: HoldState) -> tuple[int, int] | None:
+    """Return the log's growth in bytes, and the time for it in milliseconds; None: no segment shows it."""
+    since_ms = observed.at_ms - LATELY_HOURS * HOUR_MS
     sealed = [
         (original_mtime_ns(state, file) // 1_000_000, file.end_offset)
-        for file in found.files
-        if file.end_offset <= found.max_offset
+        for file in observed.files
+        if file.end_offset <= observed.max_offset
     ]
-    known = [one for one in sealed if one[0] < found.at_ms]
-    before = [one for one in known if one[0] <= since_ms]
-    if not known:
+    earlier = [item for item in sealed if item[0] < observed.at_ms]
+    before = [item for item in earlier if item[0] <= since_ms]
+    if not earlier:
         return None
-    at_ms, end_offset = max(before) if before else min(known)
-    return found.max_offset - end_offset, found.at_ms - at_ms
+    at_ms, end_offset = max(before) if before else min(earlier)
+    return observed.max_offset - end_offset, observed.at_ms - at_ms
 
 
 FLUSH_KEY = "remainHowManyDataToFlush"
@@ -276,11 +274,11 @@ def at_most_bytes(text: str) -> int | None:
 
     The broker rounds to one decimal, in its locale (MixAll#humanReadableByteCount).
     """
-    found = _BYTE_COUNT.fullmatch(text)
-    if found is None:
+    match = _BYTE_COUNT.fullmatch(text)
+    if match is None:
         return None
-    if found[1] is not None:
-        return max(0, int(found[1]))
-    unit: int = 1024 ** ("KMGTPE".index(found[4]) + 1)
+    if match[1] is not None:
+        return max(0, int(match[1]))
+    unit: int = 1024 ** ("KMGTPE".index(match[4]) + 1)
     # Halves round up, so it is less than half a decimal above.
-    return math.ceil((int(found[2]) * 20 + int(found[3]) * 2 + 1) * unit / 20) - 1
+    return math.ceil((int(match[2]) * 20 + int(match[3]) * 2 + 1) * unit / 20) - 1

@@ -34,13 +34,9 @@ from storage_engine.rocketmq.remoting.connection import Access, Connection
 CHANGEABLE_SETTINGS: Final = frozenset(
     {"cleanFileForciblyEnable", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime"}
 )
-"""Settings that retention may change. A broker would also accept changes that ruin its store, such as other
-file sizes.
-"""
+"""Settings that retention may change. A broker would also accept ruinous ones, such as other file sizes."""
 MAX_OFFSETS_BYTES: Final = 512 * 1024 * 1024
-"""Most bytes that are accepted as a table of consumer offsets. A broker with 10 million positions sends about
-300 MB.
-"""
+"""Most bytes of a table of consumer offsets. A broker with 10 million positions sends about 300 MB."""
 
 _T = TypeVar("_T")
 
@@ -91,9 +87,7 @@ class BrokerAdmin:
         return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.confirmed_offset(answer.body))
 
     def has_slaves(self) -> bool:
-        """Return whether slaves are, or may be, connected (GET_BROKER_HA_STATUS). Always False for 4.9, which
-        doesn't know the request.
-        """
+        """Return whether slaves may be connected (GET_BROKER_HA_STATUS, which 4.9 doesn't know: False)."""
         try:
             return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.has_slaves(answer.body))
         except BrokerRefusedError as error:
@@ -166,8 +160,7 @@ class BrokerAdmin:
     def delete_expired_commitlog(self) -> None:
         """Trigger up to 20 passes of deletion, one each 10 s, at any hour (DELETE_EXPIRED_COMMITLOG).
 
-        Success only means that a counter was set. The files and the min offset show which segments were
-        deleted.
+        Success only means that a counter was set. Files and min offset show which segments were deleted.
 
         :raises BrokerError: with ``may_have_acted`` if the counter may have been set nevertheless.
         """

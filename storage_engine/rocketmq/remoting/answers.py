@@ -114,7 +114,7 @@ def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
     table = {str(key): str(value) for key, value in _table(_object(body), "table").items()}
     prefix = "commitLogDiskRatio_"
     return RuntimeInfo(
-        version=_required(table, "brokerVersionDesc"),
+        version=_require(table, "brokerVersionDesc"),
         boot_timestamp_ms=_integer(table, "bootTimestamp"),
         commitlog_min_offset=_integer(table, "commitLogMinOffset"),
         commitlog_max_offset=_integer(table, "commitLogMaxOffset"),
@@ -132,20 +132,19 @@ def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
 def confirmed_offset(body: bytes) -> int | None:
     """Read the offset up to which all connected replicas have the log (AutoSwitchHAService#getRuntimeInfo).
 
-    Not only the replicas in sync count: a controller may just have added one that the master doesn't know
-    yet.
+    Not only replicas in sync count: a controller may just have added one that the master doesn't know yet.
 
     :return: None: the broker is no master, a replica in sync isn't connected, or no controller has chosen the
         broker as master yet.
     """
-    found = _object(body)
-    if _required(found, "master") != "True":
+    answer = _object(body)
+    if _require(answer, "master") != "True":
         return None
-    replicas = _list(found.get("haConnectionInfo"), "haConnectionInfo")
-    if [_required(one, "inSync") for one in replicas].count("True") != _integer(found, "inSyncSlaveNums"):
+    replicas = _list(answer.get("haConnectionInfo"), "haConnectionInfo")
+    if [_require(row, "inSync") for row in replicas].count("True") != _integer(answer, "inSyncSlaveNums"):
         return None
-    acknowledged = (_integer(one, "slaveAckOffset") for one in replicas)
-    return min([_integer(found, "masterCommitLogMaxOffset"), *acknowledged])
+    acknowledged = (_integer(row, "slaveAckOffset") for row in replicas)
+    return min([_integer(answer, "masterCommitLogMaxOffset"), *acknowledged])
 
 
 def has_slaves(body: bytes) -> bool:
@@ -161,7 +160,7 @@ def in_sync(body: bytes) -> frozenset[str]:
 def config(body: bytes) -> dict[str, str]:
     """Read a broker's settings, without passwords. The broker escapes nothing (MixAll#properties2String)."""
     settings = {}
-    for line in _decoded(body).splitlines():
+    for line in _decode(body).splitlines():
         key, separator, value = line.partition("=")
         if not separator:
             raise AnswerError(f"expected lines of key=value, found {line[:40]!r}")
@@ -178,20 +177,18 @@ def groups(body: bytes) -> frozenset[str]:
 
 
 def clustering_subscriptions(body: bytes) -> frozenset[str]:
-    """Read the topics whose messages a group's connected members share; empty: each member takes all messages
-    (broadcasting).
-    """
-    found = _object(body)
-    if _required(found, "messageModel") == "BROADCASTING":
+    """Read the topics whose messages a group's connected members share; empty: broadcasting."""
+    answer = _object(body)
+    if _require(answer, "messageModel") == "BROADCASTING":
         return frozenset()
-    return frozenset(map(str, _table(found, "subscriptionTable")))
+    return frozenset(map(str, _table(answer, "subscriptionTable")))
 
 
 def cluster_info(body: bytes) -> ClusterInfo:
-    found = _object(body)
+    answer = _object(body)
     # A name server that knows nobody leaves the tables out.
-    brokers = _table(found, "brokerAddrTable") if found.get("brokerAddrTable") else {}
-    clusters = _table(found, "clusterAddrTable") if found.get("clusterAddrTable") else {}
+    brokers = _table(answer, "brokerAddrTable") if answer.get("brokerAddrTable") else {}
+    clusters = _table(answer, "clusterAddrTable") if answer.get("clusterAddrTable") else {}
     return ClusterInfo(
         {str(name): tuple(sorted(map(str, _list(members, name)))) for name, members in clusters.items()},
         {str(name): _members(data) for name, data in brokers.items()},
@@ -206,8 +203,8 @@ def message_at(body: bytes, physical_offset: int) -> bytes | None:
     if len(body) < MIN_MESSAGE_BYTES:
         return None
     size, magic = struct.unpack_from(">iI", body)
-    (found,) = struct.unpack_from(">q", body, PHYSICAL_OFFSET_AT)
-    return body if size == len(body) and magic in (MAGIC_V1, MAGIC_V2) and found == physical_offset else None
+    (offset,) = struct.unpack_from(">q", body, PHYSICAL_OFFSET_AT)
+    return body if size == len(body) and magic in (MAGIC_V1, MAGIC_V2) and offset == physical_offset else None
 
 
 def known_time(timestamp_ms: int) -> int | None:
@@ -219,10 +216,10 @@ def _members(data: Any) -> BrokerMembers:
     for number, address in _table(data, "brokerAddrs").items():
         addresses[_number(number, "broker id")] = str(address)
     # Old releases say nothing of the cluster.
-    return BrokerMembers(str(data.get("cluster") or ""), _required(data, "brokerName"), addresses)
+    return BrokerMembers(str(data.get("cluster") or ""), _require(data, "brokerName"), addresses)
 
 
-def _decoded(body: bytes) -> str:
+def _decode(body: bytes) -> str:
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -231,49 +228,49 @@ def _decoded(body: bytes) -> str:
 
 def _object(body: bytes) -> dict[Any, Any]:
     try:
-        found = fastjson.loads(_decoded(body))
+        value = fastjson.loads(_decode(body))
     except AnswerError:
         raise
     except ValueError as error:
         raise AnswerError(f"expected an object in fastjson's dialect, found a fault {error}") from None
-    if not isinstance(found, dict):
-        raise AnswerError(f"expected an object, found {str(found)[:40]!r}")
-    return found
+    if not isinstance(value, dict):
+        raise AnswerError(f"expected an object, found {str(value)[:40]!r}")
+    return value
 
 
-def _table(found: Any, key: str) -> dict[Any, Any]:
-    value = found.get(key) if isinstance(found, dict) else None
+def _table(data: Any, key: str) -> dict[Any, Any]:
+    value = data.get(key) if isinstance(data, dict) else None
     if not isinstance(value, dict):
         raise AnswerError(f"expected a table {key}, found {str(value)[:40]!r}")
     return value
 
 
-def _list(value: Any, what: object) -> list[Any]:
+def _list(value: Any, key: object) -> list[Any]:
     if not isinstance(value, list):
-        raise AnswerError(f"expected a list for {what}, found {str(value)[:40]!r}")
+        raise AnswerError(f"expected a list for {key}, found {str(value)[:40]!r}")
     return value
 
 
-def _required(found: Any, key: str) -> str:
-    value = found.get(key) if isinstance(found, Mapping) else None
+def _require(data: Any, key: str) -> str:
+    value = data.get(key) if isinstance(data, Mapping) else None
     if value is None or value == "":
         raise AnswerError(f"expected a value for {key}, found none")
     return str(value)
 
 
-def _integer(found: Any, key: str) -> int:
-    return _number(_required(found, key), key)
+def _integer(data: Any, key: str) -> int:
+    return _number(_require(data, key), key)
 
 
-def _number(value: object, what: str) -> int:
+def _number(value: object, key: str) -> int:
     try:
         return int(str(value))
     except ValueError:
-        raise AnswerError(f"expected an integer for {what}, found {str(value)[:40]!r}") from None
+        raise AnswerError(f"expected an integer for {key}, found {str(value)[:40]!r}") from None
 
 
 def _percent(table: Mapping[str, str], key: str) -> float | None:
-    text = _required(table, key)
+    text = _require(table, key)
     try:
         ratio = float(text)
     except ValueError:

@@ -32,9 +32,7 @@ LANGUAGES: Final = (
 UNKNOWN_LANGUAGE: Final = "OTHER"
 
 _FIXED = struct.Struct(">hBhiii")
-"""Fixed part of a binary header: code, language, version, opaque, flag, length of the remark
-(RocketMQSerializable).
-"""
+"""Start of a binary header: code, language, version, opaque, flag, remark's length (RocketMQSerializable)."""
 UPDATE_BROKER_CONFIG: Final = 25
 GET_BROKER_CONFIG: Final = 26
 GET_BROKER_RUNTIME_INFO: Final = 28
@@ -204,7 +202,7 @@ def _read_json(data: bytes, body: bytes) -> RemotingCommand:
     # A field that is null is one that isn't there.
     if not isinstance(fields, dict) or not all(isinstance(v, str | None) for v in fields.values()):
         raise FrameError("expected texts as the header's extFields, found something else")
-    fields = {_shown(name): _shown(value) for name, value in fields.items() if value is not None}
+    fields = {_to_utf8(name): _to_utf8(value) for name, value in fields.items() if value is not None}
     remark = "" if header.get("remark") is None else header["remark"]
     language = header.get("language", UNKNOWN_LANGUAGE)
     if not isinstance(remark, str) or not isinstance(language, str):
@@ -213,15 +211,15 @@ def _read_json(data: bytes, body: bytes) -> RemotingCommand:
         code=_integer(header, "code"),
         opaque=_integer(header, "opaque"),
         flag=_integer(header, "flag"),
-        remark=_shown(remark),
+        remark=_to_utf8(remark),
         fields=fields,
         body=body,
-        language=_shown(language),
+        language=_to_utf8(language),
         version=_integer(header, "version"),
     )
 
 
-def _shown(text: str) -> str:
+def _to_utf8(text: str) -> str:
     """Return a text that can be encoded. JSON's escapes may make half a character, which no encoding has."""
     return text.encode("utf-8", "replace").decode("utf-8")
 

@@ -119,8 +119,7 @@ class Credentials:
 
 
 def sign(fields: Mapping[str, str], body: bytes, credentials: Credentials) -> dict[str, str]:
-    """Return the fields of a request, with the access key and the signature added (AclClientRPCHook,
-    AclSigner).
+    """Return a request's fields with access key and signature added (AclClientRPCHook, AclSigner).
 
     The signature covers the values of all fields, also of the access key, in the order of their names, and
     then the body.
@@ -140,8 +139,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class Connection:
-    """Connection to one peer, for one request at a time. Threads may share it. It connects at the first
-    request.
+    """Connection to one peer, for one request at a time, made at the first one. Threads may share it.
 
     :param address: ``host:port``.
     :raises BadInputError: the address or a TLS file can't be used.
@@ -191,8 +189,7 @@ class Connection:
         accept: Collection[int] = (command.SUCCESS,),
         max_bytes: int = MAX_FRAME_BYTES,
     ) -> RemotingCommand:
-        """Send a request that changes nothing. Send it once more if the connection broke or the peer was
-        busy.
+        """Send a request that changes nothing, once more if the connection broke or the peer was busy.
 
         :param fields: the request's extFields; all are sent as texts.
         :param accept: response codes that count as an answer.
@@ -213,13 +210,12 @@ class Connection:
             if answer.code == command.SYSTEM_BUSY and answer.code not in accept:
                 time.sleep(BUSY_PAUSE_SECONDS)
                 answer = self._ask(code, fields or {}, max_bytes)
-        return self._accepted(code, answer, accept, may_have_acted=False)
+        return self._check_code(code, answer, accept, may_have_acted=False)
 
     def act(
         self, code: int, fields: Mapping[str, object] | None = None, *, body: bytes = b""
     ) -> RemotingCommand:
-        """Send a request for a change, once, over a new connection. If it fails after it was sent, the error
-        says so.
+        """Send a request for a change, once, over a new connection. If it fails once sent, the error says so.
 
         :raises BrokerError: see :meth:`read`; ``may_have_acted`` tells whether the change may have been made.
         """
@@ -231,11 +227,11 @@ class Connection:
             except BrokerError as error:
                 error.may_have_acted = True
                 raise
-        return self._accepted(
+        return self._check_code(
             code, answer, (command.SUCCESS,), may_have_acted=answer.code not in command.NOT_BEGUN
         )
 
-    def _accepted(
+    def _check_code(
         self, code: int, answer: RemotingCommand, accept: Collection[int], *, may_have_acted: bool
     ) -> RemotingCommand:
         if answer.code in accept:

@@ -57,8 +57,7 @@ class NameServers:
     def cluster_info(self) -> ClusterInfo:
         """Return all clusters and their brokers (GET_BROKER_CLUSTER_INFO).
 
-        :raises BrokerUnavailableError: no name server can be asked; the message has the reason for each of
-            them.
+        :raises BrokerUnavailableError: no name server can be asked; the message has the reason for each.
         """
 
         def ask(connection: Connection) -> ClusterInfo:
@@ -73,13 +72,13 @@ class NameServers:
         :raises NotOnBrokerError: no broker of this name is registered.
         :raises BrokerUnavailableError: no name server can be asked.
         """
-        known = self.cluster_info().brokers
-        if name not in known:
+        brokers = self.cluster_info().brokers
+        if name not in brokers:
             raise NotOnBrokerError(
                 f"Name servers {SEPARATOR.join(self.addresses)}: expected broker {name!r}, found "
-                f"{', '.join(sorted(known)) or 'none'}. Check the name, that it runs, and its namesrvAddr."
+                f"{', '.join(sorted(brokers)) or 'none'}. Check the name, that it runs, and its namesrvAddr."
             )
-        return known[name]
+        return brokers[name]
 
     def _first(self, ask: Callable[[Connection], _T]) -> _T:
         errors: list[BrokerError] = []
@@ -124,9 +123,7 @@ class Replicas:
 
     @property
     def why_kept(self) -> str:
-        """Return the reason why nothing may be deleted; "": the broker is the only master, or has no
-        replicas.
-        """
+        """Return why nothing may be deleted; "": the broker is the only master, or has no replicas."""
         if self.masters:
             return (
                 f"expected one master of this broker's name, found that {'; '.join(self.masters)}. While two "
@@ -149,7 +146,9 @@ class Replicas:
         :raises GateRefusedError: another master may exist.
         """
         if self.why_kept:
-            raise GateRefusedError(f"{root}: {self.why_kept}. Nothing was deleted, and it stays archived.")
+            raise GateRefusedError(
+                f"{root}: {self.why_kept}. Nothing was deleted. What was archived stays archived."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ class BrokerGroup:
         if not self.settings.get(NAME, "").strip():
             return Replicas()
         has_controller = self.settings.get(CONTROLLER_MODE, "").strip().lower() == "true"
-        claims, slaves, unknown = self._registered()
+        claims, slaves, unknown = self._ask_registered()
         if has_controller:
             try:
                 chosen = self._ask_controller().fields.get("masterAddress", "")
@@ -189,22 +188,22 @@ class BrokerGroup:
                     claims[chosen] = f"the controller has {chosen or 'none'} as the master"
             except (BrokerError, BadInputError) as error:
                 unknown.append(str(error))
-        own = {self.address, _registered_as(self.settings)} - {""}
-        others = sorted({*claims, *slaves, *known} - (own if self.address else set()))
+        own_addresses = {self.address, _broker_address(self.settings)} - {""}
+        others = sorted({*claims, *slaves, *known} - (own_addresses if self.address else set()))
         roles = dict(zip(others, _ask_each(self._role, others), strict=True))
         masters, addresses = [], []
-        for other, role in roles.items():
-            if role == _ITSELF or (other in own and role != _MASTER):
+        for address, role in roles.items():
+            if role == _ITSELF or (address in own_addresses and role != _MASTER):
                 continue
             if role == _MASTER:
-                masters.append(f"{other} says that it is the master")
-            elif other in claims:
-                masters.append(claims[other])
-            elif role == _SILENT and other not in slaves:
-                unknown.append(f"{other}, which takes connections and doesn't say what it is")
+                masters.append(f"{address} says that it is the master")
+            elif address in claims:
+                masters.append(claims[address])
+            elif role == _SILENT and address not in slaves:
+                unknown.append(f"{address}, which takes connections and doesn't say what it is")
             # Where somebody can't be asked, an earlier look is all that tells.
-            if other and (role or other in claims or other in slaves or unknown):
-                addresses.append(other)
+            if address and (role or address in claims or address in slaves or unknown):
+                addresses.append(address)
         in_group = has_controller or bool(addresses) or (bool(unknown) and has_slaves())
         return Replicas(tuple(masters), tuple(unknown), tuple(addresses), in_group)
 
@@ -214,9 +213,9 @@ class BrokerGroup:
             self.access, connect_timeout_seconds=_CONNECT_SECONDS, request_timeout_seconds=_ANSWER_SECONDS
         )
 
-    def _registered(self) -> tuple[dict[str, str], set[str], list[str]]:
+    def _ask_registered(self) -> tuple[dict[str, str], set[str], list[str]]:
         """Return the registered masters and slaves by address, and the name servers that can't be asked."""
-        servers = _listed(self.name_servers or self.settings.get(NAME_SERVERS, ""))
+        servers = _split_addresses(self.name_servers or self.settings.get(NAME_SERVERS, ""))
         claims, slaves, unknown = dict[str, str](), set[str](), list[str]()
         if not servers:
             unknown.append(f"a name server, as nothing says where one is ({NAME_SERVERS})")
@@ -232,9 +231,7 @@ class BrokerGroup:
         return claims, slaves, unknown
 
     def _members(self, server: str) -> Mapping[int, str] | str:
-        """Return the addresses, by broker id, that a name server has under the broker's name; or the reason
-        why it can't be asked.
-        """
+        """Return a name server's addresses of the broker's name, by broker id; or why it can't be asked."""
         try:
             brokers = NameServers(server, self._access).cluster_info().brokers
         except (BrokerError, BadInputError) as error:
@@ -243,14 +240,11 @@ class BrokerGroup:
         return {} if members is None or self._is_elsewhere(members.cluster) else members.addresses
 
     def _is_elsewhere(self, cluster: str) -> bool:
-        """Return whether a cluster is certainly another than the broker's. An unknown cluster may be the
-        same.
-        """
+        """Return whether a cluster is certainly another than the broker's. An unknown one may be the same."""
         return "" not in (own := self.settings.get(CLUSTER, "").strip(), cluster) and own != cluster
 
     def is_alone_in_sync(self, identity: str) -> bool:
-        """Return whether the broker is the only one in sync for a controller, so that no other can be
-        elected.
+        """Return whether only the broker is in sync for a controller, so that no other can be elected.
 
         A broker that joins must first have this broker's whole log
         (AutoSwitchHAService#maybeExpandInSyncStateSet).
@@ -271,7 +265,7 @@ class BrokerGroup:
 
         :raises BrokerError: no controller answers.
         """
-        for address in (controllers := _listed(self.settings.get(CONTROLLERS, ""))):
+        for address in (controllers := _split_addresses(self.settings.get(CONTROLLERS, ""))):
             try:
                 with Connection(address, self._access) as connection:
                     name = self.settings[NAME].strip()
@@ -296,7 +290,7 @@ class BrokerGroup:
                 started_ms = admin.runtime_info().boot_timestamp_ms
         except (BrokerError, BadInputError):
             return _SILENT if _takes_connections(address) else ""
-        if self.boot_timestamp_ms is None or _registered_as(settings) != _registered_as(self.settings):
+        if self.boot_timestamp_ms is None or _broker_address(settings) != _broker_address(self.settings):
             return _MASTER
         return _ITSELF if started_ms == self.boot_timestamp_ms() else _MASTER
 
@@ -309,13 +303,13 @@ def _takes_connections(address: str) -> bool:
         return False
 
 
-def _registered_as(settings: Mapping[str, str]) -> str:
+def _broker_address(settings: Mapping[str, str]) -> str:
     """Return the address under which a broker registers; "": its settings don't have it."""
     host, port = (settings.get(key, "").strip() for key in ("brokerIP1", "listenPort"))
     return f"{host}:{port}" if host and port else ""
 
 
-def _listed(addresses: str) -> list[str]:
+def _split_addresses(addresses: str) -> list[str]:
     return list(filter(None, map(str.strip, addresses.split(SEPARATOR))))
 
 

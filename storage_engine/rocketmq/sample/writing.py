@@ -55,9 +55,7 @@ from storage_engine.rocketmq.store import store_lock
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
-"""Share of batches before which a delayed message, or a transaction, is sent. A batch has 32 messages on
-average.
-"""
+"""Share of batches with a delayed message, or a transaction, before them. A batch has about 32 messages."""
 
 _ROLLBACK_SHARE = 0.2
 _UNDECIDED_SHARE = 0.002
@@ -103,7 +101,7 @@ _ENDS_CHANCES = (0.05, 0.15, 0.6, 0.2)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Draft:
     """A message as its producer wants it delivered."""
 
     topic: str
@@ -136,9 +134,7 @@ class _Wanted:
 
 
 class SpecialMessages:
-    """Sends delayed messages and transactions. Delivers or decides them at their time, as the broker
-    would.
-    """
+    """Sends delayed messages and transactions; delivers or decides them in time, as the broker would."""
 
     def __init__(self, producers: Producers, put: Put, delays_ms: tuple[int, ...]) -> None:
         self._producers, self._put, self._delays_ms = producers, put, delays_ms
@@ -168,28 +164,28 @@ class SpecialMessages:
     def send_delayed(self, topic: str, born_host: bytes, store_ms: int) -> None:
         """Send a delayed message, which waits for its level's time."""
         level = 1 + int(self._producers.chance() * len(self._delays_ms))
-        wanted = self._wanted(topic, born_host, store_ms)
-        self._put(wanted.parked(SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)}), store_ms)
+        draft = self._make_draft(topic, born_host, store_ms)
+        self._put(draft.parked(SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)}), store_ms)
         self.waiting += 1
 
         def deliver(due_ms: int) -> None:
-            self._put(wanted.message(), due_ms)
+            self._put(draft.message(), due_ms)
             self.delivered[level - 1] += 1
             self.waiting -= 1
 
-        self._at(store_ms + self._delays_ms[level - 1], deliver)
+        self._schedule(store_ms + self._delays_ms[level - 1], deliver)
 
     def send_transaction(self, topic: str, born_host: bytes, store_ms: int) -> None:
         """Send a half message, and plan the decision of its producer for later. A few are never decided."""
-        wanted = self._wanted(topic, born_host, store_ms)
-        wanted.properties["PGROUP"] = _PRODUCERS
-        half = self._put(wanted.parked(HALF_TOPIC, 0, {"TRAN_MSG": "true"}), store_ms)
+        draft = self._make_draft(topic, born_host, store_ms)
+        draft.properties["PGROUP"] = _PRODUCERS
+        half = self._put(draft.parked(HALF_TOPIC, 0, {"TRAN_MSG": "true"}), store_ms)
         self._halves += 1
         fate = self._producers.chance()
 
         def decide(due_ms: int) -> None:
             if fate > _ROLLBACK_SHARE:
-                commit = wanted.message(sys_flag=TRANSACTION_COMMIT, prepared=half.physical_offset)
+                commit = draft.message(sys_flag=TRANSACTION_COMMIT, prepared=half.physical_offset)
                 self._put(commit, due_ms)
             properties = properties_block({"TAGS": "d"})
             operation = NewMessage(
@@ -208,7 +204,7 @@ class SpecialMessages:
             self._operations += 1
 
         if fate >= _UNDECIDED_SHARE:
-            self._at(store_ms + int(self._producers.chance() * _LONGEST_DECISION_MS), decide)
+            self._schedule(store_ms + int(self._producers.chance() * _LONGEST_DECISION_MS), decide)
 
     def positions(self) -> dict[str, dict[int, int]]:
         """Return the positions of the broker's own group in the topics of transactions.
@@ -225,7 +221,7 @@ class SpecialMessages:
             f"{OPERATION_TOPIC}@{GROUP}": {0: min(later, default=self._operations)},
         }
 
-    def _wanted(self, topic: str, born_host: bytes, store_ms: int) -> _Wanted:
+    def _make_draft(self, topic: str, born_host: bytes, store_ms: int) -> _Draft:
         size_bytes = 100 + int(self._producers.chance() * 2000)
         queue_id = int(self._producers.chance() * QUEUES_PER_TOPIC)
         self._number += 1
@@ -236,9 +232,9 @@ class SpecialMessages:
             "KEYS": f"SPC-{self._number:010d}",
         }
         body = self._producers.body(size_bytes)
-        return _Wanted(topic, queue_id, body, properties, store_ms, born_host)
+        return _Draft(topic, queue_id, body, properties, store_ms, born_host)
 
-    def _at(self, due_ms: int, act: Callable[[int], None]) -> None:
+    def _schedule(self, due_ms: int, act: Callable[[int], None]) -> None:
         heapq.heappush(self._due, (due_ms, self._number, act))
 
 
@@ -290,8 +286,8 @@ def write_sample(request: SampleRequest) -> SampleStore:
             store.stop()
     offsets, lagging = _group_offsets(ends)
     groups = len(offsets)
-    own = writer.special.positions()
-    for name, content in _config_files(ends, writer.special.delivered, {**offsets, **own}).items():
+    positions = writer.special.positions()
+    for name, content in _config_files(ends, writer.special.delivered, {**offsets, **positions}).items():
         durable.make_dirs((made / name).parent)
         (made / name).write_bytes(content)
     _set_times(layout, writer.times, request.end_ms)
@@ -312,25 +308,24 @@ def write_sample(request: SampleRequest) -> SampleStore:
 
 
 def _clear(directory: Path) -> None:
-    """Make sure that a directory is empty, except for the rest of an interrupted attempt, and remove this
-    rest.
+    """Make sure that a directory is empty, except for the rest of an interrupted attempt, and remove it.
 
     :raises BadInputError: the directory has something else.
     :raises StoreBusyError: the earlier attempt is still writing.
     """
     if not directory.exists():
         return
-    found = {path.name for path in directory.iterdir()} if directory.is_dir() else {""}
-    left = directory / _UNFINISHED
-    if not found <= ({_UNFINISHED, _CONF} if _UNFINISHED in found else set()):
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else {""}
+    unfinished = directory / _UNFINISHED
+    if not names <= ({_UNFINISHED, _CONF} if _UNFINISHED in names else set()):
         raise BadInputError(
             f"{directory}: expected a directory that is new or empty, found something in it. Nothing was "
             "written. Name another."
         )
-    if found:
-        durable.make_dirs(left / "commitlog")
-        with store_lock.lock(resolve_layout(load_broker_config(None, {}, root=left))):
-            shutil.rmtree(left)
+    if names:
+        durable.make_dirs(unfinished / "commitlog")
+        with store_lock.lock(resolve_layout(load_broker_config(None, {}, root=unfinished))):
+            shutil.rmtree(unfinished)
 
 
 class _Clock:
@@ -388,9 +383,7 @@ class _Writer:
         self._note(self._store.put_batch(sent))
 
     def finish(self, end_ms: int) -> None:
-        """Do all work that is due by the end. Then send one delayed message and one transaction, which stay
-        pending.
-        """
+        """Do all work due by the end. Then send a delayed message and a transaction, which stay pending."""
         self.special.work_until(end_ms)
         topic = self._producers.topics[0]
         self.special.send_delayed(topic, STORE_HOST, end_ms)
@@ -419,9 +412,7 @@ class _Writer:
 
 
 def _set_times(layout: StoreLayout, times: _Times, end_ms: int) -> None:
-    """Set each file's mtime to its real value: the time of the last message that it contains, or to which it
-    points.
-    """
+    """Set each file's mtime as it would be: the time of the last message that it contains or points to."""
     for path in sorted(layout.root.rglob("*")):
         if path.is_file():
             _set_time(path, end_ms)
@@ -571,7 +562,7 @@ class Producers:
         number = 0
         while number < self._messages:
             count = min(_MESSAGES_AT_ONCE, self._messages - number)
-            yield from self._some(number, count)
+            yield from self._draw_batches(number, count)
             number += count
 
     def body(self, size_bytes: int) -> bytes:
@@ -590,7 +581,7 @@ class Producers:
         waves = 0.5 * math.sin(2 * math.pi * days * share) / (2 * math.pi * days)
         return self._end_ms - round(self._span_ms * max(0.0, 1 - share - waves * float(share < 1)))
 
-    def _some(self, number: int, count: int) -> Iterator[SentBatch]:
+    def _draw_batches(self, number: int, count: int) -> Iterator[SentBatch]:
         random = self._random
         sizes = random.integers(1, 2 * _BATCH_MESSAGES, count)
         ends = np.minimum(np.cumsum(sizes), count)
@@ -626,9 +617,7 @@ class Producers:
             )
 
     def _body_bytes(self, topics: Longs) -> Longs:
-        """Draw lengths of bodies. Most are near the topic's typical length, some are far longer, and some are
-        0.
-        """
+        """Draw lengths of bodies: most near the topic's typical length, some far longer, and some 0."""
         random = self._random
         spread = random.lognormal(-0.18, 0.6, len(topics))
         lengths = np.minimum(self._mean_bytes[topics] * spread, _LONGEST_BODY_BYTES).astype(np.int64)

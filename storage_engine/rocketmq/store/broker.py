@@ -125,17 +125,17 @@ def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | Non
     :param segments: oldest first.
     :raises OSError: a file can't be read.
     """
-    inside = [one for one in segments if one.base_offset < end and one.end_offset > first]
+    inside = [segment for segment in segments if segment.base_offset < end and segment.end_offset > first]
     digest, reached = hashlib.sha256(), first
     for segment in inside:
         if segment.base_offset > reached:
             return None
         with open_stored(segment.facts.path) as file:
             file.seek(reached - segment.base_offset)
-            left = min(end, segment.end_offset) - reached
-            while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+            left_bytes = min(end, segment.end_offset) - reached
+            while left_bytes and (chunk := file.read(min(left_bytes, _CHUNK_BYTES))):
                 digest.update(chunk)
-                left -= len(chunk)
+                left_bytes -= len(chunk)
                 reached += len(chunk)
     return digest.hexdigest() if reached == end else None
 
@@ -202,9 +202,7 @@ def watch_levels(
 
 @dataclass(frozen=True, slots=True)
 class MarkedHold(StoreHold):
-    """A hold that is known only by the marker in a store. The broker is stopped, so nothing has to be
-    held.
-    """
+    """A hold known only by the marker in a store. The broker is stopped, so nothing has to be held."""
 
     root: Path
 
@@ -250,8 +248,8 @@ class FileConsumers(StoreConsumers):
         layout, end_offset = self.layout, new_min_offsets[LOG]
         consumers = consumers_in_files(layout)
         positions = group_positions(layout, consumers)
-        found = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
-        return found.with_errors(consumers.unknown)
+        result = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
+        return result.with_errors(consumers.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,9 +324,7 @@ class FileProcess(StoreProcess):
 
 @dataclass(frozen=True, slots=True)
 class FileShield(StoreShield):
-    """Needs of a shield beside a stopped broker. It deletes nothing, so its rules set no limit for the
-    shield.
-    """
+    """Needs of a shield beside a stopped broker. It deletes nothing, so its rules set the shield no limit."""
 
     files: RocketMQStore
 
@@ -411,8 +407,7 @@ class QueuesAndIndex(StoreDependents):
 
 @dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
-    """A stopped broker's store. If only its log can be read, it can be inspected and archived, but nothing is
-    deleted.
+    """A stopped broker's store. With only its log readable, it can be inspected and archived, not cleaned.
 
     :param opened_by: settings with which it was opened.
     :param left_out: reasons why the last search for dependents left files out.
@@ -431,8 +426,8 @@ class RocketMQBrokerStore(BrokerStore):
 
     @property
     def limit(self) -> StoreLimit | None:
-        why = self.files.layout.archive_only
-        return StoreLimit(why) if why else None
+        reason = self.files.layout.archive_only
+        return StoreLimit(reason) if reason else None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -472,26 +467,22 @@ class RocketMQBrokerStore(BrokerStore):
         return MarkedHold(self.files.layout.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. A hold may outlive its broker, so segments have the mtimes that they
-        had before the hold.
-        """
+        """Return the store's snapshot, with mtimes from before the hold, which may outlive its broker."""
         return self._as_without_hold(self.files.snapshot(now_ms))
 
     def glance(self, now_ms: int) -> StoreSnapshot:
         return self._as_without_hold(self.files.snapshot(now_ms, find_end=near_logical_end))
 
-    def _as_without_hold(self, seen: StoreSnapshot) -> StoreSnapshot:
+    def _as_without_hold(self, snapshot: StoreSnapshot) -> StoreSnapshot:
         root = self.files.layout.root
-        if self.limit and seen.crashed and self.process.user():
+        if self.limit and snapshot.crashed and self.process.user():
             # The sign of a crash is that of a running broker too, beside which such a store is archived.
-            seen = replace(seen, crashed=False)
-        logs = (with_original_times(log, None, root) for log in seen.logs)
-        return replace(seen, logs=tuple(map(self._as_confirmed, logs)))
+            snapshot = replace(snapshot, crashed=False)
+        logs = (with_original_times(log, None, root) for log in snapshot.logs)
+        return replace(snapshot, logs=tuple(map(self._as_confirmed, logs)))
 
     def _as_confirmed(self, log: LogSnapshot) -> LogSnapshot:
-        """Return the log of a stopped broker as final up to its end, if the controller can elect no other
-        broker.
-        """
+        """Return a stopped broker's log as final up to its end, if the controller can elect no other."""
         if log.confirmed_offset is None or self.opened_by.live is not None:
             return log
         # Loading Arrow takes longer than most plans do.

@@ -1,5 +1,4 @@
-"""Consume queue and index files that point only below the log's new min offset. They are deleted after
-segments.
+"""Consume queue and index files that point only below the log's new min offset, deleted after segments.
 
 Each file is judged by the broker's rules (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles).
 The last file of a queue and the last index file are never deleted. As little as possible is read: of a queue
@@ -63,28 +62,28 @@ def expired_dependents(
     :raises CorruptFileError: a file's content contradicts its name; nothing was changed.
     :raises StoreLayoutError: a file is a symbolic link; nothing was changed.
     """
-    found: list[DependentFile] = []
-    left: Iterable[_Files] = chain(
+    dependents: list[DependentFile] = []
+    remaining: Iterable[_Files] = chain(
         _expired_queues(layout, config, min_offset),
         _expired_batch_queues(layout, config, min_offset),
         (partial(_expired_index_files, layout, min_offset),),
     )
     for attempt in range(1, attempts + 1):
         failed: list[tuple[_Files, BadInputError]] = []
-        for files in left:
+        for files in remaining:
             try:
-                found += tuple(files())
+                dependents += tuple(files())
             except (CorruptFileError, StoreLayoutError) as error:
                 if unreadable is None:
                     raise
                 failed.append((files, error))
         if not failed or attempt == attempts:
             break
-        left = [files for files, _ in failed]
+        remaining = [files for files, _ in failed]
         time.sleep(PAUSE_SECONDS)
     if unreadable is not None:
         unreadable += [reason_of(error) for _, error in failed]
-    return tuple(found)
+    return tuple(dependents)
 
 
 def delete_dependents(
@@ -133,7 +132,7 @@ def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) 
         list_files = partial(
             consume_queue.FORMAT.files, queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes
         )
-        yield partial(_expired, consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, list_files, min_offset)
+        yield partial(_find_old, consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, list_files, min_offset)
     # without broker.conf the files themselves tell that extensions are enabled
     extended = config.enable_consume_queue_ext or config.source is None
     for extension in iter_queues(layout.consumequeue_ext, min_files=2) if extended else ():
@@ -148,11 +147,11 @@ def _expired_batch_queues(layout: StoreLayout, config: BrokerConfig, min_offset:
             size_bytes=config.mapped_file_size_batch_consume_queue_bytes,
         )
         yield partial(
-            _expired, batch_consume_queue.FORMAT, DependentKind.BATCH_CONSUME_QUEUE, list_files, min_offset
+            _find_old, batch_consume_queue.FORMAT, DependentKind.BATCH_CONSUME_QUEUE, list_files, min_offset
         )
 
 
-def _expired(
+def _find_old(
     entry_format: EntryFormat,
     kind: DependentKind,
     list_files: Callable[[], tuple[MappedFile, ...]],

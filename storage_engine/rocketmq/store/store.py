@@ -33,9 +33,7 @@ BROKER = "rocketmq"
 _LOOKS = 4
 
 FindEnd = Callable[[memoryview, int], int]
-"""Function that returns the position at which a segment's frames end, from its bytes and their first physical
-offset.
-"""
+"""Function that returns where a segment's frames end, from its bytes and their first physical offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +100,12 @@ class RocketMQStore:
         :raises StoreLayoutError: a file is a symbolic link.
         :raises OSError: a file can't be read, or vanished meanwhile.
         """
-        found = readable_files(list_raw_files(self.layout.log_paths))
-        sizes = Counter(file.size_bytes for file in found)
+        readable = readable_files(list_raw_files(self.layout.log_paths))
+        sizes = Counter(file.size_bytes for file in readable)
         size_bytes = self.layout.segment_size_bytes or max(sizes, key=lambda size: sizes[size], default=0)
-        names = Counter(file.base_offset for file in found)
+        names = Counter(file.base_offset for file in readable)
         files = tuple(
-            file for file in found if file.size_bytes == size_bytes and names[file.base_offset] == 1
+            file for file in readable if file.size_bytes == size_bytes and names[file.base_offset] == 1
         )
         active, max_offset = find_active(files) if files else (0, 0)
         return LogSnapshot(
@@ -116,8 +114,7 @@ class RocketMQStore:
 
     @contextmanager
     def read_segment(self, segment: Segment) -> Iterator[memoryview]:
-        """Give a segment's bytes, read into memory. A mapping could outlive the file, or fail while it is
-        read.
+        """Give a segment's bytes in memory. A mapping could outlive the file, or fail while it is read.
 
         :raises StoreBusyError: the segment is gone, or has another size than in the snapshot.
         """
@@ -139,9 +136,7 @@ class RocketMQStore:
         )
 
     def _confirmed_offset(self) -> int | None:
-        """Return 0 if a controller may cut off the log, since files alone confirm nothing then; otherwise
-        None.
-        """
+        """Return 0 if a controller may cut off the log, as files confirm nothing then; otherwise None."""
         return 0 if has_controller(self.config, self.layout) else None
 
     def _used_bytes(self, log: LogSnapshot) -> int:
@@ -200,15 +195,15 @@ def read_whole(path: Path, size_bytes: int) -> bytearray:
             position = 0
             while position < size_bytes and (count := file.readinto(view[position:])):
                 position += count
-            found = position if position < size_bytes else size_bytes + len(file.read(1))
+            actual_bytes = position if position < size_bytes else size_bytes + len(file.read(1))
     except FileNotFoundError as error:
         raise StoreBusyError(
             f"{path}: expected the file, found that it vanished: somebody else changes the "
             "store. Find out who, and run again."
         ) from error
-    if found != size_bytes:
+    if actual_bytes != size_bytes:
         raise StoreBusyError(
-            f"{path}: expected {size_bytes} bytes, found {found}: another program changes it. "
+            f"{path}: expected {size_bytes} bytes, found {actual_bytes}: another program changes it. "
             "Find out who, and run again."
         )
     return data

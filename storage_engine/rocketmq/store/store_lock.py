@@ -67,7 +67,7 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
             raise StoreBusyError(f"{path}: this process holds the store already; wait until it is done.")
         _held.add(path)
     try:
-        fd = take_turn(lambda: _locked(layout))
+        fd = take_turn(lambda: _open_locked(layout))
         try:
             notices = _check_nobody_else(layout)
             yield LockedStore(notices, max_delete_batch=1)
@@ -91,14 +91,13 @@ def lock_holder(layout: StoreLayout) -> FileUser | None:
 def locking_pid(lock: Path) -> int | None:
     """Return the process that has a broker's lock; see :func:`lock_holder`."""
     try:
-        return _of_another(lock, _locking_pid)
+        return _look_at_lock(lock, _locking_pid)
     except OSError:
         return None
 
 
 def holder_text(layout: StoreLayout) -> str:
-    """Return the broker's lock and the other process that has it, as a clause; "": none has it, or this is
-    unknown.
+    """Return the broker's lock and the other process with it, as a clause; "": none has it, or it is unknown.
 
     The lock file is never opened while this process has the lock.
     """
@@ -120,14 +119,12 @@ def is_locked(layout: StoreLayout) -> bool | None:
     """
     if not sys.platform.startswith("linux"):
         return None
-    found = _of_another(layout.lock, _lock_on)
-    return found is not None and found[0] != fcntl.F_UNLCK
+    holder = _look_at_lock(layout.lock, _read_lock)
+    return holder is not None and holder[0] != fcntl.F_UNLCK
 
 
-def _of_another(path: Path, look: Callable[[int], T]) -> T | None:
-    """Call a function with the lock file's descriptor; None: there is no file, or this process has the
-    lock.
-    """
+def _look_at_lock(path: Path, look: Callable[[int], T]) -> T | None:
+    """Call a function with the lock file's descriptor; None: there is none, or this process has the lock."""
     with _held_guard:
         if path in _held:
             return None
@@ -152,7 +149,7 @@ def _is_run(layout: StoreLayout, pid: int) -> bool:
     return not _engine_text(layout) and has_shared_lock(pid, {str(path) for path in layout.log_paths})
 
 
-def _locked(layout: StoreLayout) -> int:
+def _open_locked(layout: StoreLayout) -> int:
     """Open the lock file and lock it. If that fails, nothing stays open."""
     fd = _open(layout.lock)
     try:
@@ -199,8 +196,8 @@ def _take(fd: int, layout: StoreLayout) -> None:
             + _engine_text(layout)
             + ("" if pid is None else _deleted_segments_text(layout, pid))
         ) from error
-    here, there = os.fstat(fd), path.lstat()
-    if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+    opened, on_disk = os.fstat(fd), path.lstat()
+    if (opened.st_dev, opened.st_ino) != (on_disk.st_dev, on_disk.st_ino):
         raise StoreBusyError(
             f"{path}: was replaced while it was being locked. Nothing was changed. Try again."
         )
@@ -213,22 +210,18 @@ def _engine_text(layout: StoreLayout) -> str:
 
 
 def _locking_pid(fd: int) -> int | None:
-    """Return the process with a lock on byte 0 that prevents ours; None: there is none, or the system can't
-    tell.
-    """
+    """Return the process with a lock on byte 0 that prevents ours; None: none, or the system can't tell."""
     if not sys.platform.startswith("linux"):
         return None
-    kind, pid = _lock_on(fd)
+    kind, pid = _read_lock(fd)
     return None if kind == fcntl.F_UNLCK or pid <= 0 else pid
 
 
-def _lock_on(fd: int) -> tuple[int, int]:
-    """Return the kind of the lock on byte 0 that prevents ours, and its process; 0: a process of another PID
-    namespace.
-    """
+def _read_lock(fd: int) -> tuple[int, int]:
+    """Return the kind of lock on byte 0 that prevents ours, and its process; 0: of another PID namespace."""
     layout = "hhqqi"  # struct flock: type, whence, start, length, pid
-    asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, asked)[: len(asked)])
+    request = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, request)[: len(request)])
     return int(kind), int(pid)
 
 

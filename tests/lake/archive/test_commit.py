@@ -346,7 +346,7 @@ def test_a_commit_on_a_server_that_may_still_land_is_tried_again_and_counts_once
         return original(self, table, requirements, updates)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", answer_late)
-    monkeypatch.setattr("storage_engine.lake.archive.commit_steps._is_settled", lambda lake, error: False)
+    monkeypatch.setattr("storage_engine.lake.archive.commit_retries._is_settled", lambda lake, error: False)
     commit_segments(lake, proven)
     assert_each_is_there_once(lake, proven)
 

@@ -18,7 +18,7 @@ from pyarrow.fs import AwsStandardS3RetryStrategy
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
-from storage_engine.lake.archive import commit_steps
+from storage_engine.lake.archive import commit_retries
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -186,7 +186,7 @@ class TestMarks:
 
         before = [path.read_bytes() for path in marks(archived)]
         with monkeypatch.context() as patched:
-            patched.setattr(commit_steps, "mark_commits", die)
+            patched.setattr(commit_retries, "mark_commits", die)
             with pytest.raises(KeyboardInterrupt):
                 archive_all(archived, make_jobs(archived, segments[1]))
         assert [path.read_bytes() for path in marks(archived)] == before

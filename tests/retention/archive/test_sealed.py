@@ -272,7 +272,7 @@ def test_a_lake_that_vanishes_while_archiving_is_told_and_gone_on_with(managed: 
 def test_where_all_of_a_turn_went_away_meanwhile_nobody_is_asked_to_archive(
     managed: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archiving, "_with_contexts", lambda _context, _segments: ([], {}))
+    monkeypatch.setattr(archiving, "_ask_contexts", lambda _context, _segments: ([], {}))
     asked: list[int] = []
 
     def archive(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:

@@ -33,7 +33,7 @@ def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedStore:
     made = MadeNode(tmp_path / "node")
     made.add("orders-0", {0: [batch_of(0)], 2: [batch_of(2)]})
     live = LiveBroker("127.0.0.1:1", allow_same_disk=True)
-    monkeypatch.setattr(holding, "_proven", lambda *_: ({}, ()))
+    monkeypatch.setattr(holding, "_find_proven", lambda *_: ({}, ()))
     store = ManagedStore.local("node", str(made.write()), tmp_path, broker="kafka", live=live)
     make_lake(store.lake, "kafka")
     return store

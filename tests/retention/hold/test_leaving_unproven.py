@@ -28,7 +28,7 @@ def test_of_a_broken_chain_nothing_proves_what_a_broker_may_delete(
     def left() -> tuple[int, int, bool]:
         forget_links()
         unheld = unproven_of(store, context.journal, context.record, UnheldSegments(last))
-        put_back, _ = holding._proven(context, None)
+        put_back, _ = holding._find_proven(context, None)
         return len(unheld.segments), len(prove_gone(context, last)[0].segments), last[0].id not in put_back
 
     assert left() == (0, 0, False)
@@ -36,4 +36,4 @@ def test_of_a_broken_chain_nothing_proves_what_a_broker_may_delete(
     rows = [row for row in table.scan().to_arrow().to_pylist() if row["sequence"]]
     table.overwrite(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     assert left() == (1, 1, True)
-    assert "row number 0 is missing" in holding._proven(context, None)[1][-1]
+    assert "row number 0 is missing" in holding._find_proven(context, None)[1][-1]

@@ -26,7 +26,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold import heartbeat
 from storage_engine.rocketmq.hold.heartbeat import NAME, no_watch
 from storage_engine.rocketmq.hold.local_hold import settled
-from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
+from storage_engine.rocketmq.live.fence_mending import FenceKeeper
 from tests.retention.watched_stores import (
     SECONDS,
     Said,

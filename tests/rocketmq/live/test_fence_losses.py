@@ -20,7 +20,7 @@ from storage_engine.rocketmq.hold import local_hold
 from storage_engine.rocketmq.hold.local_hold import read_local, write_local
 from storage_engine.rocketmq.hold.marker import write_marker
 from storage_engine.rocketmq.hold.state import HoldState, Touched
-from storage_engine.rocketmq.live.fence_keeper import LAST_FILES, FencedDirectory, FenceKeeper, is_mounted
+from storage_engine.rocketmq.live.fence_mending import LAST_FILES, FencedDirectory, FenceKeeper, is_mounted
 from storage_engine.rocketmq.live.observe import mount_point
 from tests.full_disks import small_disk
 from tests.rocketmq.live.held_files import FIRST_NS, LEASE_NS, SIZE, held_store, mtimes_ns, path_of

@@ -193,7 +193,7 @@ def test_a_release_goes_on_once_a_process_that_kept_the_hold_is_gone(
         if len(kept) == 3:
             hung.set()
 
-    release._have_it_go(store, store.memory.state, prefix, Patience(60, 0, keep_lease))
+    release._delete_prefix(store, store.memory.state, prefix, Patience(60, 0, keep_lease))
     assert store.admin.triggers == 1
     assert len(kept) >= 3
 
@@ -204,5 +204,5 @@ def test_a_process_that_keeps_the_hold_is_told_as_a_broker_that_does_not_answer(
 ) -> None:
     monkeypatch.setattr(release, "UNANSWERED_SECONDS", 0.1)
     with pytest.raises(StoreBusyError, match="1 of 1 segments are left, and may be deleted at any time"):
-        release._have_it_go(store, store.memory.state, prefix, Patience(60, 0, lambda: None))
+        release._delete_prefix(store, store.memory.state, prefix, Patience(60, 0, lambda: None))
     assert store.admin.triggers == 0

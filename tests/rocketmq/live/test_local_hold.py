@@ -21,7 +21,7 @@ from storage_engine.rocketmq.hold.local_hold import (
     write_local,
 )
 from storage_engine.rocketmq.hold.state import HoldState, Touched, load_state, save_state
-from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
+from storage_engine.rocketmq.live.fence_mending import FenceKeeper
 from tests.rocketmq.live.held_files import SIZE, held_store, path_of
 
 STATE = HoldState("me", 1, ends_at_ms=5, touched=(Touched(0, "/x", 7, 1, 2),), fence=(0,))

@@ -107,18 +107,16 @@ def parse_properties(block: bytes) -> dict[str, str]:
     """Return the properties of a block. Of equal names the last one counts
     (MessageDecoder#string2messageProperties).
     """
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for part in java_text(block).split(_PROPERTY_END):
         name, separator, value = part.partition(_NAME_END)
         if separator and name and value:
-            found[name] = value
-    return found
+            properties[name] = value
+    return properties
 
 
 def in_java_order(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties in the order of the broker's map. The broker uses this order when it writes
-    properties again.
-    """
+    """Return properties in the order in which the broker's map writes them again."""
     size = _JAVA_TABLE
     while len(properties) > size * 3 // 4:
         size *= 2
@@ -126,9 +124,7 @@ def in_java_order(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bucket(name: str, size: int) -> int:
-    """Return the bucket of a name in Java's HashMap. Names in one bucket stay in the order of their
-    insertion.
-    """
+    """Return a name's bucket in Java's HashMap. Names in one bucket stay in the order of insertion."""
     from storage_engine.rocketmq.format.index_file import java_hash
 
     hashed = java_hash(name) & 0xFFFFFFFF
@@ -245,7 +241,7 @@ class Appender:
                     messages, properties, light = inner
                     may_be_inner = True
                 else:
-                    return _refused(physical)
+                    return _refuse(physical)
             if counted:
                 offsets[queue] = queue_offset + messages
             for each in light:
@@ -300,7 +296,7 @@ class Appender:
             except OSError:
                 return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
             if not size:
-                return _refused(physical)
+                return _refuse(physical)
             self._queues.next_offsets[queue] = queue_offset + messages
         return _new_tuple(PutResult, (_PUT_OK, physical, size, queue_offset, store_ms, messages))
 
@@ -329,8 +325,7 @@ class Appender:
     def _inner_batch(
         self, message: NewMessage, queue_offset: int
     ) -> tuple[int, bytes, Sequence[tuple[str, int]]] | None:
-        """Read how many messages a message holds, and the light queues that share it. None: the message is
-        illegal.
+        """Read how many messages a message holds, and the light queues that share it. None: it is illegal.
 
         :return: number of messages, properties with the queue offsets added, and the light queues whose next
             offset rises by one.
@@ -366,6 +361,6 @@ class Appender:
         return count, properties_block(in_java_order(properties)), queues
 
 
-def _refused(reason: int) -> PutResult:
+def _refuse(reason: int) -> PutResult:
     """Return the result for a message that a kernel refused to write."""
     return PutResult(_REFUSALS.get(reason, PutStatus.MESSAGE_ILLEGAL))

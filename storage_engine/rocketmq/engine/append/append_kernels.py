@@ -86,8 +86,7 @@ def write_message(
     prepared_offset: int,
     may_be_inner: bool,
 ) -> tuple[int, int]:
-    """Write one message behind the last one. Return its physical offset, or the fault that prevented it, and
-    its size.
+    """Write a message behind the last one. Return its physical offset, or the fault, and its size.
 
     :param file: address of the file's table, whose positions are moved on.
     :param log: address of the log's table.
@@ -96,8 +95,8 @@ def write_message(
     """
     if len(topic) == 0 or len(body) > word(log, BODY_BYTES):
         return FRAME_TOO_LONG, 0
-    block, own = address_of_bytes(properties), len(properties)
-    if not may_be_inner and (sys_flag & frame.INNER_BATCH or names_inner(block, own)):
+    block, own_bytes = address_of_bytes(properties), len(properties)
+    if not may_be_inner and (sys_flag & frame.INNER_BATCH or names_inner(block, own_bytes)):
         return INNER, 0
     numbers = (
         queue_id >= 0
@@ -108,10 +107,10 @@ def write_message(
     )
     if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
         return OUT_OF_RANGE, 0
-    length = own
+    length = own_bytes
     if word(log, ENDS_WITH_CRC):
         length += frame.PROPERTY_CRC_BYTES
-        if own > 0 and load_u8(block + own - 1) != frame.PROPERTY_SEPARATOR:
+        if own_bytes > 0 and load_u8(block + own_bytes - 1) != frame.PROPERTY_SEPARATOR:
             length += 1
     if length > _MAX_SHORT:
         return PROPERTIES_TOO_LONG, 0
@@ -153,10 +152,10 @@ def write_message(
         log,
     )
     store_be_i16(place - 2, length)
-    copy_bytes(place, block, own)
+    copy_bytes(place, block, own_bytes)
     if word(log, ENDS_WITH_CRC):
-        if length > own + frame.PROPERTY_CRC_BYTES:
-            store_u8(place + own, frame.PROPERTY_SEPARATOR)
+        if length > own_bytes + frame.PROPERTY_CRC_BYTES:
+            store_u8(place + own_bytes, frame.PROPERTY_SEPARATOR)
         put_property_crc(target, size, log)
     set_word(file, STORE_MS, store_ms)
     set_word(file, WROTE, wrote + size)
@@ -176,15 +175,15 @@ def measure_batch(source: int, end: int, fixed: int, shared: int, reserved: int)
         if body < 0 or body > end - at - _BATCH_HEADER - 2:
             return MALFORMED, 0
         properties_at = at + _BATCH_HEADER + body + 2
-        own = load_be_i16(properties_at - 2)
-        if own < 0 or properties_at + own > end:
+        own_bytes = load_be_i16(properties_at - 2)
+        if own_bytes < 0 or properties_at + own_bytes > end:
             return MALFORMED, 0
-        length = property_bytes(properties_at, own, shared, reserved)
+        length = property_bytes(properties_at, own_bytes, shared, reserved)
         if length > _MAX_SHORT:
             return PROPERTIES_TOO_LONG, 0
         total += fixed + body + length
         messages += 1
-        at = properties_at + own
+        at = properties_at + own_bytes
     return (total, messages) if messages else (MALFORMED, 0)
 
 
@@ -204,8 +203,7 @@ def write_batch(
     store_host: bytes,
     reconsume_times: int,
 ) -> tuple[int, int, int]:
-    """Write a batch. Return its physical offset, or the fault that prevented it, its size and its number of
-    messages.
+    """Write a batch. Return its physical offset, or the fault, its size and its number of messages.
 
     :param file: address of the file's table, whose positions are moved on.
     :param log: address of the log's table.
@@ -239,8 +237,8 @@ def write_batch(
     while at < end:
         body = load_be_i32(at + 16)
         own_at = at + _BATCH_HEADER + body + 2
-        own = load_be_i16(own_at - 2)
-        length = property_bytes(own_at, own, shared, reserved)
+        own_bytes = load_be_i16(own_at - 2)
+        length = property_bytes(own_at, own_bytes, shared, reserved)
         size = fixed + body + length
         length_at = put_header(
             target,
@@ -268,9 +266,9 @@ def write_batch(
             log,
         )
         store_be_i16(place - 2, length)
-        copy_bytes(place, own_at, own)
-        place += own
-        if length - reserved - own > shared:
+        copy_bytes(place, own_at, own_bytes)
+        place += own_bytes
+        if length - reserved - own_bytes > shared:
             store_u8(place, frame.PROPERTY_SEPARATOR)
             place += 1
         copy_bytes(place, block, shared)
@@ -279,7 +277,7 @@ def write_batch(
         target += size
         physical_offset += size
         queue_offset += 1
-        at = own_at + own
+        at = own_at + own_bytes
     set_word(file, STORE_MS, store_ms)
     set_word(file, WROTE, wrote + total)
     return begin, total, count
@@ -321,9 +319,7 @@ def put_header(
     reconsume_times: int,
     prepared_offset: int,
 ) -> int:
-    """Write the fields that are the same for all messages of a batch. Return the position of the body's
-    length.
-    """
+    """Write the fields that all messages of a batch share. Return the position of the body's length."""
     copy_bytes(target + frame.MAGIC_AT, topic, MAGIC_BYTES)
     store_be_i32(target + frame.QUEUE_ID_AT, queue_id)
     store_be_i32(target + frame.SYS_FLAG_AT, sys_flag)
@@ -375,9 +371,7 @@ def put_rest(
 
 @inlined
 def names_inner(properties: int, length: int) -> bool:
-    """Return whether a block of properties contains the prefix ``INNER_``, which marks a message as several
-    messages.
-    """
+    """Return whether a block of properties has the prefix ``INNER_``: the message holds several messages."""
     for at in range(properties, properties + length - len(_INNER) + 1):
         if load_u8(at) == _INNER[0]:
             i = 1

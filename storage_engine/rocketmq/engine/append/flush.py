@@ -1,6 +1,4 @@
-"""Flushing of log and queues to disk: by a timer, by commits of a buffer pool, and by groups of puts
-(FlushManager).
-"""
+"""Flushing of log and queues by a timer, commits of a buffer pool, and groups of puts (FlushManager)."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ from storage_engine.rocketmq.format.checkpoint import FILE_BYTES, Checkpoint, re
 
 _FORMAT = struct.Struct(">5q")
 _MARGIN_MS = 3000
-"""Margin before the flushed time, in ms: messages with equal store times may lie on both sides of the flushed
-end.
-"""
+"""Margin before the flushed time, in ms: messages of equal time may lie on both sides of the flushed end."""
 _NEW = Checkpoint(0, 0, 0, 0, 0)
 
 
@@ -35,8 +31,8 @@ class StoreCheckpoint:
         """Open the file. A missing file is created by the first write."""
         self._path = path
         self._guard = threading.Lock()
-        found = read_checkpoint(path)
-        self.values = found or _NEW
+        values = read_checkpoint(path)
+        self.values = values or _NEW
 
     def flushed_log(self, timestamp_ms: int) -> None:
         """Note the store time up to which the commitlog is on disk."""
@@ -120,8 +116,8 @@ class _Waiting:
 class GroupCommit:
     """Flushes for a group of waiting puts: when as many wait as at the last flush, or when no more join.
 
-    A thread that a flush released soon puts again. So the last thread to join flushes for all, and no other
-    thread has to be woken for that.
+    The threads that waited for a flush soon make their next puts. So the last thread to join flushes for all,
+    and no other thread has to be woken for that.
     """
 
     def __init__(self, flush: Callable[[], object], flushed: Callable[[], int]) -> None:
@@ -137,9 +133,7 @@ class GroupCommit:
         """Number of waiters when the last flush ended."""
 
     def wait_for(self, offset: int, timeout_seconds: float) -> bool:
-        """Wait until all bytes up to an offset are on disk. False: the flush failed, or it took longer than
-        this time.
-        """
+        """Wait until all bytes up to an offset are on disk. False: the flush failed, or took too long."""
         deadline = time.monotonic() + timeout_seconds
         with self._guard:
             if self._flushed() >= offset:
@@ -195,9 +189,7 @@ OnFailure = Callable[[OSError], None]
 
 
 class Service:
-    """A thread that repeats its work at intervals until it is stopped. Waking it starts the work at once
-    (ServiceThread).
-    """
+    """A thread that repeats its work at intervals until stopped. Waking starts it at once (ServiceThread)."""
 
     def __init__(
         self, name: str, work: Callable[[], None], interval_seconds: float, on_failure: OnFailure

@@ -60,9 +60,7 @@ PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
 _CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
-"""Limits for making pages writable ahead of a fast producer: the growth within this many calls, and this many
-bytes.
-"""
+"""Limits for making pages writable ahead of a fast producer: growth within this many calls, and bytes."""
 _DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
 """MADV_POPULATE_READ and MADV_POPULATE_WRITE, as in Linux 5.14 and later."""
 _BLANK = struct.Struct(">iI")
@@ -80,8 +78,7 @@ class WritableFile:
     ) -> None:
         """Open or create the file.
 
-        The file's disk space is allocated at once: a write to a mapped file on a full disk would kill the
-        process.
+        Disk space is allocated at once: a write to a mapped file on a full disk would kill the process.
 
         :param pool: pool from which the file's buffer is taken.
         :raises OSError: the file can't be made, or the disk has no room for it.
@@ -123,9 +120,7 @@ class WritableFile:
 
     @property
     def store_timestamp_ms(self) -> int:
-        """Return the store time of the newest message; 0: no message was written since the file was
-        opened.
-        """
+        """Return the newest message's store time; 0: none was written since the file was opened."""
         return self._table[append_kernels.STORE_MS]
 
     @property
@@ -221,11 +216,11 @@ class WritableFile:
         finally:
             self.unpin()
 
-    def _populate(self, known: int, end: int, advice: int) -> int:
-        begin = max(known, self.wrote) // PAGE_BYTES * PAGE_BYTES
+    def _populate(self, populated: int, end: int, advice: int) -> int:
+        begin = max(populated, self.wrote) // PAGE_BYTES * PAGE_BYTES
         end = min(end, self.size_bytes)
         if end - begin < _LEAST_AHEAD_BYTES:
-            return known
+            return populated
         _libc.madvise(ctypes.c_void_p(self.address + begin), ctypes.c_size_t(end - begin), advice)
         return end
 
@@ -267,8 +262,7 @@ class WritableFile:
     def _unmap_written(self, position: int) -> None:
         """Unmap completely written pages before a flush. Reading such a page maps it again.
 
-        This is faster: a flush makes each mapped page read-only, and notifies all processors of each page
-        separately.
+        This is faster: a flush makes each mapped page read-only, and notifies all processors of each.
         """
         begin = -(-self.flushed // PAGE_BYTES) * PAGE_BYTES
         end = position // PAGE_BYTES * PAGE_BYTES
@@ -415,9 +409,7 @@ class FileQueue:
         read_only_paths: Sequence[Path] = (),
         pool: TransientPool | None = None,
     ) -> None:
-        """:param paths: directories of the files. New files are created in turn in those directories that
-        aren't full.
-        """
+        """:param paths: directories of the files. New files are created in turn in those that aren't full."""
         self.file_bytes = file_bytes
         self.full_paths: frozenset[Path] = frozenset()
         """Directories on disks that are too full for a new file."""
@@ -455,9 +447,7 @@ class FileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Return the first offset of the log. A first file that is being deleted no longer counts
-        (CommitLog#getMinOffset).
-        """
+        """Return the log's first offset, without a first file being deleted (CommitLog#getMinOffset)."""
         first = self.first
         if first is None:
             return -1
@@ -470,11 +460,11 @@ class FileQueue:
         :raises BadInputError: this process may not have so many files open.
         """
         directories = (*self._paths, *(path for path in self._read_only if path not in self._paths))
-        found = list_raw_files(directories)
-        allow_open_files(directories[0], len(found))
-        self._delete_empty_last(directories, found)
+        raw_files = list_raw_files(directories)
+        allow_open_files(directories[0], len(raw_files))
+        self._delete_empty_last(directories, raw_files)
         files = []
-        for path, size in found:
+        for path, size in raw_files:
             if size != self.file_bytes or not is_offset(path.name):
                 raise StoreLayoutError(
                     f"{path}: expected a file of {self.file_bytes} bytes whose name is its first offset, "
@@ -551,7 +541,7 @@ class FileQueue:
 
     def truncate(self, offset: int) -> None:
         """Cut the queue off at an offset, and delete files behind it (MappedFileQueue#truncateDirtyFiles)."""
-        gone = []
+        deleted = []
         for file in self.files:
             if file.end_offset <= offset:
                 continue
@@ -559,12 +549,11 @@ class FileQueue:
                 file.set_positions(offset % self.file_bytes)
             else:
                 file.destroy(_FORCED_AFTER_MS, clock_ms())
-                gone.append(file)
-        self.forget(gone)
+                deleted.append(file)
+        self.forget(deleted)
 
     def erase_rest(self) -> None:
-        """Overwrite all bytes behind the log's end with zeros, durably. Otherwise a recovery could read them
-        as messages.
+        """Zero all bytes behind the log's end, durably. Otherwise a recovery could read them as messages.
 
         :raises OSError: the disk refuses.
         """
@@ -608,12 +597,12 @@ class FileQueue:
         return file
 
     @staticmethod
-    def _delete_empty_last(directories: Sequence[Path], found: Sequence[tuple[Path, int]]) -> None:
+    def _delete_empty_last(directories: Sequence[Path], raw_files: Sequence[tuple[Path, int]]) -> None:
         """Delete a last file without a byte (MappedFileQueue#doLoad); :func:`list_raw_files` left it out."""
-        known = {path for path, _ in found}
+        listed_paths = {path for path, _ in raw_files}
         for directory in directories:
             for path in directory.iterdir() if directory.is_dir() else ():
-                if path not in known and path.is_file() and path.stat().st_size == 0:
+                if path not in listed_paths and path.is_file() and path.stat().st_size == 0:
                     path.unlink()
 
 

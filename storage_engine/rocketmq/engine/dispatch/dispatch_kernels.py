@@ -1,5 +1,4 @@
-"""Compiled reading of frames for dispatch and recovery. Reads the fields of each message that queues and
-index need.
+"""Compiled reading of frames for dispatch and recovery. Reads the fields that queues and index need.
 
 A frame is valid if the broker's CommitLog#checkMessageAndReturnSize accepts it. The archive's own reading is
 stricter: it also compares the offset in the header with the frame's place.
@@ -118,8 +117,7 @@ _CRC_MASK = 0x7FFFFFFF
 def read_properties(
     base: int, begin: int, length: int, delayed: bool, delays: int, levels: int, row: int
 ) -> bool:
-    """Fill in the fields of a row that come from the message's properties. False: the broker fails to read
-    them.
+    """Fill in the fields of a row from the message's properties. False: the broker fails to read them.
 
     :param begin: start of the block, as a position in the buffer at ``base``.
     :param delayed: the message is in the topic of delayed messages.
@@ -208,9 +206,7 @@ def read_frame(
     levels: int,
     row: int,
 ) -> int:
-    """Fill in a row from the frame at a position of the buffer. Return ROOM, or the code of what was found
-    instead of a frame.
-    """
+    """Fill in a row from the frame at a position. Return ROOM, or the code of what is there instead."""
     remaining = end - position
     if remaining < frame.BLANK_HEADER_BYTES:
         return BAD
@@ -270,12 +266,12 @@ def read_frame(
     delayed = is_text(at + topic_at, topic_bytes, _SCHEDULE_TOPIC)
     if not read_properties(base, position + properties_at, properties_bytes, delayed, delays, levels, row):
         return BAD
-    whole = total == properties_at + properties_bytes
+    is_whole = total == properties_at + properties_bytes
     if check == PROPERTY_CRC and not (
-        whole and has_property_crc(at, total, properties_at, properties_bytes, function, table)
+        is_whole and has_property_crc(at, total, properties_at, properties_bytes, function, table)
     ):
         return BAD
-    return ROOM if whole else BAD_LENGTHS
+    return ROOM if is_whole else BAD_LENGTHS
 
 
 @kernel
@@ -331,10 +327,10 @@ def hash_keys(base: int, rows: int, count: int, starts: Ints64, hashes: Ints32) 
     :param hashes: gets the hashes; -1 for malformed text.
     :return: number of hashes; -1: ``hashes`` has too little room.
     """
-    found = 0
+    keys = 0
     for i in range(count):
         row = rows + 8 * FIELDS * i
-        starts[i] = found
+        starts[i] = keys
         if word(row, SYS_FLAG) & frame.TRANSACTION_MASK == frame.TRANSACTION_ROLLBACK:
             continue
         topic = java_hash_of(base + word(row, TOPIC_AT), word(row, TOPIC_BYTES), 0)
@@ -351,18 +347,18 @@ def hash_keys(base: int, rows: int, count: int, starts: Ints64, hashes: Ints32) 
                 else:
                     stop = end
                 if stop > begin:
-                    if found == len(hashes):
+                    if keys == len(hashes):
                         return -1
                     value = java_hash_of(base + begin, stop - begin, topic)
                     if malformed or value < 0:
-                        hashes[found] = -1
+                        hashes[keys] = -1
                     else:
                         value = signed_32(value)
-                        hashes[found] = 0 if value == -0x80000000 else abs(value)
-                    found += 1
+                        hashes[keys] = 0 if value == -0x80000000 else abs(value)
+                    keys += 1
                 begin = stop + 1
-    starts[count] = found
-    return found
+    starts[count] = keys
+    return keys
 
 
 @inlined
@@ -422,9 +418,7 @@ def signed_32(value: int) -> int:
 
 @inlined
 def parse_number(at: int, length: int) -> int:
-    """Return a decimal number (Long#parseLong); NO_NUMBER: the text is no number, or has more than 18
-    digits.
-    """
+    """Return a decimal number (Long#parseLong); NO_NUMBER: it is none, or has more than 18 digits."""
     i = 0
     negative = False
     if length > 0 and (load_u8(at) == 45 or load_u8(at) == 43):
@@ -597,7 +591,7 @@ def next_entries(
 
 
 @inlined
-def _as_int(value: int) -> int:
+def _wrap_int(value: int) -> int:
     """Return a number as Java keeps it in an int."""
     return ((value + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
@@ -628,7 +622,7 @@ def has_property_crc(at: int, size: int, properties_at: int, length: int, functi
         ):
             expected = 0
             for i in range(end - 1, kv, -1):
-                expected = _as_int(expected * 10 + load_u8(at + properties_at + i) - 48)
+                expected = _wrap_int(expected * 10 + load_u8(at + properties_at + i) - 48)
         index = end + 1
     if expected <= 0 or size < frame.PROPERTY_CRC_BYTES:
         return False

@@ -18,9 +18,7 @@ from storage_engine.rocketmq.format.stored_files import refuse_link
 
 PAGE_BYTES = 4096
 QUEUE_DEPTH = 3
-"""Number of directory levels of a queue, as in ``consumequeue/TOPIC/QUEUE``, and one for the store's
-directory.
-"""
+"""Directory levels of a queue, as in ``consumequeue/TOPIC/QUEUE``, and one for the store's directory."""
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -56,17 +54,17 @@ class EntryFiles:
 
         :raises StoreLayoutError: a file has another size than in the settings, or a name that is no offset.
         """
-        found = list_raw_files((self.directory,))
-        self._delete_empty_last(found)
-        for path, size in found:
+        raw_files = list_raw_files((self.directory,))
+        self._delete_empty_last(raw_files)
+        for path, size in raw_files:
             if size != self.file_bytes or not is_offset(path.name):
                 raise StoreLayoutError(
                     f"{path}: expected a file of {self.file_bytes} bytes whose name is its first offset, "
                     f"found {size} bytes. Nothing was changed. Compare the broker's settings, or put "
                     "the file back from a replica."
                 )
-        self.bases = [int(path.name) for path, _ in found]
-        self.wrote = self.file_bytes if found else 0
+        self.bases = [int(path.name) for path, _ in raw_files]
+        self.wrote = self.file_bytes if raw_files else 0
         self.flushed = self.end
 
     def path(self, base_offset: int) -> Path:
@@ -212,8 +210,7 @@ class EntryFiles:
         self.flush(0)
 
     def erase_rest(self) -> None:
-        """Overwrite all bytes behind the last entry with zeros, durably. Otherwise a recovery could read them
-        as entries.
+        """Zero all bytes behind the last entry, durably. Otherwise a recovery could read them as entries.
 
         Nor can files that were cut off come back.
 
@@ -246,8 +243,8 @@ class EntryFiles:
         except FileExistsError:
             os.truncate(path, self.file_bytes)
 
-    def _delete_empty_last(self, found: tuple[tuple[Path, int], ...]) -> None:
-        known = {path for path, _ in found}
+    def _delete_empty_last(self, raw_files: tuple[tuple[Path, int], ...]) -> None:
+        listed_paths = {path for path, _ in raw_files}
         for path in self.directory.iterdir() if self.directory.is_dir() else ():
-            if path not in known and path.is_file() and path.stat().st_size == 0:
+            if path not in listed_paths and path.is_file() and path.stat().st_size == 0:
                 path.unlink()

@@ -57,7 +57,7 @@ def find_unsure(
     :param began_at: offset at which the recovery began to read the log.
     :return: None: no part has to be made again, since each message has its entry.
     """
-    kept = next((n for n, one in enumerate(sound) if one.end_phy_offset >= log_end), len(sound))
+    kept = next((n for n, header in enumerate(sound) if header.end_phy_offset >= log_end), len(sound))
     begin = max(log_begin, sound[kept - 1].end_phy_offset if kept else 0)
     return None if kept == loaded and began_at <= begin else UnsureIndex(kept, begin)
 
@@ -114,29 +114,24 @@ class IndexWriter:
         return headers
 
     def listed(self) -> list[Path]:
-        """List the existing index files. A file whose name is no time is no index file
-        (NumberFormatException).
-        """
+        """List the existing index files. A file whose name is no time is none (NumberFormatException)."""
         if not self._directory.is_dir():
             return []
-        found = []
+        paths = []
         for path in sorted(self._directory.iterdir()):
             if path.name.isdecimal() and len(path.name) == NAME_DIGITS and path.is_file():
                 refuse_link(path)
-                found.append(path)
-        return found
+                paths.append(path)
+        return paths
 
     def is_unflushed(self, path: Path) -> bool:
-        """Return whether a file may have entries that aren't on disk. A file without a whole header counts as
-        unflushed.
-        """
+        """Return whether a file may have entries that aren't on disk. One without a whole header may."""
         if path.stat().st_size < kernels.HEADER_BYTES:
             return True
         return read_header(path).end_timestamp_ms > self._checkpoint.values.index_msg_timestamp_ms
 
     def drop_unsure(self, log_begin: int, log_end: int, began_at: int) -> int | None:
-        """Delete index files that may not be as they were written, although the broker keeps them after a
-        crash.
+        """Delete index files that may not be as written, although the broker keeps them after a crash.
 
         The caller makes entries again from the returned offset on, in the log's order.
 
@@ -168,7 +163,7 @@ class IndexWriter:
         state = np.array([0, -1], np.int64)
         while True:
             file = self._writable(now_ms)
-            done = kernels.put_rows(
+            code = kernels.put_rows(
                 address_of(file),
                 self._slots,
                 self._capacity,
@@ -178,7 +173,7 @@ class IndexWriter:
                 hashes,
                 state,
             )
-            if done == kernels.DONE:
+            if code == kernels.DONE:
                 return
 
     def flush(self) -> None:
@@ -268,8 +263,7 @@ class IndexWriter:
         return self._file
 
     def _new_path(self, now_ms: int) -> Path:
-        """Return a path named by the local time (UtilAll#timeMillisToHumanString), which sorts behind all
-        existing ones.
+        """Return a path of the local time (UtilAll#timeMillisToHumanString) that sorts behind all others.
 
         Files are read in the order of their names, and local time sometimes goes back.
         """

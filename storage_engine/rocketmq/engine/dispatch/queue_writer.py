@@ -1,6 +1,4 @@
-"""Writing of a consume queue and its extension, and the search for its end after a crash (ConsumeQueue,
-ConsumeQueueExt).
-"""
+"""Consume queue and extension: writing, and finding the end after a crash (ConsumeQueue, ConsumeQueueExt)."""
 
 from __future__ import annotations
 
@@ -74,7 +72,7 @@ class ExtWriter:
 
         A page that a power loss took is full of zeros, and a unit may lie on two pages.
         """
-        found = np.zeros(len(addresses), bool)
+        intact = np.zeros(len(addresses), bool)
         offsets = addresses - _MIN_LONG
         for base in self.files.bases:
             here = (offsets >= base) & (offsets + HEADER_BYTES <= base + self.files.file_bytes)
@@ -85,8 +83,8 @@ class ExtWriter:
             data = np.frombuffer(self.files.read(base, first, count).ljust(count, b"\0"), np.uint8)
             places = (offsets[here] - base - first)[:, None] + np.arange(HEADER_BYTES)
             units = data[places].view(_EXT_UNIT)[:, 0]
-            found[here] = (units["store_time"] > 0) & (units["bitmap_size"] == units["size"] - HEADER_BYTES)
-        return found
+            intact[here] = (units["store_time"] > 0) & (units["bitmap_size"] == units["size"] - HEADER_BYTES)
+        return intact
 
     def recover(self) -> None:
         """Find the end, which is behind the units of the last file (ConsumeQueueExt#recover)."""
@@ -187,9 +185,7 @@ class QueueWriter:
 
     @property
     def min_queue_offset(self) -> int:
-        """Return the first queue offset whose message is in the log, as the last :meth:`correct_min` found
-        it.
-        """
+        """Return the first queue offset with its message in the log, as :meth:`correct_min` last found it."""
         return self._min_position // UNIT
 
     def load(self) -> None:
@@ -199,8 +195,7 @@ class QueueWriter:
             self.ext.files.load()
 
     def append_next(self, rows: int, chosen: int, count: int) -> bool:
-        """Write the entries of messages that directly follow the last entry and each other. Nearly all
-        messages do.
+        """Write the entries of messages that directly follow the last one and each other. Nearly all do.
 
         :param rows: address of a dispatch's rows.
         :param chosen: address of the numbers of the rows to write.
@@ -278,7 +273,7 @@ class QueueWriter:
         for base in bases[-files_to_look_at(self.files, consume_queue.FORMAT, unflushed_from) :]:
             count = 0
             for block in self._blocks(base):
-                entries = block[: self._with_units(block, unflushed_from)]
+                entries = block[: self._count_with_units(block, unflushed_from)]
                 count += len(entries)
                 if len(entries):
                     self.max_physical_offset = int(entries[-1]["offset"]) + int(entries[-1]["size"])
@@ -298,7 +293,7 @@ class QueueWriter:
             # Nor may a power loss leave a unit of before where an entry of then points to.
             self.ext.files.erase_rest()
 
-    def _with_units(self, entries: Entries, unflushed_from: int | None) -> int:
+    def _count_with_units(self, entries: Entries, unflushed_from: int | None) -> int:
         """Return the number of entries before the first one whose unit was lost in a power loss.
 
         This entry and all behind it are written again, as their messages are dispatched again. (The broker
@@ -306,8 +301,8 @@ class QueueWriter:
         """
         if self.ext is None or unflushed_from is None:
             return len(entries)
-        asked = np.flatnonzero((entries["offset"] >= unflushed_from) & (entries["tags_code"] <= MAX_ADDRESS))
-        lost = asked[~self.ext.whole(entries["tags_code"][asked].astype(np.int64))]
+        unsure = np.flatnonzero((entries["offset"] >= unflushed_from) & (entries["tags_code"] <= MAX_ADDRESS))
+        lost = unsure[~self.ext.whole(entries["tags_code"][unsure].astype(np.int64))]
         return int(lost[0]) if lost.size else len(entries)
 
     def truncate(self, physical_offset: int) -> None:
@@ -335,9 +330,7 @@ class QueueWriter:
             self.ext.truncate_behind(1)
 
     def drop_behind(self, log_end: int) -> None:
-        """Cut off all entries of messages behind the log's end, also where the broker's rule would miss
-        some.
-        """
+        """Cut off all entries of messages behind the log's end, also those that the broker's rule misses."""
         end = self.files.end
         cut_behind(self.files, consume_queue.FORMAT, log_end)
         if self.files.end != end:
@@ -368,18 +361,18 @@ class QueueWriter:
             self._min_position = end
             return None
         first = bases[0]
-        known = self._min_position >= first
-        start = (self._min_position - first) // UNIT if known else 0
+        is_known = self._min_position >= first
+        start = (self._min_position - first) // UNIT if is_known else 0
         count = (self.files.file_bytes if len(bases) > 1 else end - first) // UNIT
-        if start >= count or (known and self._physical(first, start) >= min_offset):
+        if start >= count or (is_known and self._physical(first, start) >= min_offset):
             return None
-        found = bisect_left(
+        index = bisect_left(
             range(count), min_offset, lo=start, key=lambda number: self._physical(first, number)
         )
-        if found == count:
+        if index == count:
             return None
-        self._min_position = first + found * UNIT
-        return int(self._entry(first, found)["tags_code"])
+        self._min_position = first + index * UNIT
+        return int(self._entry(first, index)["tags_code"])
 
     def _physical(self, base: int, number: int) -> int:
         return int(self._entry(base, number)["offset"])
@@ -494,9 +487,7 @@ class BatchQueueWriter:
         self._find_next_queue_offset()
 
     def drop_behind(self, log_end: int) -> None:
-        """Cut off all entries of messages behind the log's end, also where the broker's rule would miss
-        some.
-        """
+        """Cut off all entries of messages behind the log's end, also those that the broker's rule misses."""
         end = self.files.end
         cut_behind(self.files, batch_consume_queue.FORMAT, log_end)
         if self.files.end != end:
@@ -522,10 +513,10 @@ class BatchQueueWriter:
         entries = self._entries(bases[0])[:count]
         if count:
             self.min_queue_offset = int(entries[0]["base_offset"])
-        left = np.flatnonzero(entries["offset"] >= min_offset)
-        gone = int(left[0]) if left.size else count
-        if gone:
-            last = entries[gone - 1]
+        remaining = np.flatnonzero(entries["offset"] >= min_offset)
+        dropped = int(remaining[0]) if remaining.size else count
+        if dropped:
+            last = entries[dropped - 1]
             self.min_queue_offset = int(last["base_offset"]) + int(last["batch_size"])
 
     def _entries(self, base: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
@@ -594,22 +585,20 @@ class QueueTable:
         :raises StoreLayoutError: no directory can have the names of this topic or queue, which come from
             messages on disk.
         """
-        found = self._writers.get((topic, queue_id))
-        if found is None:
+        writer = self._writers.get((topic, queue_id))
+        if writer is None:
             if not is_directory_name(topic) or queue_id < 0:
                 raise StoreLayoutError(
                     f"{self._layout.root}: expected a topic and a queue that directories can be named after, "
                     f"found topic {topic!r:.300}, queue {queue_id} in a message. No queue was made of it. "
                     "Find out who wrote it, and put the file of the log back from a replica."
                 )
-            found = self._writers[topic, queue_id] = self._new(topic, queue_id)
-        return found
+            writer = self._writers[topic, queue_id] = self._new(topic, queue_id)
+        return writer
 
     @property
     def max_physical_offset(self) -> int:
-        """Return the physical offset up to which the log is dispatched, which is the largest of all
-        queues.
-        """
+        """Return the physical offset up to which the log is dispatched: the largest of all queues."""
         return max((writer.max_physical_offset for writer in self), default=-1)
 
     def recover(self, unflushed_from: int | None) -> None:
@@ -670,9 +659,7 @@ class QueueTable:
         self._writers.clear()
 
     def files_in(self, directory: Path) -> EntryFiles | None:
-        """Return the files in a directory of a queue or of an extension; None: no queue or extension has this
-        directory.
-        """
+        """Return the files in a queue's or an extension's directory; None: it belongs to neither."""
         return next((files for files in self.entry_files() if files.directory == directory), None)
 
     def entry_files(self) -> Iterator[EntryFiles]:

@@ -18,8 +18,8 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import last_look, watching
 from storage_engine.rocketmq.hold.local_hold import read_local, settled, write_local
-from storage_engine.rocketmq.live import fence_keeper
-from storage_engine.rocketmq.live.fence_keeper import LAST_FILES, FenceKeeper
+from storage_engine.rocketmq.live import fence_mending
+from storage_engine.rocketmq.live.fence_mending import LAST_FILES, FenceKeeper
 from storage_engine.same_bytes.own_acts import read_own_acts
 from tests.rocketmq.live.held_files import (
     FIRST_NS,
@@ -206,7 +206,7 @@ def test_a_segment_that_a_killed_watch_only_meant_to_fence_is_fenced_by_the_next
         def die(acts: object, touched: object) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-        fence_keeper.set_mtime = die  # type: ignore[assignment]
+        fence_mending.set_mtime = die  # type: ignore[assignment]
         look(FenceKeeper(tmp_path))
         os._exit(1)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -254,7 +254,7 @@ def test_a_file_whose_time_can_not_be_set_is_named_once_and_the_others_are_mende
     held_store(tmp_path)
     for number in range(4):
         os.utime(path_of(tmp_path, number), ns=(0, 0))
-    monkeypatch.setattr(fence_keeper, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(fence_mending, "RETRY_SECONDS", 0.0)
     keeper = FenceKeeper(tmp_path)
     with immutable(path_of(tmp_path, 1)):
         (mended,) = look(keeper)
@@ -275,8 +275,8 @@ def test_a_file_whose_time_can_not_be_set_is_named_once_and_the_others_are_mende
 def test_a_file_that_can_not_be_fenced_is_named_and_keeps_the_next_ones_from_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fence_keeper, "EXTEND_SECONDS", 0.0)
-    monkeypatch.setattr(fence_keeper, "RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr(fence_mending, "EXTEND_SECONDS", 0.0)
+    monkeypatch.setattr(fence_mending, "RETRY_SECONDS", 3600.0)
     held_store(tmp_path)
     keeper = FenceKeeper(tmp_path)
     with immutable(path_of(tmp_path, 4)):
@@ -302,7 +302,7 @@ def test_a_file_that_can_not_be_fenced_is_named_and_keeps_the_next_ones_from_not
 def test_each_of_two_files_whose_times_can_not_be_set_is_named_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fence_keeper, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(fence_mending, "RETRY_SECONDS", 0.05)
     held_store(tmp_path)
     for number in (1, 2):
         os.utime(path_of(tmp_path, number), ns=(0, 0))
@@ -340,7 +340,7 @@ def test_what_was_found_by_a_look_that_a_lock_ended_is_told_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was stopped while it had one of our locks."""
-    monkeypatch.setattr(fence_keeper, "WATCH_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(fence_mending, "WATCH_WAIT_SECONDS", 0.05)
     held_store(tmp_path)
     path_of(tmp_path, 0).unlink()
     keeper = FenceKeeper(tmp_path)
@@ -354,7 +354,7 @@ def test_what_was_found_by_a_look_that_a_lock_ended_is_told_by_the_next(
 def test_what_was_found_is_told_though_each_look_ends_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fence_keeper, "WATCH_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(fence_mending, "WATCH_WAIT_SECONDS", 0.05)
     held_store(tmp_path)
     path_of(tmp_path, 0).unlink()
     keeper = FenceKeeper(tmp_path)

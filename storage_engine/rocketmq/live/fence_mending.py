@@ -48,15 +48,13 @@ them and creates the next two in advance (AllocateMappedFileService#putRequestAn
 """
 
 EXTEND_SECONDS: Final = 5.0
-"""Interval at which a fence with too few segments is extended. A fence that lost segments is extended at
-once.
-"""
+"""Interval at which a fence with too few segments is extended. One that lost segments is extended at once."""
 
 RETRY_SECONDS: Final = 0.5
 """Interval between attempts to set an mtime that couldn't be set: another program may only have set it at the
 same moment. It isn't shorter, since each attempt may itself be a change that wakes the watch.
 """
-_SAID_AT: Final = 2
+_REPORTED_AT: Final = 2
 _MS_NS: Final = 1_000_000
 
 Identity = tuple[int, int]
@@ -105,7 +103,7 @@ class FenceKeeper:
         self._root = root
         self._directories: dict[Path, Identity] = {}
         """Directories of the log at the last look that saw all of them."""
-        self._said_gone: set[tuple[int, int]] = set()
+        self._reported: set[tuple[int, int]] = set()
         self._was_away = False
         """Whether a directory of the log wasn't mounted at the last look."""
         self._last_look = WatchLook()
@@ -115,7 +113,7 @@ class FenceKeeper:
         attempt.
         """
         self._extends_at = 0.0
-        self._found: list[Drift] = []
+        self._drift: list[Drift] = []
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -132,8 +130,7 @@ class FenceKeeper:
         return silent_watch(self._root)
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`; a file whose disk isn't mounted isn't
-        gone.
+        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`; files of unmounted disks aren't gone.
 
         :raises StoreNotFoundError: a directory of the log isn't mounted; the others were checked.
         :raises GateRefusedError: the store is held, but has no record of the hold in its directory.
@@ -149,7 +146,7 @@ class FenceKeeper:
             if not sees_all:
                 return self.left_over()
             state = read_local(self._root)
-        standing = sum(map(_stands, _fenced(state))) if state is not None and is_held else 0
+        standing = sum(map(_has_own_mtime, _list_fenced(state))) if state is not None and is_held else 0
         # When it was done: what goes while it looks isn't kept by it.
         runs_out = state is not None and is_held and 2 * (state.ends_at_ms - now_ms) < state.lasts_ms
         runs_out_at_ms = state.ends_at_ms if state is not None and runs_out else 0
@@ -158,44 +155,44 @@ class FenceKeeper:
 
     def left_over(self) -> tuple[Drift, ...]:
         """See ``FenceWatch.left_over``. Drift that isn't fetched here is returned by the next look."""
-        found, self._found = tuple(self._found), []
-        return found
+        drift, self._drift = tuple(self._drift), []
+        return drift
 
     def _look(self, state: HoldState) -> tuple[bool, list[Path]]:
         """Mend changes to a hold's fence.
 
         :return: whether the whole fence was checked, and the log's directories whose disks aren't mounted.
         """
-        fenced = _fenced(state)
-        if any(_is_touched(one) and self._is_to_be_set(one) for one in fenced):
+        fenced = _list_fenced(state)
+        if any(_is_touched(touched) and self._is_to_be_set(touched) for touched in fenced):
             self._mend()
         if not all(map(_is_there, fenced)):
             # A run that has moved the fence meanwhile may have released what it was on.
             state = read_local(self._root) or state
-            fenced = _fenced(state)
-        gone = [one for one in fenced if not _is_there(one)]
-        self._said_gone &= set(map(_key, gone))
+            fenced = _list_fenced(state)
+        missing = [touched for touched in fenced if not _is_there(touched)]
+        self._reported &= set(map(_key, missing))
         identities = {path: _identity(path) for path in _log_paths(state)}
-        there = {path: identity for path, identity in identities.items() if identity is not None}
+        present = {path: identity for path, identity in identities.items() if identity is not None}
         # At the first look too: who put the fence there may not have seen all that is there by now.
-        is_new = there != self._directories or self._was_away
+        is_new = present != self._directories or self._was_away
         short = len(state.fence) < state.fence_count and time.monotonic() >= self._extends_at
-        unfinished = any(_is_only_meant(one) and self._is_to_be_set(one) for one in fenced)
-        if not (gone or is_new or short or unfinished):
-            return True, [path for path in identities if path not in there]
-        files = list_files(tuple(sorted(there)))
-        lost = {Path(one.path).parent for one in gone}
+        unfinished = any(_is_only_meant(touched) and self._is_to_be_set(touched) for touched in fenced)
+        if not (missing or is_new or short or unfinished):
+            return True, [path for path in identities if path not in present]
+        files = list_files(tuple(sorted(present)))
+        lost = {Path(touched.path).parent for touched in missing}
         full = {Path(file.path).parent for file in files}
         unseen = []
         for path, identity in identities.items():
-            found = FencedDirectory(identity, path in full, path in lost, mount_point(path))
-            if not is_mounted(found, self._directories.get(path), state.log_paths.get(str(path), "")):
+            directory = FencedDirectory(identity, path in full, path in lost, mount_point(path))
+            if not is_mounted(directory, self._directories.get(path), state.log_paths.get(str(path), "")):
                 unseen.append(path)
-        self._say_gone([one for one in gone if Path(one.path).parent not in unseen], files)
+        self._say_gone([touched for touched in missing if Path(touched.path).parent not in unseen], files)
         self._was_away |= bool(unseen)
         is_done = self._try_to_extend(files)
         if is_done and not unseen:
-            self._directories, self._was_away = there, False
+            self._directories, self._was_away = present, False
         return is_done, unseen
 
     def _refuse_without_hold(self, now_ms: int) -> None:
@@ -215,9 +212,7 @@ class FenceKeeper:
         return time.monotonic() >= tries_again_at
 
     def _set_mtime(self, acts: Acting, touched: Touched) -> Touched | None:
-        """Set one file's mtime. None: the file is gone, or its mtime can't be set, which is reported after
-        the second failure.
-        """
+        """Set a file's mtime. None: it is gone, or can't be set, reported after the second failure."""
         try:
             done = set_mtime(acts, touched)
         except SegmentGoneError:
@@ -225,21 +220,19 @@ class FenceKeeper:
         except (GateRefusedError, ChangedUnderUsError) as error:
             failures = self._unset.get(_key(touched), (0, 0.0))[0] + 1
             self._unset[_key(touched)] = (failures, time.monotonic() + RETRY_SECONDS)
-            if failures == _SAID_AT:
+            if failures == _REPORTED_AT:
                 detail = Text(error, " The watch goes on with the others, and tries again.")
-                self._found.append(Drift(DriftKind.FENCE_NOT_MENDED, detail, log=LOG))
+                self._drift.append(Drift(DriftKind.FENCE_NOT_MENDED, detail, log=LOG))
             return None
         self._unset.pop(_key(touched), None)
         return done
 
     def _mend(self) -> None:
-        """Set mtimes again that another program has made older. The hold is read again before, as it may have
-        changed.
-        """
+        """Set mtimes again that another program made older. First reread the hold, which may have changed."""
         with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS), own_acts(self._root) as acts:
             state = read_local(self._root)
             mended: list[tuple[Touched, int]] = []
-            for touched in () if state is None else _fenced(state):
+            for touched in () if state is None else _list_fenced(state):
                 if not (_is_touched(touched) and self._is_to_be_set(touched)):
                     continue
                 found_ns = _mtime_ns(touched)
@@ -249,25 +242,25 @@ class FenceKeeper:
             self._mended += len(mended)
             paths = [touched.path for touched, _ in mended]
             expected = times_text([touched.mtime_ns // _MS_NS for touched, _ in mended])
-            found = times_text([found_ns // _MS_NS for _, found_ns in mended])
+            actual = times_text([found_ns // _MS_NS for _, found_ns in mended])
             self._say_mended(
                 f"{paths_text(paths)}: expected the modification time {expected} that the hold set, found "
-                f"{found}: another program touched {_them(paths)}. The watch has set it again."
+                f"{actual}: another program touched {_pronoun(paths)}. The watch has set it again."
             )
 
-    def _say_gone(self, gone: Sequence[Touched], files: Sequence[SeenFile]) -> None:
+    def _say_gone(self, missing: Sequence[Touched], files: Sequence[SeenFile]) -> None:
         """Report once which segments of the fence are gone, and at which offset the log begins now."""
-        paths = [one.path for one in gone if _key(one) not in self._said_gone]
-        self._said_gone |= set(map(_key, gone))
+        paths = [touched.path for touched in missing if _key(touched) not in self._reported]
+        self._reported |= set(map(_key, missing))
         if not paths:
             return
         self._mended += len(paths)
-        what = "a segment" if len(paths) == 1 else f"{len(paths)} segments"
+        text = "a segment" if len(paths) == 1 else f"{len(paths)} segments"
         begins = f"at offset {files[0].base_offset}" if files else "nowhere: no segment is there"
         self._say_mended(
-            f"{paths_text(paths)}: expected {what} of the hold's fence, found {_them(paths)} removed or "
+            f"{paths_text(paths)}: expected {text} of the hold's fence, found {_pronoun(paths)} removed or "
             f"replaced; the log's files begin {begins}. The watch fences what is there. What was in "
-            f"{_them(paths)}, and what else is gone, is told by the next run."
+            f"{_pronoun(paths)}, and what else is gone, is told by the next run."
         )
 
     def _try_to_extend(self, files: Sequence[SeenFile]) -> bool:
@@ -287,30 +280,30 @@ class FenceKeeper:
             state = read_local(self._root)
             if state is None or not (state.fence or (state.log_paths and state.fence_count)):
                 return
-            wanted = wanted_fence(state, files, was_away=self._was_away)
+            targets = wanted_fence(state, files, was_away=self._was_away)
             # Without any the hold ends when what was sealed then may go.
-            lease_ns = max((one.mtime_ns for one in _fenced(state)), default=state.ends_at_ms * _MS_NS)
-            known = {touched.base_offset: touched for touched in state.touched}
-            new = [_lease(file, lease_ns, known) for file in wanted if not _is_known(known, file)]
+            lease_ns = max((item.mtime_ns for item in _list_fenced(state)), default=state.ends_at_ms * _MS_NS)
+            by_offset = {touched.base_offset: touched for touched in state.touched}
+            new = [_prolong(file, lease_ns, by_offset) for file in targets if not _is_known(by_offset, file)]
             # Nobody is changing the hold: who meant to set these was killed.
-            new += [touched for touched in _fenced(state) if _is_only_meant(touched)]
+            new += [touched for touched in _list_fenced(state) if _is_only_meant(touched)]
             new = sorted(filter(self._is_to_be_set, new), key=_key)
-            meant = _with_fence(state, known | {touched.base_offset: touched for touched in new}, wanted)
-            if meant == state and not new:
+            plan = _with_fence(state, by_offset | {touched.base_offset: touched for touched in new}, targets)
+            if plan == state and not new:
                 return
-            write_settled(directory, meant)
+            write_settled(directory, plan)
             with own_acts(self._root) as acts:
                 for touched in reversed(new):
                     done = self._set_mtime(acts, touched)
                     if done is not None:
-                        known[done.base_offset] = done
-            done_so_far = _with_fence(state, known, wanted)
-            if done_so_far != meant:
+                        by_offset[done.base_offset] = done
+            done_so_far = _with_fence(state, by_offset, targets)
+            if done_so_far != plan:
                 write_settled(directory, done_so_far)
 
     def _say_mended(self, detail: str) -> None:
         detail = Text(detail, " Find out who does that, and stop it.")
-        self._found.append(Drift(DriftKind.FENCE_MENDED, detail, log=LOG))
+        self._drift.append(Drift(DriftKind.FENCE_MENDED, detail, log=LOG))
 
 
 def wanted_fence(state: HoldState, files: Sequence[SeenFile], *, was_away: bool) -> tuple[SeenFile, ...]:
@@ -332,17 +325,17 @@ def wanted_fence(state: HoldState, files: Sequence[SeenFile], *, was_away: bool)
     return tuple(file for file in sealed if file.base_offset >= start)[:count]
 
 
-def _with_fence(state: HoldState, known: Mapping[int, Touched], files: Sequence[SeenFile]) -> HoldState:
+def _with_fence(state: HoldState, by_offset: Mapping[int, Touched], files: Sequence[SeenFile]) -> HoldState:
     """Return a hold whose fence is these segments, as far as their mtimes were set.
 
     If that is none, the fence stays as it was, since it shows where the log is.
 
-    :param known: touched files, by base offset.
+    :param by_offset: touched files, by base offset.
     """
-    fence = tuple(file.base_offset for file in files if _is_known(known, file))
+    fence = tuple(file.base_offset for file in files if _is_known(by_offset, file))
     return replace(
         state,
-        touched=tuple(touched for _, touched in sorted(known.items())),
+        touched=tuple(touched for _, touched in sorted(by_offset.items())),
         fence=fence or state.fence,
         fence_offset=fence[0] if fence else state.fence_offset,
     )
@@ -352,13 +345,13 @@ def _key(touched: Touched) -> tuple[int, int]:
     return touched.base_offset, touched.inode
 
 
-def _fenced(state: HoldState) -> list[Touched]:
+def _list_fenced(state: HoldState) -> list[Touched]:
     return [touched for touched in state.touched if touched.base_offset in state.fence]
 
 
 def _log_paths(state: HoldState) -> list[Path]:
     """Return the directories of the log. If an older release renewed the hold, return those of its fence."""
-    paths = state.log_paths or {str(Path(touched.path).parent) for touched in _fenced(state)}
+    paths = state.log_paths or {str(Path(touched.path).parent) for touched in _list_fenced(state)}
     return sorted(map(Path, paths))
 
 
@@ -380,12 +373,12 @@ def _unseen_text(paths: Sequence[Path]) -> str:
     )
 
 
-def _lease(file: SeenFile, lease_ns: int, known: Mapping[int, Touched]) -> Touched:
+def _prolong(file: SeenFile, lease_ns: int, by_offset: Mapping[int, Touched]) -> Touched:
     """Return a file with its new mtime. If the file is a copy that already has the hold's mtime, the original
     mtime recorded before counts.
     """
-    before = known.get(file.base_offset)
-    is_copy = before is not None and any(same_ms(file.mtime_ns, ours) for ours in before.possible_mtimes_ns)
+    before = by_offset.get(file.base_offset)
+    is_copy = before is not None and any(same_ms(file.mtime_ns, ns) for ns in before.possible_mtimes_ns)
     original_ns = before.original_mtime_ns if before is not None and is_copy else file.mtime_ns
     mtime_ns = max(file.mtime_ns, lease_ns)
     return Touched(
@@ -393,8 +386,8 @@ def _lease(file: SeenFile, lease_ns: int, known: Mapping[int, Touched]) -> Touch
     )
 
 
-def _is_known(known: Mapping[int, Touched], file: SeenFile) -> bool:
-    touched = known.get(file.base_offset)
+def _is_known(by_offset: Mapping[int, Touched], file: SeenFile) -> bool:
+    touched = by_offset.get(file.base_offset)
     return touched is not None and touched.inode == file.inode
 
 
@@ -402,7 +395,7 @@ def _is_there(touched: Touched) -> bool:
     return _mtime_ns(touched) is not None
 
 
-def _stands(touched: Touched) -> bool:
+def _has_own_mtime(touched: Touched) -> bool:
     """Return whether a file exists with the mtime that the hold gave it, or a later one."""
     found_ns = _mtime_ns(touched)
     return found_ns is not None and (found_ns >= touched.mtime_ns or same_ms(found_ns, touched.mtime_ns))
@@ -411,20 +404,18 @@ def _stands(touched: Touched) -> bool:
 def _mtime_ns(touched: Touched) -> int | None:
     """Return a file's mtime; None: the file is gone or was replaced."""
     try:
-        found = Path(touched.path).stat()
+        stat = Path(touched.path).stat()
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns if found.st_ino == touched.inode else None
+    return stat.st_mtime_ns if stat.st_ino == touched.inode else None
 
 
 def _is_touched(touched: Touched) -> bool:
-    """Return whether another program has made a file older than the hold did. A later mtime protects the
-    file, too.
-    """
+    """Return whether another program made a file older than the hold did. A later mtime protects it too."""
     found_ns = _mtime_ns(touched)
     if found_ns is None or found_ns >= touched.mtime_ns:
         return False
-    return not any(same_ms(found_ns, ours) for ours in touched.possible_mtimes_ns)
+    return not any(same_ms(found_ns, ns) for ns in touched.possible_mtimes_ns)
 
 
 def _is_only_meant(touched: Touched) -> bool:
@@ -433,5 +424,5 @@ def _is_only_meant(touched: Touched) -> bool:
     return touched.ctime_ns is None and found_ns is not None and found_ns < touched.mtime_ns
 
 
-def _them(paths: Sequence[str]) -> str:
+def _pronoun(paths: Sequence[str]) -> str:
     return "it" if len(paths) == 1 else "them"
