@@ -224,13 +224,13 @@ class ReadBackStream:
         except FileNotFoundError:
             raise _not_kept(location, f"{self._size_bytes} bytes", "no such file") from None
         if sha256 != self._sha256.hexdigest():
-            found = f"{size_bytes} bytes" if size_bytes != self._size_bytes else "other bytes"
-            raise _not_kept(location, f"the {self._size_bytes} bytes", found)
+            actual = f"{size_bytes} bytes" if size_bytes != self._size_bytes else "other bytes"
+            raise _not_kept(location, f"the {self._size_bytes} bytes", actual)
 
 
-def _not_kept(location: str, expected: str, found: str) -> LakeUnavailableError:
+def _not_kept(location: str, expected: str, actual: str) -> LakeUnavailableError:
     return LakeUnavailableError(
-        f"{location}: expected {expected} that were written a moment ago, found {found}: the object store "
+        f"{location}: expected {expected} that were written a moment ago, found {actual}: the object store "
         "acknowledged a file that it doesn't have. The table and the store were not changed. Run again: what "
         "is proven already is kept. If it comes again, the fault is the object store's."
     )

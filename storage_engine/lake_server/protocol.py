@@ -175,13 +175,13 @@ def parts_by_topic(
     :param kind: the part's name in kio.
     :param make: makes the part for one requested partition.
     """
-    found = []
+    parts = []
     for topic in topics:
         name = topic.name if hasattr(topic, "name") else topic.topic
-        asked = topic.partitions if hasattr(topic, "partitions") else topic.partition_data
-        made = tuple(make(name, one) for one in asked)
-        found.append(part(request, kind, name=name, topic=name, partitions=made, partition_responses=made))
-    return tuple(found)
+        partitions = topic.partitions if hasattr(topic, "partitions") else topic.partition_data
+        made = tuple(make(name, partition) for partition in partitions)
+        parts.append(part(request, kind, name=name, topic=name, partitions=made, partition_responses=made))
+    return tuple(parts)
 
 
 def _made(schema: Any, values: dict[str, Any]) -> Any:

@@ -137,8 +137,8 @@ def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
 
     :raises LakeUnavailableError: the acts can't be read or written, or the bytes of one don't match its name.
     """
-    there = set(list_acts(*target))
-    missing = [name for name in list_acts(*source) if name not in there]
+    existing = set(list_acts(*target))
+    missing = [name for name in list_acts(*source) if name not in existing]
     # The first ones first: what a kill leaves is a chain.
     for name in sorted(missing, key=lambda name: _read_act(*source, name).number):
         replace_small_file(target[0], _location_of(target[1], name), _read_bytes(*source, name))
@@ -225,8 +225,8 @@ def _read_bytes(file_io: FileIO, location: str, sha256: str) -> bytes:
     where = _location_of(location, sha256)
     data = read_small_file(file_io, where)
     if data is None or sha256_of_act(data) != sha256:
-        what = "no file" if data is None else sha256_of_act(data)
-        raise LakeUnavailableError(f"{where}: expected bytes with this SHA-256, found {what}. {_ADVICE}")
+        actual = "no file" if data is None else sha256_of_act(data)
+        raise LakeUnavailableError(f"{where}: expected bytes with this SHA-256, found {actual}. {_ADVICE}")
     return data
 
 
@@ -265,9 +265,9 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
             delete_small_file(file_io, claim)
 
 
-def _taken(location: str, what: str) -> LakeUnavailableError:
+def _taken(location: str, reason: str) -> LakeUnavailableError:
     return LakeUnavailableError(
-        f"{location}/{_CLAIMS}: expected to record an act alone, {what}. Nothing was changed. Run again; "
+        f"{location}/{_CLAIMS}: expected to record an act alone, {reason}. Nothing was changed. Run again; "
         f"the claim of a writer that was killed ends after {_CLAIM_SECONDS // 60} minutes."
     )
 
@@ -279,14 +279,14 @@ def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
 
     :param acts: SHA-256 of the acts that receipts name; if there is none, nothing is read.
     """
-    wanted = set(acts) - {""}
-    if not wanted:
+    hashes = set(acts) - {""}
+    if not hashes:
         return {}
     try:
         every_act = read_acts(lake)
     except LakeUnavailableError:
         return {}
-    return {sha256: text for sha256, text in expiry_texts(every_act).items() if sha256 in wanted}
+    return {sha256: text for sha256, text in expiry_texts(every_act).items() if sha256 in hashes}
 
 
 def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[str, str]:
@@ -294,10 +294,10 @@ def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[
 
     :param ended: each lake with its receipts whose rows an act expired.
     """
-    found: dict[str, str] = {}
+    clauses: dict[str, str] = {}
     for lake, rows in ended:
-        found |= read_expiries(lake, (row.act_sha256 for row in rows))
-    return found
+        clauses |= read_expiries(lake, (row.act_sha256 for row in rows))
+    return clauses
 
 
 def expiry_texts(acts: Sequence[RecordedAct]) -> dict[str, str]:

@@ -141,15 +141,15 @@ def segment_jobs(
     for segment in segments:
         _check_sealed(segment)
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
-    known = _known(lake, segments, store_id, lineage) if segments else ()
+    rows = _known(lake, segments, store_id, lineage) if segments else ()
     live = live_data_files(messages, store_id, offsets_of(segments)) if segments else ()
-    wanted = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
-    attempts = _attempts(messages, live, wanted, known)
-    parts = _without_receipts(messages, live, wanted, known)
+    slots = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
+    attempts = _attempts(messages, live, slots, rows)
+    parts = _without_receipts(messages, live, slots, rows)
     # What the lake has, or had, in whatever file stays in a file of its own.
     has_rows_elsewhere = any(not is_own_name(file_name(file.location)) for file in live)
     by_rules = permits.of_rows if trees else None
-    permits_of = {} if by_rules is None else {row.slot: by_rules.beside(row) for row in known}
+    permits_of = {} if by_rules is None else {row.slot: by_rules.beside(row) for row in rows}
     location = messages.location().rstrip("/")
     return tuple(
         SegmentJob(
@@ -183,7 +183,7 @@ def segment_jobs(
             and slot not in parts
             else None,
         )
-        for segment, slot in zip(segments, wanted, strict=True)
+        for segment, slot in zip(segments, slots, strict=True)
     )
 
 
@@ -216,20 +216,20 @@ def topic_of(broker: str, log: str) -> str | None:
 
 
 def _without_receipts(
-    messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
+    messages: Table, live: Sequence[LiveFile], identities: Sequence[SegmentIdentity], rows: Sequence[Receipt]
 ) -> dict[SegmentIdentity, tuple[str, str]]:
     """Return, for each segment without a receipt, the shared data file and the row groups that have its rows.
 
     A run that was killed between its commits leaves such a file in the table.
 
-    :param wanted: the segments.
-    :param known: the receipts that count.
+    :param identities: the segments.
+    :param rows: the receipts that count.
     """
-    slots = {row.slot for row in known}
-    lacking = [it for it in wanted if it not in slots]
-    found: dict[SegmentIdentity, tuple[str, str]] = {}
+    slots = {row.slot for row in rows}
+    lacking = [it for it in identities if it not in slots]
+    parts: dict[SegmentIdentity, tuple[str, str]] = {}
     named = Counter[str]()
-    for row in known:
+    for row in rows:
         named[data_file_of(messages, row)] += row.row_count
     for file in live:
         if not is_shared_name(file_name(file.location)) or named[file.location] == file.entry.record_count:
@@ -238,12 +238,12 @@ def _without_receipts(
             continue
         with suppress(LakeUnavailableError, ProofError):
             for it, groups in segments_in(messages.io, file.location).items():
-                found[it] = (file.location, row_groups_text(groups))
-    return {slot: part for slot, part in found.items() if slot not in slots}
+                parts[it] = (file.location, row_groups_text(groups))
+    return {slot: part for slot, part in parts.items() if slot not in slots}
 
 
 def _attempts(
-    messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
+    messages: Table, live: Sequence[LiveFile], slots: Sequence[SegmentIdentity], rows: Sequence[Receipt]
 ) -> dict[SegmentIdentity, str]:
     """Return the part of a data file's name that tells attempts apart.
 
@@ -251,17 +251,17 @@ def _attempts(
     the table tells. Otherwise a segment with a receipt gets a new part. So the file of an expired segment,
     which is to be removed, is never used again.
 
-    :param wanted: the segments.
-    :param known: the receipts that count.
+    :param slots: the segments.
+    :param rows: the receipts that count.
     """
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
     reader, unsound = Reader(messages, live), set()
-    for row in known:
+    for row in rows:
         attempts[row.slot] = new_attempt()
         if not row.is_whole or reader.look(row, Depth.METADATA).faults:
             unsound.add(row.slot)
-    for slot in wanted:
+    for slot in slots:
         name = by_slot.get(slot_prefix(slot))
         if name is not None and slot not in unsound:
             attempts[slot] = attempt_of(name)
@@ -326,9 +326,9 @@ def commit_proven(
                     raise
                 unproven.add(error.location)
                 held = [it for it in proven if slot_prefix(it.identity) in error.slots]
-                found = _found_again(lake, [jobs[at(it)] for it in held], error.location)
+                fresh = _found_again(lake, [jobs[at(it)] for it in held], error.location)
                 proven = (
-                    sorted([*(it for it in proven if it not in held), *found], key=at) if found else proven
+                    sorted([*(it for it in proven if it not in held), *fresh], key=at) if fresh else proven
                 )
             except SharedFileError as error:
                 staying = [it for it in proven if it.data_file not in error.data_files]
@@ -569,7 +569,7 @@ def first_damage(job: SegmentJob) -> Damage | None:
         source = read_source(job)
         source.loader()(0, len(source.data))
         decoded = codec.decode(source.data, job.base_offset, context=job.context.codec)
-        damage = next((one for _, found in decoded for one in found), None)
+        damage = next((damage for _, damages in decoded for damage in damages), None)
         source.release()
         return damage
     return None

@@ -165,8 +165,8 @@ def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozense
         if not rows or count > 0:
             may_have = file.may_have(table.schema())
             others = [row for row in receipts_of() if may_have(row.identity)]
-            there = untouched_files(table, others) | {file.location}
-            others = [row for row in others if data_file_of(table, row) not in there]
+            locations = untouched_files(table, others) | {file.location}
+            others = [row for row in others if data_file_of(table, row) not in locations]
             # One may have expired since, with its rows in the table until the compaction is finished.
             sets = [it for it in (with_rows(others), others) if it and sum(r.row_count for r in it) == count]
             if not (rows or sets):
@@ -216,7 +216,7 @@ def missing_data(
         # Rows that another engine rewrote are in files whose names say nothing of segments.
         foreign = foreign or not is_own_name(file_name(file.location))
     inside = {file.location: _slots_in(table, file, receipts_of) for file in shared}
-    asked = {slot_prefix(segment.identity) for segment in segments if segment.row_groups is None}
+    asking = {slot_prefix(segment.identity) for segment in segments if segment.row_groups is None}
     missing = []
     for segment in segments:
         files = own.get(slot_prefix(segment.identity), [])
@@ -228,8 +228,8 @@ def missing_data(
             continue
         for file in holding:
             # All of its segments are archived again that can be, so that nothing is lost with it.
-            known = leaving.get(file.location)
-            if others := inside[file.location] - asked - (frozenset() if known is None else known.lost):
+            entry = leaving.get(file.location)
+            if others := inside[file.location] - asking - (frozenset() if entry is None else entry.lost):
                 slots = inside[file.location]
                 raise _shares_file(table, segment, file.location, slots, len(others), receipts_of)
         files = [*files, *holding]
@@ -273,13 +273,13 @@ def prepare_data(table: Table, missing: Sequence[MissingSegment]) -> Transaction
 def _data_file(table: Table, segment: ProvenSegment) -> DataFile:
     _check_age(segment)
     with lake_errors(segment.data_file, "look for a data file"):
-        found = len(table.io.new_input(segment.data_file))
-    if found != segment.data_file_bytes:
+        size_bytes = len(table.io.new_input(segment.data_file))
+    if size_bytes != segment.data_file_bytes:
         raise ProofError(
-            f"{segment.data_file}: expected {segment.data_file_bytes} bytes as proven, found {found}. "
+            f"{segment.data_file}: expected {segment.data_file_bytes} bytes as proven, found {size_bytes}. "
             "Nothing was committed. Do all hosts see the same warehouse? Run archive again."
         )
-    return iceberg_data_file(table, segment.data_file, found, segment.store_id, segment.manifest_facts)
+    return iceberg_data_file(table, segment.data_file, size_bytes, segment.store_id, segment.manifest_facts)
 
 
 def _check_age(segment: ProvenSegment) -> None:
@@ -367,14 +367,14 @@ def commit_segments(
             return tuple(settled[segment.identity] for segment in proven)
         except SharedWithOthersError as error:
             messages = lake.messages()
-            asked = {slot_prefix(segment.identity) for segment in (*proven, *others)}
+            prefixes = {slot_prefix(segment.identity) for segment in (*proven, *others)}
             naming = [row for row in error.receipts if data_file_of(messages, row) == error.location]
-            nameless = error.slots - asked - {slot_prefix(row.identity) for row in naming}
+            nameless = error.slots - prefixes - {slot_prefix(row.identity) for row in naming}
             if error.location in leaving or (nameless and error.location not in unproven):
                 raise
-            others += _taken_out(messages, error, asked)
-            asked |= {slot_prefix(segment.identity) for segment in others}
-            leaving[error.location] = LeavingFile(error.slots, error.slots - asked)
+            others += _taken_out(messages, error, prefixes)
+            prefixes |= {slot_prefix(segment.identity) for segment in others}
+            leaving[error.location] = LeavingFile(error.slots, error.slots - prefixes)
             if lost := leaving[error.location].lost:
                 _log.warning(
                     "%s: expected a data file with the segments %s, found one that doesn't prove them: "
@@ -386,18 +386,18 @@ def commit_segments(
                 )
 
 
-def _taken_out(table: Table, error: SharedWithOthersError, asked: Set[str]) -> Iterator[ProvenSegment]:
+def _taken_out(table: Table, error: SharedWithOthersError, prefixes: Set[str]) -> Iterator[ProvenSegment]:
     """Yield the segments that a shared file still proves, each in a file of its own.
 
     After a killed compaction, receipts may still name the small files, which are no longer in the table. Then
     the segments that these small files prove are yielded.
 
-    :param asked: segments that are archived again anyway.
+    :param prefixes: segments that are archived again anyway.
     :raises LakeUnavailableError: a file exists and can't be read, or the lake can't be written.
     """
     elsewhere = untouched_files(table, error.receipts) - {error.location}
     for row in error.receipts:
-        if slot_prefix(row.identity) in asked or data_file_of(table, row) in elsewhere:
+        if slot_prefix(row.identity) in prefixes or data_file_of(table, row) in elsewhere:
             continue
         try:
             yield take_out(table, row)
@@ -694,9 +694,9 @@ def _missing(
 
 
 def _check_against_each_other(proven: Sequence[ProvenSegment]) -> None:
-    seen: dict[str, ProvenSegment] = {}
+    by_slot: dict[str, ProvenSegment] = {}
     for segment in proven:
-        other = seen.setdefault(f"{segment.store_id}/{slot_prefix(segment.identity)}", segment)
+        other = by_slot.setdefault(f"{segment.store_id}/{slot_prefix(segment.identity)}", segment)
         if other.sha256 != segment.sha256:
             raise _conflict(segment, other.sha256)
         _check_extent(segment, other)
@@ -713,8 +713,8 @@ def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> Non
     """
     if (segment.end_offset, segment.files) == (other.end_offset, other.files):
         return
-    archived, found = (read_companions(one.files) for one in (other, segment))
-    if _ends(segment) != _ends(other) or not same_companions(segment.broker, archived, found):
+    archived, current = (read_companions(item.files) for item in (other, segment))
+    if _ends(segment) != _ends(other) or not same_companions(segment.broker, archived, current):
         raise LakeConflictError(
             f"{segment.source_path}: expected {_extent(other)}, as is archived for store "
             f"{segment.store_id}, lineage {segment.lineage}, {segment.log} at offset "
@@ -738,7 +738,7 @@ def _ends(segment: ProvenSegment | Receipt) -> int:
 
 
 def _extent(segment: ProvenSegment | Receipt) -> str:
-    files = [f"{one.name} with SHA-256 {one.sha256}" for one in read_companions(segment.files)]
+    files = [f"{file.name} with SHA-256 {file.sha256}" for file in read_companions(segment.files)]
     return f"a segment that ends at {_ends(segment)}, beside it {', '.join(files) or 'no file'}"
 
 

@@ -135,12 +135,12 @@ def _limited(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any
     While no answer comes, it is resumed several times a second.
     """
     try:
-        asked = next(gen)
+        state = next(gen)
         while True:
-            told = yield asked
+            ready = yield state
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the server has not answered for {ANSWER_SECONDS} s")
-            asked = gen.send(told)
+            state = gen.send(ready)
     except StopIteration as end:
         result: T = end.value
         return result

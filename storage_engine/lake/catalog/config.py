@@ -190,24 +190,24 @@ def _described(path: Path) -> LakeConfig:
             "changed. Mount its disk. If the lake is in this directory, remove the entry of this name."
         )
     try:
-        found = json.loads(path.read_bytes())
+        data = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BadInputError(
             f"{path}: expected a JSON object of catalog properties: {reason_text(error)}. Nothing was "
             "changed. "
             "Correct the file."
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise BadInputError(
-            f"{path}: expected a JSON object of catalog properties, found {type(found).__name__}. "
+            f"{path}: expected a JSON object of catalog properties, found {type(data).__name__}. "
             "Nothing was changed. Correct the file."
         )
-    if odd := sorted(key for key, value in found.items() if value is None or isinstance(value, list | dict)):
+    if odd := sorted(key for key, value in data.items() if value is None or isinstance(value, list | dict)):
         raise BadInputError(
-            f"{path}: expected a text for {odd[0]}, found {type(found[odd[0]]).__name__}. "
+            f"{path}: expected a text for {odd[0]}, found {type(data[odd[0]]).__name__}. "
             "Nothing was changed. Put the value in quotes."
         )
-    config = LakeConfig("storage_engine", {str(key): str(value) for key, value in found.items()})
+    config = LakeConfig("storage_engine", {str(key): str(value) for key, value in data.items()})
     if config.secrets and path.stat().st_mode & 0o077:
         raise BadInputError(
             f"{path}: expected a file that only its owner can read, as it holds credentials; found mode "

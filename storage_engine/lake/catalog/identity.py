@@ -385,11 +385,11 @@ def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
     """Return whether a table's metadata at ``location`` is the file of this name, or was committed after that
     file.
     """
-    known = {_name(entry.metadata_file) for entry in metadata.metadata_log}
-    if file_name == _name(location) or file_name in known:
+    names = {_name(entry.metadata_file) for entry in metadata.metadata_log}
+    if file_name == _name(location) or file_name in names:
         return True
     # Others may have committed so often since that the log has forgotten it.
-    return 0 <= metadata_version(file_name) < min(map(metadata_version, known), default=-1)
+    return 0 <= metadata_version(file_name) < min(map(metadata_version, names), default=-1)
 
 
 def metadata_version(location: str) -> int:

@@ -28,9 +28,9 @@ def refuse_inside_store(places: Mapping[str, Path]) -> None:
     :param places: paths by their purpose; they need not exist.
     :raises BadInputError: such a path was found; nothing was changed.
     """
-    for what, place in places.items():
+    for part, place in places.items():
         if (root := store_around(place)) is not None:
-            raise inside_store(what, place, root)
+            raise inside_store(part, place, root)
 
 
 def refuse_target_inside_store(target: Path) -> None:
@@ -53,18 +53,18 @@ def refuse_target_inside_store(target: Path) -> None:
 
 def local_places(lake: LakeConfig) -> dict[str, Path]:
     """Return the parts of a lake on this machine: its warehouse's directory and its catalog's file."""
-    found = {}
+    places = {}
     warehouse = lake.properties.get("warehouse", "")
     if warehouse.startswith(("/", "file:")):
-        found["warehouse"] = Path(unquote(urlsplit(warehouse).path))
+        places["warehouse"] = Path(unquote(urlsplit(warehouse).path))
     if (catalog := sqlite_file(lake.properties.get("uri", ""))) is not None:
-        found["catalog"] = catalog
-    return found
+        places["catalog"] = catalog
+    return places
 
 
 def local_directories(lake: LakeConfig) -> dict[str, Path]:
     """Return the directories of :func:`local_places`."""
-    return {what: path.parent if what == "catalog" else path for what, path in local_places(lake).items()}
+    return {part: path.parent if part == "catalog" else path for part, path in local_places(lake).items()}
 
 
 def sqlite_file(url: str) -> Path | None:
@@ -147,9 +147,9 @@ def places_around(place: Path) -> Iterator[Path]:
     """Yield the directories around a path: by its real path, and by its names through other mounts."""
     real = Path(os.path.realpath(place))
     yield from real.parents
-    there = next(path for path in (real, *real.parents) if path.exists())
-    for other in _other_names(there):
-        if _is_same(other, there):
+    existing = next(path for path in (real, *real.parents) if path.exists())
+    for other in _other_names(existing):
+        if _is_same(other, existing):
             yield other
             yield from other.parents
 
@@ -176,7 +176,7 @@ def _other_names(path: Path) -> Iterator[Path]:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def _is_same(left: Path, right: Path) -> bool:

@@ -112,10 +112,12 @@ class OwnTables(Catalog):
         own = self._own_metadata(table.name(), answer.metadata, table.io)
         return answer.model_copy(update={"metadata": own})
 
-    def _own_metadata(self, identifier: Identifier, found: TableMetadata, file_io: FileIO) -> TableMetadata:
-        place = own_place(self._config, self._catalog_id, identifier[-1], found, file_io)
-        return found.model_copy(
-            update={"properties": followed_properties(found.properties), "location": place}
+    def _own_metadata(
+        self, identifier: Identifier, metadata: TableMetadata, file_io: FileIO
+    ) -> TableMetadata:
+        place = own_place(self._config, self._catalog_id, identifier[-1], metadata, file_io)
+        return metadata.model_copy(
+            update={"properties": followed_properties(metadata.properties), "location": place}
         )
 
 

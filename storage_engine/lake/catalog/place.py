@@ -61,11 +61,11 @@ def is_catalog_there(config: LakeConfig) -> bool:
     try:
         if stat.S_ISREG(file.stat().st_mode):
             return True
-        found, advice = "something that is no file", "Move it away"
+        actual, advice = "something that is no file", "Move it away"
     except (FileNotFoundError, NotADirectoryError):
         if not file.is_symlink():
             return False
-        found = f"a symbolic link to {file.readlink()}, which isn't there"
+        actual = f"a symbolic link to {file.readlink()}, which isn't there"
         advice = "Mount the disk that it leads to; if that catalog is lost, remove the link"
     except OSError as error:
         raise LakeUnavailableError(
@@ -73,7 +73,7 @@ def is_catalog_there(config: LakeConfig) -> bool:
             "changed. Check that its disk is mounted and can be read."
         ) from error
     raise LakeUnavailableError(
-        f"lake {config.location}: expected the catalog {file}, found {found}. Nothing was changed. "
+        f"lake {config.location}: expected the catalog {file}, found {actual}. Nothing was changed. "
         f"{advice} and run ",
         Command("lake rebuild"),
         ", which makes the catalog again from the warehouse.",

@@ -345,11 +345,11 @@ def _drop_others(lake: Lake) -> None:
     """
     lake_id = lake_id_of(lake.segments())
     with lake_errors(lake.location, "list the catalog's tables"):
-        there = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
+        names = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
     for broker in broker_names():
         with suppress(BadInputError, LakeUnavailableError, NoSuchTableError):
             name = find_broker(broker).rows.table
-            if name not in there or name == lake.rows_table:
+            if name not in names or name == lake.rows_table:
                 continue
             table = lake.load(name)
             if lake_id is None or lake_id_of(table) != lake_id or table.current_snapshot() is not None:
@@ -556,28 +556,28 @@ def _check_only_catalog(table: Table) -> None:
         names data files that the catalog lacks.
     """
     files = {file.inside: file for file in list_files(table.io, table.location())}
-    known = {table.metadata_location.rpartition("/")[2]}
-    known |= {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
+    names = {table.metadata_location.rpartition("/")[2]}
+    names |= {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
     current: set[str] | None = None
     for inside in files:
         folder, _, name = inside.rpartition("/")
-        if folder != "metadata" or not name.endswith(".metadata.json") or name in known:
+        if folder != "metadata" or not name.endswith(".metadata.json") or name in names:
             continue
         location = f"{table.location()}/{inside}"
-        found = _metadata(table, location)
-        if not found.snapshots:
+        metadata = _metadata(table, location)
+        if not metadata.snapshots:
             # Of an attempt to make a lake that came to nothing.
             continue
-        if found.table_uuid != table.metadata.table_uuid:
+        if metadata.table_uuid != table.metadata.table_uuid:
             raise LakeIdentityError(
                 f"{location}: expected metadata of table {table.metadata.table_uuid}, found that of "
-                f"{found.table_uuid}: two catalogs share this place. Nothing was changed. Give each a "
+                f"{metadata.table_uuid}: two catalogs share this place. Nothing was changed. Give each a "
                 "warehouse or namespace of its own."
             )
         current = set(_data_files(table, table.metadata)) if current is None else current
         strange = [
             file
-            for file in _data_files(table, found)
+            for file in _data_files(table, metadata)
             if file not in current and f"data/{file.rpartition('/data/')[2]}" in files
         ]
         if strange:

@@ -260,9 +260,9 @@ def _near_in_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
         yield list(files)
         return
     apart_ms, near = files[0].days * DAY_MS // _PART_OF_RULE, list[SmallFile]()
-    known = [(file.newest_ms, file) for file in files if file.newest_ms is not None]
+    dated = [(file.newest_ms, file) for file in files if file.newest_ms is not None]
     first_ms = 0
-    for newest_ms, file in sorted(known, key=lambda it: it[0]):
+    for newest_ms, file in sorted(dated, key=lambda it: it[0]):
         if near and newest_ms - first_ms > apart_ms:
             yield near
             near = []
@@ -302,13 +302,13 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
         if kinds or kind is None:
             continue
         newest = [_age_of(row, first_proven) for row in rows]
-        known = [it for it in newest if it is not None]
+        times = [it for it in newest if it is not None]
         yield SmallFile(
             location,
             file.entry.file_size_in_bytes,
             kind,
             kind[2],
-            max(known) if len(known) == len(newest) else None,
+            max(times) if len(times) == len(newest) else None,
             tuple(sorted(rows, key=lambda row: (row.log, row.lineage, row.base_offset))),
         )
 
@@ -432,15 +432,15 @@ def _check(table: Table, file: SmallFile) -> None:
     :raises ProofError: the file is lost, or doesn't prove a segment. The error names this segment.
     """
     for row in file.receipts:
-        what = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
+        subject = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
         try:
             check_rows(table, row, file.location)
         except ProofError as error:
-            named = "" if f"{row.base_offset:020d}" in str(error) else f" It has {what}."
+            named = "" if f"{row.base_offset:020d}" in str(error) else f" It has {subject}."
             raise ProofError(error, f"{named} It stays as it is.") from error
         except LakeUnavailableError as error:
             _file_fault(error)
-            raise ProofError(f"{file.location}: expected {what}, found no file.") from error
+            raise ProofError(f"{file.location}: expected {subject}, found no file.") from error
 
 
 def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
@@ -636,7 +636,7 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
     store_id = files[0].old[0].store_id
     taken, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
     rows, live = _rows(segments, files), live_data_files(messages, store_id, _span(files))
-    there = {file.location: file for file in live}
+    present = {file.location: file for file in live}
     leaving: list[str] = []
     taking: list[Receipt] = []
     receipts: list[Receipt] = []
@@ -647,10 +647,10 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
             is_named or (row is not None and row.row_hash == old.row_hash)
             for row, old, is_named in zip(now, file.old, named, strict=True)
         )
-        if file.location in there:
+        if file.location in present:
             if is_planned:
                 receipts += [new for new, is_named in zip(file.new, named, strict=True) if not is_named]
-            elif (back := _going_back(messages, file, now, there)) is not None:
+            elif (back := _going_back(messages, file, now, present)) is not None:
                 leaving.append(file.location)
                 taking += back
             continue
@@ -658,20 +658,20 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
         if (
             is_planned
             and not any(named)
-            and all(it in there and not there[it].has_deletes for it in sources)
+            and all(it in present and not present[it].has_deletes for it in sources)
             and taken.isdisjoint(old.data_file for old in sources.values())
             and is_there(messages, file.new[0])
         ):
             leaving += sources
             taking.append(file.new[0])
     if leaving or taking:
-        entries = [there[it].entry for it in leaving]
+        entries = [present[it].entry for it in leaving]
         return data_step(messages, _WHY, entries, taking, live)
     return receipts_step(segments, store_id, receipts, _WHY) if receipts else None
 
 
 def _going_back(
-    messages: Table, file: LargerFile, now: Sequence[Receipt | None], there: Mapping[str, LiveFile]
+    messages: Table, file: LargerFile, now: Sequence[Receipt | None], present: Mapping[str, LiveFile]
 ) -> list[Receipt] | None:
     """Return the receipts whose data files replace a larger file again; None: the larger file stays.
 
@@ -680,7 +680,7 @@ def _going_back(
     rows = [row for row in now if row is not None and row.has_rows]
     if any(file.location == it.location for row in rows for it in proven_files(messages, row)):
         return None
-    lacking = [row for row in rows if data_file_of(messages, row) not in there]
+    lacking = [row for row in rows if data_file_of(messages, row) not in present]
     return lacking if all(is_there(messages, row) for row in lacking) else None
 
 
@@ -697,23 +697,23 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
     named = Counter[str]()
     for row in rows:
         named[data_file_of(messages, row)] += row.row_count if row.moved_to is None else 0
-    there = {file.location: file for file in live_data_files(messages, store_id)}
-    for at, live in there.items():
+    present = {file.location: file for file in live_data_files(messages, store_id)}
+    for at, live in present.items():
         if not is_shared_name(file_name(at)) or live.has_deletes or named[at] == live.entry.record_count:
             continue
         new: tuple[Receipt, ...] = ()
         try:
-            found = segments_in(messages.io, at)
+            parts = segments_in(messages.io, at)
         except (ProofError, LakeUnavailableError) as error:
             faults.append(_file_fault(error))
             continue
-        old = [(by_slot.get(slot_prefix(identity)), groups) for identity, groups in found.items()]
+        old = [(by_slot.get(slot_prefix(identity)), groups) for identity, groups in parts.items()]
         placed = [(row, groups) for row, groups in old if row is not None]
         if len(placed) < len(old):
             # Archiving goes on with what it has put there.
             continue
         lacking = [row for row, _ in placed if not _names(messages, row, at)]
-        is_elsewhere = any(data_file_of(messages, row) in there for row in lacking)
+        is_elsewhere = any(data_file_of(messages, row) in present for row in lacking)
         try:
             if not is_elsewhere and all(row.is_whole for row, _ in placed):
                 new = _prove(messages, placed, at, at)

@@ -124,15 +124,15 @@ class Evidence:
             named: GarbageContents = self._once(file, lambda: _named(table, self._location(file), kind, file))
             return named
         if kind is GarbageKind.RECEIPTS:
-            found = self._once(file, lambda: self._column_values(file, ("row_hash",)))
-            if isinstance(found, GarbageContents):
-                return found
-            return GarbageContents(tuple(twins.of_receipt(hash_) for (hash_,) in found))
+            values = self._once(file, lambda: self._column_values(file, ("row_hash",)))
+            if isinstance(values, GarbageContents):
+                return values
+            return GarbageContents(tuple(twins.of_receipt(hash_) for (hash_,) in values))
         if kind is GarbageKind.DELETIONS:
-            found = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
-            if isinstance(found, GarbageContents):
-                return found
-            return GarbageContents(tuple(map(twins.of_range, found)))
+            values = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
+            if isinstance(values, GarbageContents):
+                return values
+            return GarbageContents(tuple(map(twins.of_range, values)))
         return self._data_file(table, twins, kind, file)
 
     def _data_file(
@@ -194,8 +194,8 @@ class Evidence:
                     values.update(dict.fromkeys(zip(*(rows[c].to_pylist() for c in columns), strict=True)))
                 return tuple(values)
         except (OSError, pa.ArrowException) as error:
-            what = _UNREADABLE if is_file_failure(error) else "it is no whole Parquet file"
-            return GarbageContents(fault=f"{what}: {reason_text(error)}")
+            reason = _UNREADABLE if is_file_failure(error) else "it is no whole Parquet file"
+            return GarbageContents(fault=f"{reason}: {reason_text(error)}")
 
 
 def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> GarbageContents:
@@ -216,12 +216,12 @@ def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> G
 
 
 def _named_by_metadata(table: Table, location: str) -> GarbageContents:
-    found = FromInputFile.table_metadata(table.io.new_input(location))
-    names = frozenset(key_of(snapshot.manifest_list) for snapshot in found.snapshots)
-    if found.table_uuid != table.metadata.table_uuid:
+    metadata = FromInputFile.table_metadata(table.io.new_input(location))
+    names = frozenset(key_of(snapshot.manifest_list) for snapshot in metadata.snapshots)
+    if metadata.table_uuid != table.metadata.table_uuid:
         return GarbageContents(
             names=names,
-            keep=f"it is metadata of another table, {found.table_uuid}: another lake lies here, or did",
+            keep=f"it is metadata of another table, {metadata.table_uuid}: another lake lies here, or did",
         )
     return GarbageContents(names=names)
 
@@ -574,13 +574,13 @@ def _check_heads(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> 
         with metadata_errors(segments.location(), "read receipts"):
             where = all_equal({"store_id": store_id})
             rows = segments.scan(row_filter=where, selected_fields=("sequence", "row_hash")).to_arrow()
-        found = dict(zip(rows["sequence"].to_pylist(), rows["row_hash"].to_pylist(), strict=True))
+        hashes = dict(zip(rows["sequence"].to_pylist(), rows["row_hash"].to_pylist(), strict=True))
         for head in heads:
-            if head.sequence >= 0 and found.get(head.sequence) != head.row_hash:
+            if head.sequence >= 0 and hashes.get(head.sequence) != head.row_hash:
                 raise LakeIdentityError(
                     f"lake {lake.location}: expected receipt number {head.sequence} of store {store_id} "
                     f"with the hash {head.row_hash}, which was recorded, found "
-                    f"{found.get(head.sequence, 'none of that number')}: the catalog was put back from an "
+                    f"{hashes.get(head.sequence, 'none of that number')}: the catalog was put back from an "
                     "older copy, or another copy of it was used. Nothing was removed. Run ",
                     Command("lake rebuild"),
                     ", which brings the catalog up to what the warehouse holds.",

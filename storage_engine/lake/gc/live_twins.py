@@ -63,12 +63,12 @@ class ReadBack:
         """
         file_system, path = file_system_of(table.io, file.location)
         with lake_errors(file.location, "read a data file back"):
-            found = file_system.get_file_info(path)
-            if not found.is_file:
+            info = file_system.get_file_info(path)
+            if not info.is_file:
                 return f"{file.location} is missing"
-            if found.size != file.size_bytes:
-                return f"{file.location} has {found.size} bytes, expected {file.size_bytes}"
-            facts = (file.location, found.size, found.mtime_ns or 0)
+            if info.size != file.size_bytes:
+                return f"{file.location} has {info.size} bytes, expected {file.size_bytes}"
+            facts = (file.location, info.size, info.mtime_ns or 0)
             if facts not in self._digests:
                 with open_data_file(table.io, file.location) as stored:
                     self._digests[facts] = sha256_of_file(stored)
@@ -229,8 +229,8 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
         entry.spec_id = table.metadata.default_spec_id
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
         task = FileScanTask(entry, residual=AlwaysTrue())
-        there = set(table.schema().column_names)
-        schema = pa.schema([field for field in codec.schema if field.name in there])
+        names = set(table.schema().column_names)
+        schema = pa.schema([field for field in codec.schema if field.name in names])
         rows = read_files(table, where, tuple(schema.names), [task])
         written_over = whole.copy()
         encode_rows(

@@ -211,8 +211,8 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
     """
     if not segments:
         return ()
-    messages, acts, found = lake.messages(), expired_files(read_acts(lake)), list[EarlierFile]()
-    there = {f"data/{it.inside}" for it in list_files(messages.io, f"{messages.location().rstrip('/')}/data")}
+    messages, acts, files = lake.messages(), expired_files(read_acts(lake)), list[EarlierFile]()
+    paths = {f"data/{it.inside}" for it in list_files(messages.io, f"{messages.location().rstrip('/')}/data")}
     root = local_path(messages.location())
     trash = [] if root is None else (root / TRASH).rglob("*.parquet*")
     # Below the directory of its pass a file keeps its path.
@@ -223,13 +223,13 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
         history = receipts_in(lake.segments(), store_id, superseded=True)
         needed = {file.location for row in current(history) for file in proven_files(messages, row)}
         needed |= {file.location for file in live_data_files(messages, store_id)}
-        names = (there | in_trash.keys()) - acts - {relative_name(messages, it) for it in needed}
+        names = (paths | in_trash.keys()) - acts - {relative_name(messages, it) for it in needed}
         by_file: dict[StoredFile, set[SegmentIdentity]] = {}
         for row in history:
             name = relative_name(messages, data_file_of(messages, row))
             file = StoredFile(name, row.data_file_bytes, row.data_file_sha256)
             by_file.setdefault(file, set()).add(row.identity)
-        found += [
+        files += [
             EarlierFile(file, frozenset(of_file), file.location in in_trash)
             for file, of_file in by_file.items()
             if file.location in names and not of_file.isdisjoint(segments)
@@ -239,8 +239,8 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
             if name.startswith(f"data/store_id={store_id}/"):
                 inside = _slots_in(messages, in_trash.get(name, location_of(messages, name)))
                 of_name = frozenset(slots[it] for it in inside if it in slots)
-                found += [EarlierFile(StoredFile(name, 0, ""), of_name, for_gc=True)] if of_name else []
-    return tuple(found)
+                files += [EarlierFile(StoredFile(name, 0, ""), of_name, for_gc=True)] if of_name else []
+    return tuple(files)
 
 
 def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
@@ -379,17 +379,17 @@ def _next_expiry_step(
     ]
     if changed:
         return receipts_step(segments, store_id, changed, act.sha256)
-    gone = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
+    ended_files = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
     kept = [it for it in rows if _is_thinned_by(it, thinned) and data_file_of(messages, it) not in lost]
-    gone |= {thinned[it.identity].file.location for it in kept}
+    ended_files |= {thinned[it.identity].file.location for it in kept}
     ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
     # The table may be of before an act that a later one followed.
     others = expired_files(acts) - {file.location for file in act.act.decision.files}
     replaced = lost | {location_of(messages, name) for name in others}
-    gone |= {it for it in replaced if split_data_file_name(file_name(it)) in ended}
-    gone -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
-    gone -= _shared_with_others(messages, segments, of_act, frozenset())
-    leaving = [file.entry for file in live if file.location in gone]
+    ended_files |= {it for it in replaced if split_data_file_name(file_name(it)) in ended}
+    ended_files -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
+    ended_files -= _shared_with_others(messages, segments, of_act, frozenset())
+    leaving = [file.entry for file in live if file.location in ended_files]
     left = {split_data_file_name(file_name(it.file_path)) for it in leaving}
     taking = [it for it in kept if _name_of(it) in left]
     return data_step(messages, act.sha256, leaving, taking, live)
@@ -418,7 +418,7 @@ def _next_undo_step(
     segments, messages = lake.segments(), lake.messages()
     by_act, files, thinned = _act_text(act), _located(messages, expiry.returning), _thinned(messages, expiry)
     live = live_data_files(messages, store_id, offsets_of(batch))
-    there = {file.location for file in live}
+    locations = {file.location for file in live}
     rows = _rows(segments, batch)
     back = {
         row.identity: replace(row, state=_state_of(streams), act=text, streams=streams)
@@ -431,7 +431,7 @@ def _next_undo_step(
         # The last receipt of the file that comes back; not where another engine has moved the rows.
         file = thinned[row.identity].file if row.identity in partly else None
         is_of_file = file in files and row.has_rows and proven_files(messages, row) == (file,)
-        if is_of_file and not there.isdisjoint((partly[row.identity], data_file_of(messages, row))):
+        if is_of_file and not locations.isdisjoint((partly[row.identity], data_file_of(messages, row))):
             back |= {row.identity: replace(row, act=text)} if is_there(messages, row) else {}
     # What shares a file that comes back and was archived again since comes back there, too: it has its rows.
     shared = {data_file_of(messages, row) for row in back.values() if row.row_groups is not None}
@@ -441,7 +441,7 @@ def _next_undo_step(
             streams = back_from(row.streams, act.sha256[:SHOWN_CHARACTERS])
             back[row.identity] = replace(row, state=_state_of(streams), act=text, streams=streams)
             partly[row.identity] = data_file_of(messages, since[row.identity])
-    lacking = [row for row in back.values() if data_file_of(messages, row) not in there]
+    lacking = [row for row in back.values() if data_file_of(messages, row) not in locations]
     # A run that was killed has archived these segments again, without receipts.
     of_span = receipts_in(segments, store_id, base_offsets=offsets_of(batch), with_ended=True)
     named = {file.location for row in of_span for file in proven_files(messages, row)}
@@ -531,9 +531,9 @@ def data_step(
     :param taking: receipts whose data files are added, unless the table has them.
     :param live: data files that the table has.
     """
-    there = {file.location for file in live}
+    locations = {file.location for file in live}
     by_file = {data_file_of(messages, row): row for row in taking}
-    taking = [row for location, row in by_file.items() if location not in there]
+    taking = [row for location, row in by_file.items() if location not in locations]
     if not (leaving or taking):
         return None
 
@@ -620,10 +620,10 @@ def _check_file(messages: Table, file: StoredFile) -> None:
         raise _changed(location, file, f"{size_bytes} bytes with SHA-256 {sha256}")
 
 
-def _changed(location: str, file: StoredFile, what: str, advice: str = "") -> ProofError:
+def _changed(location: str, file: StoredFile, actual: str, advice: str = "") -> ProofError:
     return ProofError(
         f"{location}: expected {file.size_bytes} bytes with SHA-256 {file.sha256}, as when it expired, "
-        f"found {what}. Nothing was changed. Bring the file back from a copy of the lake, and run again.",
+        f"found {actual}. Nothing was changed. Bring the file back from a copy of the lake, and run again.",
         advice,
     )
 
@@ -656,8 +656,8 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
             for file in proven_files(messages, row)
         }
         # Of a segment that nobody knows any more, nothing goes either.
-        known = {row.identity for row in rows if row.store_id not in kept}
-        needed |= {thinned[it].file.location for it in batch if it in thinned and it not in known}
+        identities = {row.identity for row in rows if row.store_id not in kept}
+        needed |= {thinned[it].file.location for it in batch if it in thinned and it not in identities}
         needed |= {file.location for file in live_data_files(messages, batch[0].store_id, offsets_of(batch))}
     # What a removal took that was killed goes on record, whatever is held since.
     return [

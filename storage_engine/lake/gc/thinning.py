@@ -51,14 +51,14 @@ def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thin
             f"with {receipt.log}/{receipt.base_offset:020d}. Nothing was written. Such a file leaves the "
             "lake only with all of its segments."
         )
-    old, gone = data_file_of(table, receipt), frozenset(streams)
+    old, removed = data_file_of(table, receipt), frozenset(streams)
     new = with_attempt(old, new_attempt())
     try:
         with opened_rows(table.io, old) as parquet:
             with lake_errors(new, "write a data file"), new_data_file(table.io, new) as sink:
                 columns = find_broker(receipt.broker).codec.columns
-                write_groups(columns, _kept_groups(parquet, columns, gone), sink)
-            return _prove(table, receipt, gone, new, parquet)
+                write_groups(columns, _kept_groups(parquet, columns, removed), sink)
+            return _prove(table, receipt, removed, new, parquet)
     except BaseException:
         discard_files(table, [new])
         raise
@@ -80,12 +80,12 @@ def discard_files(table: Table, locations: Iterable[str]) -> None:
                 file_system.delete_file(inside)
 
 
-def _kept_groups(old: pq.ParquetFile, columns: Columns, gone: Collection[str]) -> Iterator[pa.Table]:
+def _kept_groups(old: pq.ParquetFile, columns: Columns, removed: Collection[str]) -> Iterator[pa.Table]:
     """Yield the rows that stay, one table for each row group.
 
     A row group of which no row stays is left out.
     """
-    topic, names = columns.streams[0], pa.array(sorted(gone), pa.string())
+    topic, names = columns.streams[0], pa.array(sorted(removed), pa.string())
     for group in range(old.num_row_groups):
         topics: Any = old.read_row_group(group, columns=[topic], use_threads=False)[topic]
         stays = pc.invert(pc.is_in(topics, value_set=names))
@@ -95,14 +95,14 @@ def _kept_groups(old: pq.ParquetFile, columns: Columns, gone: Collection[str]) -
             yield rows if count == len(topics) else rows.filter(stays)
 
 
-def _prove(table: Table, receipt: Receipt, gone: Collection[str], new: str, old: pq.ParquetFile) -> Thinning:
+def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old: pq.ParquetFile) -> Thinning:
     """Prove that the new file is the old file without the rows of some streams.
 
     :raises ProofError: it isn't.
     """
     codec = find_broker(receipt.broker).codec
     counter, leaves = RowCounter(codec.columns), SegmentTree(codec.columns, new)
-    expected = _kept_groups(old, codec.columns, gone)
+    expected = _kept_groups(old, codec.columns, names)
 
     def compare(group: int, rows: pa.Table) -> None:
         kept = next(expected, None)
@@ -118,13 +118,13 @@ def _prove(table: Table, receipt: Receipt, gone: Collection[str], new: str, old:
         if next(expected, None) is not None:
             raise _changed(new, old_name, f"it ends after {parquet.num_row_groups} row groups")
         size_bytes, sha256 = stored.size(), sha256_of_file(stored)
-    partial = replace(receipt, streams=gone_by(receipt.streams, "", gone))
+    partial = replace(receipt, streams=gone_by(receipt.streams, "", names))
     if fault := tree_fault(partial, leaves):
         raise _changed(new, old_name, fault.rstrip("."))
     stats = counter.stats()
     return Thinning(
         segment=receipt.identity,
-        streams=tuple(sorted(gone)),
+        streams=tuple(sorted(names)),
         file=StoredFile(relative_name(table, old_name), receipt.data_file_bytes, receipt.data_file_sha256),
         kept=StoredFile(relative_name(table, new), size_bytes, sha256),
         row_count=stats.row_count,
@@ -146,9 +146,9 @@ def _plain(rows: pa.Table) -> pa.Table:
     )
 
 
-def _changed(new: str, old: str, what: str) -> ProofError:
+def _changed(new: str, old: str, reason: str) -> ProofError:
     return ProofError(
-        f"{new}: expected the rows of {old} that stay, as they were proven, found that {what}. Nothing "
+        f"{new}: expected the rows of {old} that stay, as they were proven, found that {reason}. Nothing "
         "was committed, and the old file stays. Run ",
         Command("verify", "--level bytes"),
         ": this is a damaged file, a damaged disk or a fault of the codec.",

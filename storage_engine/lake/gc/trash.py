@@ -253,13 +253,13 @@ def in_trash(place: Place, listing: Listing) -> list[tuple[TrashList, TableFile]
     if place.is_local:
         return [(taken, file) for taken in listing.lists for file in listing.trashed.get(taken.moment, ())]
     files = {(file.inside, file.size_bytes, file.modified_ns): file for file in listing.files}
-    found = []
+    entries = []
     for taken in listing.lists:
         for item in _read_list(place, taken.moment):
             file = files.pop((item.inside, item.size_bytes, item.modified_ns), None)
             if file is not None:
-                found.append((taken, file))
-    return found
+                entries.append((taken, file))
+    return entries
 
 
 def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> list[TableFile]:
@@ -380,9 +380,9 @@ def _move(source: Path, target: Path, file: TableFile) -> bool:
     with lake_errors(str(source), "move a file into the trash"):
         durable.make_dirs(target.parent)
         try:
-            found = source.lstat()
+            status = source.lstat()
             # A file that came back under its name is another attempt's.
-            if (found.st_size, found.st_mtime_ns) != (file.size_bytes, file.modified_ns):
+            if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.modified_ns):
                 return False
             source.rename(target)
         except FileNotFoundError:

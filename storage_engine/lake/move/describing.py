@@ -296,7 +296,7 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
     stores = []
     for store, of_store in by_store(rows).items():
         counting = whole(current(of_store))
-        head, gone = ChainHead.of(of_store), ended(current(of_store))
+        head, removed = ChainHead.of(of_store), ended(current(of_store))
         stores.append(
             StoreInfo(
                 store_id=store,
@@ -307,8 +307,8 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
                 head_sequence=head.sequence,
                 head_hash=head.row_hash,
                 root=of_store[-1].store_root,
-                expired=tuple(_ranges([row for row in gone if not row.lacks_by_rules])),
-                in_part=tuple(_ranges([row for row in gone if row.lacks_by_rules])),
+                expired=tuple(_ranges([row for row in removed if not row.lacks_by_rules])),
+                in_part=tuple(_ranges([row for row in removed if row.lacks_by_rules])),
             )
         )
     return stores

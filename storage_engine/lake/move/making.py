@@ -209,32 +209,32 @@ def _lake_id(catalog: Catalog, namespace: str) -> str:
     made = {LAKE_ID_PROPERTY: str(uuid.uuid4())}
     with suppress(NamespaceAlreadyExistsError, IntegrityError):
         catalog.create_namespace(namespace, made)
-    found = catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY)
+    existing = catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY)
     # A namespace that was made by hand: the tables alone say which lake it is.
-    return found or made[LAKE_ID_PROPERTY]
+    return existing or made[LAKE_ID_PROPERTY]
 
 
 def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
     """Make both tables unless they exist, and yield each with whether it was made here."""
     catalog, namespace = lake.catalog, lake.config.namespace
     kind = find_broker(broker or default_broker())
-    said = {BROKER_PROPERTY: broker} if broker else {}
+    properties = {BROKER_PROPERTY: broker} if broker else {}
     for name in (SEGMENTS, kind.rows.table):
         is_new, location = False, locations.get(name)
-        said[LAKE_ID_PROPERTY] = lake_id
+        properties[LAKE_ID_PROPERTY] = lake_id
         # Asked first: creating writes metadata before the catalog refuses a table that is there.
         if not catalog.table_exists((namespace, name)):
             if name == SEGMENTS:
-                is_new = _make_segments(catalog, (namespace, name), location, said)
+                is_new = _make_segments(catalog, (namespace, name), location, properties)
             else:
-                is_new = make_rows_table(catalog, (namespace, name), kind.codec, location, said)
+                is_new = make_rows_table(catalog, (namespace, name), kind.codec, location, properties)
         table = catalog.load_table((namespace, name))
         lake_id = lake_id_of(table) or lake_id
         yield table, is_new
 
 
 def _make_segments(
-    catalog: Catalog, name: tuple[str, str], location: str | None, said: dict[str, str]
+    catalog: Catalog, name: tuple[str, str], location: str | None, properties: dict[str, str]
 ) -> bool:
     """Make the table of receipts, unless it exists.
 
@@ -247,7 +247,7 @@ def _make_segments(
             schema=schema,
             location=location,
             partition_spec=partition_by_store(schema),
-            properties={**SEGMENTS_PROPERTIES, **said},
+            properties={**SEGMENTS_PROPERTIES, **properties},
         )
         return True
     return False

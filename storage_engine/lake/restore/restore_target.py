@@ -93,7 +93,7 @@ class RestoreTarget:
             with target_errors(self._name / paths[0]), suppress(*[OSError] * (len(paths) > 1)):
                 return sha256_of_files(files)
         # Which of them can't be read shows where each is read alone.
-        return [found for path in paths for found in self.sha256([path])]
+        return [digest for path in paths for digest in self.sha256([path])]
 
     @contextmanager
     def new_file(self, path: Path) -> Iterator[NewFile]:

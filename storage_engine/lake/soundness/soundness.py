@@ -250,7 +250,7 @@ def chain_faults(rows: Iterable[Receipt], broken: str) -> Faults:
 
 def reasons(faults: Faults) -> dict[SegmentIdentity, str]:
     """Return why receipts are not sound, as text."""
-    return {identity: str(found[0]) for identity, found in faults.items()}
+    return {identity: str(items[0]) for identity, items in faults.items()}
 
 
 def losses(faults: Faults) -> dict[SegmentIdentity, str]:
@@ -258,7 +258,7 @@ def losses(faults: Faults) -> dict[SegmentIdentity, str]:
 
     Receipts that are only unsound are left out.
     """
-    return {identity: str(found[0]) for identity, found in faults.items() if found[0].kind.loses}
+    return {identity: str(items[0]) for identity, items in faults.items() if items[0].kind.loses}
 
 
 def _displacements(receipt: Receipt, files: Sequence[SeenFile]) -> Iterable[Fault]:
@@ -275,8 +275,8 @@ def _displacements(receipt: Receipt, files: Sequence[SeenFile]) -> Iterable[Faul
         )
         return
     deletes = {name for entries in listed.values() for entry in entries for name in entry.delete_files}
-    if gone := named - listed.keys() - deletes:
-        yield Fault(ReceiptFault.MOVED_AGAIN, receipt, "in the table", "not in the table", min(gone))
+    if missing := named - listed.keys() - deletes:
+        yield Fault(ReceiptFault.MOVED_AGAIN, receipt, "in the table", "not in the table", min(missing))
     elif new := deletes - named:
         yield Fault(ReceiptFault.ROWS_DELETED, receipt, "no row deleted", min(new), next(iter(listed)))
 
@@ -328,9 +328,9 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
                 pairs.append((name, value.hex(), lower.hex()))
             if upper is not None and not _is_bound(upper, value, upper >= value):
                 pairs.append((name, value.hex(), upper.hex()))
-        for what, expected, found in pairs:
-            if expected != found:
-                yield Fault(ReceiptFault.ENTRY, receipt, f"{what} {expected}", found, entry.location)
+        for fact, expected, actual in pairs:
+            if expected != actual:
+                yield Fault(ReceiptFault.ENTRY, receipt, f"{fact} {expected}", actual, entry.location)
     if seen.statistics:
         yield Fault(
             ReceiptFault.STATISTICS, receipt, "as in the footer", seen.statistics, seen.own[0].location
@@ -346,6 +346,6 @@ def _is_within(name: str, lower: bytes, value: bytes, upper: bytes) -> bool:
     """Return whether a segment's value is between a column's bounds in a shared file."""
     if name in _NUMBERS:
         # As Iceberg writes whole numbers.
-        first, found, last = (int.from_bytes(it, "little", signed=True) for it in (lower, value, upper))
-        return first <= found <= last
+        first, number, last = (int.from_bytes(it, "little", signed=True) for it in (lower, value, upper))
+        return first <= number <= last
     return lower <= value <= upper

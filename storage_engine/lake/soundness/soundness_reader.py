@@ -293,14 +293,14 @@ class Reader:
         if path is None:
             return len(self._table.io.new_input(location))
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             if error.errno in (ENOTDIR, ELOOP):
                 raise FileNotFoundError(ENOENT, "no such file", str(path)) from error
             raise
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(ENOENT, "no regular file", str(path))
-        return found.st_size
+        return status.st_size
 
     def _read_sha256(self, location: str) -> str:
         with open_data_file(self._table.io, location) as stored:
@@ -327,8 +327,8 @@ def find_faults(
     shares = [row.data_file_bytes if reads_files else 1 for row in rows]
     with told("Checking data files", sum(shares), "" if reads_files else "files") as advance:
         for row, share in zip(rows, shares, strict=True):
-            if found := reader.look(row, depth).faults:
-                faults[row.identity] = found
+            if row_faults := reader.look(row, depth).faults:
+                faults[row.identity] = row_faults
             advance(share)
             if reads_files and progress is not None:
                 progress()
@@ -369,12 +369,12 @@ def statistics_difference(table: Table, listed: DataFile) -> str:
     if listed.record_count != true.record_count:
         return "record count"
     for name in ("lower_bounds", "upper_bounds", "value_counts", "null_value_counts"):
-        found, expected = getattr(listed, name) or {}, getattr(true, name)
-        for key in found.keys() & expected.keys():
+        actual, expected = getattr(listed, name) or {}, getattr(true, name)
+        for key in actual.keys() & expected.keys():
             is_text = isinstance(table.schema().find_type(key), StringType | BinaryType)
-            if found[key] != expected[key] and not (
-                (is_text and name == "lower_bounds" and found[key] < expected[key])
-                or (is_text and name == "upper_bounds" and found[key] > expected[key])
+            if actual[key] != expected[key] and not (
+                (is_text and name == "lower_bounds" and actual[key] < expected[key])
+                or (is_text and name == "upper_bounds" and actual[key] > expected[key])
             ):
                 return name.replace("_", " ")
     return ""

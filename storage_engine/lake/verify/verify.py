@@ -147,7 +147,7 @@ def look_at(
     :param known: the look at its metadata, which found faults; None: it found none.
     :param local: the broker's file, which is compared at STORE.
     """
-    told = () if known is None else known.faults
+    earlier = () if known is None else known.faults
     findings: list[Finding] = []
     with ExitStack() as opened:
         compared = _Compared.of(opened, local) if level is VerifyLevel.STORE else None
@@ -162,7 +162,7 @@ def look_at(
             local = _hashed(local)
         level = VerifyLevel.FILES
     findings += (_moved(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
-    findings += (unsound(it) for it in look.faults if not it.kind.loses and it not in told)
+    findings += (unsound(it) for it in look.faults if not it.kind.loses and it not in earlier)
     return SegmentLook(receipt, level, "; ".join(map(str, look.losses)), tuple(findings), True, local)
 
 
@@ -191,9 +191,9 @@ class _Compared:
             return None
 
     def take(self, position: int, chunk: memoryview) -> None:
-        found = self.file.read(len(chunk))
-        self.digest.update(found)
-        if self.different_at is None and (at := _first_difference(found, chunk)) is not None:
+        actual = self.file.read(len(chunk))
+        self.digest.update(actual)
+        if self.different_at is None and (at := _first_difference(actual, chunk)) is not None:
             self.different_at = position + at
 
     def end(self, receipt: Receipt) -> LocalSpan:
@@ -228,12 +228,12 @@ def _hashed(local: LocalSpan) -> LocalSpan | None:
         return None
 
 
-def _first_difference(found: bytes, expected: memoryview) -> int | None:
-    shared = min(len(found), len(expected))
-    differs = np.frombuffer(found, np.uint8, shared) != np.frombuffer(expected, np.uint8, shared)
+def _first_difference(actual: bytes, expected: memoryview) -> int | None:
+    shared = min(len(actual), len(expected))
+    differs = np.frombuffer(actual, np.uint8, shared) != np.frombuffer(expected, np.uint8, shared)
     if differs.any():
         return int(np.argmax(differs))
-    return None if len(found) == len(expected) else shared
+    return None if len(actual) == len(expected) else shared
 
 
 def _moved(fault: Fault) -> Finding:
@@ -321,8 +321,8 @@ def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
     try:
         read_acts(lake)
     except LakeUnavailableError as error:
-        what, _, advice = Text(error).partition(". ")
-        yield Finding(Status.FAILURE, "acts", what, advice)
+        fault, _, advice = Text(error).partition(". ")
+        yield Finding(Status.FAILURE, "acts", fault, advice)
 
 
 def _state(
@@ -332,13 +332,13 @@ def _state(
     every: Sequence[Receipt],
     entries: Sequence[LiveFile],
     remembered: Sequence[Check],
-    known: Collection[ChainHead],
+    heads: Collection[ChainHead],
 ) -> StoreMetadata:
     every_row = current(every)
     findings, rows = [], with_rows(every_row)
     chained, faults = True, row_faults(every)
     try:
-        check_chain(every, known, faults)
+        check_chain(every, heads, faults)
     except ReceiptError as error:
         chained = False
         findings.append(_chain(error))
@@ -366,16 +366,16 @@ def _receipted_since(
 ) -> frozenset[str]:
     """Return data files of a run at work that got their receipts only after ``rows`` was read."""
     waiting = unreceipted_files(table, rows, entries)
-    found: frozenset[str] = frozenset()
+    receipted: frozenset[str] = frozenset()
     until = time.monotonic() + _COMMIT_SECONDS
-    while waiting - found:
+    while waiting - receipted:
         every_row = receipts_in(lake.segments(), store_id, with_ended=True)
-        found = frozenset(data_file_of(table, row) for row in every_row)
+        receipted = frozenset(data_file_of(table, row) for row in every_row)
         if time.monotonic() > until:
             break
-        if waiting - found:
+        if waiting - receipted:
             time.sleep(0.5)
-    return found - {data_file_of(table, row) for row in rows}
+    return receipted - {data_file_of(table, row) for row in rows}
 
 
 def _chain(error: ReceiptError) -> Finding:
@@ -392,10 +392,10 @@ def _vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[
     """Yield findings for receipts that were seen before and are missing now: a chain can't show that its end
     is missing.
     """
-    there = {row.row_hash for row in rows}
+    hashes = {row.row_hash for row in rows}
     slots = {(row.lineage, row.log, row.base_offset) for row in rows}
-    gone = {check.receipt_hash: check for check in remembered if check.receipt_hash not in there}
-    for check in gone.values():
+    missing = {check.receipt_hash: check for check in remembered if check.receipt_hash not in hashes}
+    for check in missing.values():
         changed = (check.lineage, check.log, check.base_offset) in slots
         yield Finding(
             Status.FAILURE,
@@ -527,10 +527,10 @@ class _Turn:
             for state in self._states.values()
             for receipt in state.receipts
         ]
-        known = {key for key, checks in self._history.items() if checks}
+        keys = {key for key, checks in self._history.items() if checks}
         for check in checks:
             self._keep(check)
-        return [c for c in checks if c.receipt_hash not in known and self._states[c.store_id].chained]
+        return [c for c in checks if c.receipt_hash not in keys and self._states[c.store_id].chained]
 
     def choose(self, max_bytes: int | None) -> list[Receipt]:
         """Return the segments to look at closely, in order.
@@ -611,12 +611,12 @@ class _Turn:
         in_part = ended(state.receipts)
         proves_nothing |= {row.identity: fault for row in in_part if (fault := _fault_of(row, broken))}
         everywhere = (*proving, *in_part, *state.ended, *ended(elsewhere))
-        gone, here = tuple(released), tuple(self._here.values())
-        lay_over = partial(log_ranges, here, everywhere, released=gone, broken=proves_nothing)
+        releases, here = tuple(released), tuple(self._here.values())
+        lay_over = partial(log_ranges, here, everywhere, released=releases, broken=proves_nothing)
         witnesses = self._witnesses[state.store_id]
         witnesses = replace(witnesses, expiries={**witnesses.expiries, **state.expiries})
         ranges = lay_over(witnesses=witnesses)
-        names = names_of_logs(witnesses.present, everywhere, gone)
+        names = names_of_logs(witnesses.present, everywhere, releases)
         if others := replica_spans(lake, state.store_id, names, lost_ranges(ranges), witnesses.compared):
             ranges = lay_over(witnesses=replace(witnesses, replicas=(*witnesses.replicas, *others)))
         last = next(iter((*state.receipts[-1:], *state.ended[-1:])), None)
