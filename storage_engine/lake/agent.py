@@ -355,7 +355,7 @@ class Agent:
         files = {
             path: served
             for root, of_store in plan["files"].items()
-            for path, served in self._served(root, of_store)
+            for path, served in self._find_files(root, of_store)
         }
         speeds = {plan["bytes_per_second"], self._bytes_per_second} - {None}
         name = f"{digest}.{secrets.token_hex(8)}"
@@ -370,7 +370,7 @@ class Agent:
         self._log(f"{peer}: run {digest[:16]} reads {count_text(len(files), 'file')}")
         wire.send({"run": name, "key": run.key})
 
-    def _served(
+    def _find_files(
         self, root: str, requested: Iterable[tuple[str, int, int]]
     ) -> Iterator[tuple[str, _Served | None]]:
         """Yield the files of a plan, each found among the segments of a store of this agent.

@@ -214,11 +214,11 @@ class LakeReader:
             self._check(partition, archived, offset)
             offset = max(offset, archived.first)
             # What is there waits for no thread that decodes something else.
-            segment = self._known(archived.receipt)
+            segment = self._find_segment(archived.receipt)
             if segment is None:
-                segment = await self._in_thread(self._segment, archived.receipt)
+                segment = await self._run_in_thread(self._segment, archived.receipt)
             ready = segment.ready_number_of(offset)
-            first = await self._in_thread(segment.number_of, offset) if ready is None else ready
+            first = await self._run_in_thread(segment.number_of, offset) if ready is None else ready
             for number in range(first, segment.count):
                 piece = await self._piece(segment, number)
                 self._read_on(partition, archived, segment, number)
@@ -315,15 +315,15 @@ class LakeReader:
         later = partition.ranges_from(archived.end)[:1]
         if number + 1 + _AHEAD > segment.count and later and not later[0].refused:
             receipt = later[0].receipt
-            if (opened := self._known(receipt)) is not None:
+            if (opened := self._find_segment(receipt)) is not None:
                 self._begin(opened, 0)
             elif receipt.row_hash not in self._opening:
                 self._opening[receipt.row_hash] = asyncio.ensure_future(
-                    self._in_thread(self._segment, receipt)
+                    self._run_in_thread(self._segment, receipt)
                 )
-                self._opening[receipt.row_hash].add_done_callback(partial(self._opened, receipt.row_hash))
+                self._opening[receipt.row_hash].add_done_callback(partial(self._begin_new, receipt.row_hash))
 
-    def _opened(self, row_hash: str, opened: asyncio.Future[SegmentInLake]) -> None:
+    def _begin_new(self, row_hash: str, opened: asyncio.Future[SegmentInLake]) -> None:
         """Start decoding the first piece of an opened segment.
 
         If the segment failed to open, nothing is said: no consumer asked for it.
@@ -342,7 +342,7 @@ class LakeReader:
                     done.exception()
 
             self._waiting += 1
-            segment.pieces[number] = asyncio.ensure_future(self._in_thread(segment.piece, number))
+            segment.pieces[number] = asyncio.ensure_future(self._run_in_thread(segment.piece, number))
             segment.pieces[number].add_done_callback(end)
         return segment.pieces[number]
 
@@ -353,14 +353,14 @@ class LakeReader:
                 # Its file goes with whoever still reads of it.
                 total -= self._segments.popitem(last=False)[1].decoded_bytes
 
-    def _known(self, receipt: Receipt) -> SegmentInLake | None:
+    def _find_segment(self, receipt: Receipt) -> SegmentInLake | None:
         with self._segments_lock:
             if (segment := self._segments.get(receipt.row_hash)) is not None:
                 self._segments.move_to_end(receipt.row_hash)
             return segment
 
     def _segment(self, receipt: Receipt) -> SegmentInLake:
-        if (segment := self._known(receipt)) is not None:
+        if (segment := self._find_segment(receipt)) is not None:
             return segment
         table = self._table
         made = SegmentInLake(table, receipt)
@@ -377,5 +377,5 @@ class LakeReader:
         segment = self._segment(receipt)
         return (self._pool.submit(segment.piece, number).result() for number in range(segment.count))
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+    async def _run_in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)

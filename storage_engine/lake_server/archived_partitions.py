@@ -238,9 +238,9 @@ def _partition(
         refused = f"its receipt can't be trusted: {fault}" if (fault := faults[id(row)]) else ""
         if not fault and len(contents[row.base_offset, row.end]) > 1:
             refused = "two stores have archived different bytes for the same offsets"
-        for left in list(subtract_intervals(row.base_offset, row.end, cover)):
-            insort(cover, left)
-            ranges.append(ArchivedRange(row, *left, refused))
+        for span in list(subtract_intervals(row.base_offset, row.end, cover)):
+            insort(cover, span)
+            ranges.append(ArchivedRange(row, *span, refused))
     ranges.sort(key=lambda archived: archived.first)
     first = ranges[0]
     # A log begins inside a segment once records have been deleted from it (DeleteRecords).

@@ -153,14 +153,14 @@ async def give_back(
     :raises OSError: the file of positions can't be written.
     """
     await upstream.connect()
-    whole = True
+    is_complete = True
     for group in sorted(positions.groups):
         try:
-            whole = await _give_back(group, archive, upstream, positions, tell) and whole
+            is_complete = await _give_back(group, archive, upstream, positions, tell) and is_complete
         except UpstreamError as error:
-            whole = False
+            is_complete = False
             tell(f"group {group}: stays here: {error}. Stop its members. Then give it back again.")
-    return whole
+    return is_complete
 
 
 async def _give_back(
@@ -170,12 +170,12 @@ async def _give_back(
     positions: CommittedPositions,
     tell: Callable[[str], None],
 ) -> bool:
-    own: dict[PartitionKey, Position] = {
+    committed: dict[PartitionKey, Position] = {
         (name, number): position
         for name, numbers in positions.groups[group].items()
         for number, position in numbers.items()
     }
-    foreign = sorted({name for name, number in own if not _is_same(archive, upstream, (name, number))})
+    foreign = sorted({name for name, number in committed if not _is_same(archive, upstream, (name, number))})
     if foreign:
         tell(
             f"group {group}: stays here: the cluster lacks {', '.join(foreign)}, or has other topics of "
@@ -194,13 +194,13 @@ async def _give_back(
         for name, of_topic in positions.given_back[group].items()
         for number, position in of_topic.items()
     }
-    left = {place: position for place, position in own.items() if now.get(place) == begun.get(place)}
-    if left:
-        await upstream.commit(group, left)
+    kept = {place: position for place, position in committed.items() if now.get(place) == begun.get(place)}
+    if kept:
+        await upstream.commit(group, kept)
     positions.drop([group])
-    for place, position in sorted(own.items()):
-        at = position[0] if place in left else now[place][0] if place in now else None
-        since = "" if place in left else ", which it committed at the cluster since its giving back began"
+    for place, position in sorted(committed.items()):
+        at = position[0] if place in kept else now[place][0] if place in now else None
+        since = "" if place in kept else ", which it committed at the cluster since its giving back began"
         tell(f"group {group}: goes on in {place[0]}-{place[1]} at offset {at}{since}")
     return True
 
@@ -324,7 +324,7 @@ class GroupCoordinator:
             return Joined(ErrorCode.inconsistent_group_protocol, request.member_id)
         instance_id = getattr(request, "group_instance_id", None)
         member_id = request.member_id
-        same = _with_instance(group, instance_id)
+        same = _find_instance(group, instance_id)
         if not member_id:
             member_id = f"{(instance_id or client_id)[:_ID_LETTERS]}-{uuid.uuid4()}"
             if ask_for_id and instance_id is None:
@@ -409,7 +409,7 @@ class GroupCoordinator:
         member = group.members.get(request.member_id) if group else None
         instance_id = getattr(request, "group_instance_id", None)
         if group is None or member is None:
-            fenced = group is not None and _with_instance(group, instance_id) is not None
+            fenced = group is not None and _find_instance(group, instance_id) is not None
             return None, None, ErrorCode.fenced_instance_id if fenced else ErrorCode.unknown_member_id
         if (request.generation_id if generation is None else generation) != group.generation:
             return None, None, ErrorCode.illegal_generation
@@ -485,7 +485,7 @@ class GroupCoordinator:
         _tell(member, Synced(error))
 
 
-def _with_instance(group: ConsumerGroup, instance_id: str | None) -> Member | None:
+def _find_instance(group: ConsumerGroup, instance_id: str | None) -> Member | None:
     """Return the member with this instance id. None: there is no such member, or no id was given."""
     same = (member for member in group.members.values() if member.instance_id == instance_id)
     return None if instance_id is None else next(same, None)
@@ -624,14 +624,14 @@ class GroupAnswers:
         return response(request, error_code=self.groups.heartbeat(request.body))
 
     async def _consumer_group_heartbeat(self, request: Request) -> Frame:
-        why = (
+        reason = (
             "expected group.protocol=classic, found group.protocol=consumer, which serve-lake doesn't support"
         )
-        self._logs.log_once(f"client {request.host}: group {request.body.group_id}: {why}")
+        self._logs.log_once(f"client {request.host}: group {request.body.group_id}: {reason}")
         return response(
             request,
             error_code=ErrorCode.unsupported_version,
-            error_message=why,
+            error_message=reason,
             member_id=None,
             member_epoch=0,
             heartbeat_interval=timedelta(seconds=5),
@@ -713,13 +713,13 @@ class GroupAnswers:
     async def _offset_fetch(self, request: Request) -> Frame:
         body, visible, error = request.body, self._topics(request), ErrorCode.none
         self._used[body.group_id] = monotonic()
-        own = self._positions.groups.get(body.group_id, {})
-        kept = {(name, number): at for name, numbers in own.items() for number, at in numbers.items()}
+        stored = self._positions.groups.get(body.group_id, {})
+        kept = {(name, number): at for name, numbers in stored.items() for number, at in numbers.items()}
         partitions = (
             None if body.topics is None else {it.name: list(it.partition_indexes) for it in body.topics}
         )
         try:
-            kept = await self._of_cluster(body.group_id, partitions, kept) | kept
+            kept = await self._ask_cluster(body.group_id, partitions, kept) | kept
         except UpstreamError as failure:
             self._logs.log_once(str(failure))
             error = ErrorCode.coordinator_load_in_progress
@@ -742,7 +742,7 @@ class GroupAnswers:
         )
         return response(request, error_code=error, topics=topics)
 
-    async def _of_cluster(
+    async def _ask_cluster(
         self, group: str, partitions: Mapping[str, Sequence[int]] | None, keys: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], Position]:
         """Return a group's positions at the cluster, for partitions in which it never committed here.

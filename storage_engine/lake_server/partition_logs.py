@@ -218,13 +218,13 @@ class Logs:
 
     async def fetch(self, wanted: Sequence[PartitionFetch], limits: FetchLimits) -> list[PartitionRecords]:
         """Return the batches of partitions, in the order in which they are asked for."""
-        answers, across = await self._of_lake(wanted, limits)
+        answers, across = await self._read_lake(wanted, limits)
         has_some = any(answer.records or answer.error is not ErrorCode.none for answer in answers.values())
         if across:
-            left = limits.max_bytes - sum(len(answer.records) for answer in answers.values())
+            budget = limits.max_bytes - sum(len(answer.records) for answer in answers.values())
             seconds = 0.0 if has_some else limits.seconds
-            most = max(1, min(left, _MOST_OF_CLUSTER))
-            answers |= await self._of_cluster(across, replace(limits, max_bytes=most, seconds=seconds))
+            most = max(1, min(budget, _MOST_OF_CLUSTER))
+            answers |= await self._read_cluster(across, replace(limits, max_bytes=most, seconds=seconds))
         elif not has_some and limits.seconds > 0:
             # Nothing new comes but by a commit to the lake.
             try:
@@ -276,11 +276,11 @@ class Logs:
             return (await self._reader.transactions(partition)).stable_at(partition.end), UNDEFINED
         return partition.end, UNDEFINED
 
-    async def _of_lake(
+    async def _read_lake(
         self, fetches: Sequence[PartitionFetch], limits: FetchLimits
     ) -> tuple[dict[PartitionKey, PartitionRecords], list[tuple[ArchivedPartition, PartitionFetch]]]:
         """Return the records that the lake has, and the offsets to ask the cluster for."""
-        left, has_records = limits.max_bytes, False
+        left_bytes, has_records = limits.max_bytes, False
         answers: dict[PartitionKey, PartitionRecords] = {}
         across: list[tuple[ArchivedPartition, PartitionFetch]] = []
         for fetch in fetches:
@@ -302,9 +302,9 @@ class Logs:
                 answers[fetch.place] = PartitionRecords(error, b"", start, end, end)
                 continue
             got = PartitionRecords(ErrorCode.none, b"", start, end, end)
-            if left > 0 or not has_records:
+            if left_bytes > 0 or not has_records:
                 # At least one batch of the first partition that has some, however long it is.
-                budget = max(0, min(fetch.max_bytes, left))
+                budget = max(0, min(fetch.max_bytes, left_bytes))
                 got = await self._read(partition, fetch.offset, stop, budget, limits.level)
                 is_read = not got.records and got.error is ErrorCode.none and got.stable >= stop
                 if is_read and self._is_at_cluster(partition):
@@ -312,7 +312,7 @@ class Logs:
                     continue
             answers[fetch.place] = got
             has_records = has_records or bool(got.records)
-            left -= len(got.records)
+            left_bytes -= len(got.records)
         return answers, across
 
     async def _read(
@@ -332,10 +332,10 @@ class Logs:
                 within = transactions.within(offset, min(stable, partition.end))
                 aborted = tuple((transaction.producer_id, transaction.first_offset) for transaction in within)
         except StorageEngineError as error:
-            return self._refused(partition, str(error))
+            return self._refuse_fetch(partition, str(error))
         return PartitionRecords(ErrorCode.none, records, start, end, stable, aborted)
 
-    async def _of_cluster(
+    async def _read_cluster(
         self, across: Sequence[tuple[ArchivedPartition, PartitionFetch]], limits: FetchLimits
     ) -> dict[PartitionKey, PartitionRecords]:
         """Return the cluster's records.
@@ -349,29 +349,29 @@ class Logs:
             compared = self._topic(partition)
             try:
                 if fault := await self._difference(partition):
-                    records[fetch.place] = self._refused(partition, fault)
+                    records[fetch.place] = self._refuse_fetch(partition, fault)
                 else:
                     fetches.append((partition, fetch, compared))
             except UpstreamError as error:
                 self.log_once(f"{fetch.place[0]}-{fetch.place[1]}: {error}")
                 records[fetch.place] = PartitionRecords(_AGAIN)
             except StorageEngineError as error:
-                records[fetch.place] = self._refused(partition, str(error))
+                records[fetch.place] = self._refuse_fetch(partition, str(error))
         answers = await self._upstream.fetch(
             [fetch for _, fetch, _ in fetches], replace(limits, seconds=0.0) if records else limits
         )
         for partition, fetch, compared in fetches:
             answer = answers.get(fetch.place)
             if answer is not None and answer.error_code is ErrorCode.offset_out_of_range:
-                records[fetch.place] = await self._beyond(fetch, limits)
+                records[fetch.place] = await self._answer_beyond(fetch, limits)
             else:
-                records[fetch.place] = self._passed_on(partition, answer, compared)
+                records[fetch.place] = self._pass_on(partition, answer, compared)
         if all(answer.error not in _PASSING for answer in records.values()):
             # Clients ask again at once.
             await asyncio.sleep(min(limits.seconds, _MOST_REST_SECONDS))
         return records
 
-    def _passed_on(
+    def _pass_on(
         self, partition: ArchivedPartition, answer: Any, compared: ClusterTopic | None
     ) -> PartitionRecords:
         """Return the cluster's records.
@@ -382,7 +382,7 @@ class Logs:
         if answer is None or answer.error_code is not ErrorCode.none or not is_compared:
             return PartitionRecords(_AGAIN)
         if answer.high_watermark < partition.end:
-            return self._refused(partition, _behind(partition, answer.high_watermark))
+            return self._refuse_fetch(partition, _describe_lag(partition, answer.high_watermark))
         place = partition.topic, partition.number
         self._ends[place], self._starts[place] = answer.high_watermark, answer.log_start_offset
         aborted = answer.aborted_transactions
@@ -395,7 +395,7 @@ class Logs:
             None if aborted is None else tuple((entry.producer_id, entry.first_offset) for entry in aborted),
         )
 
-    async def _beyond(self, fetch: PartitionFetch, limits: FetchLimits) -> PartitionRecords:
+    async def _answer_beyond(self, fetch: PartitionFetch, limits: FetchLimits) -> PartitionRecords:
         """Return the answer to a reader at an offset that the cluster lacks."""
         assert self._upstream is not None
         try:
@@ -419,20 +419,20 @@ class Logs:
                     f"offsets [{missing[0]}, {missing[1]}) are neither in the lake nor at the cluster: LOST"
                 )
                 if not self._reader.skip_holes:
-                    return self._refused(partition, f"{lost}. --holes skip continues after them")
+                    return self._refuse_fetch(partition, f"{lost}. --holes skip continues after them")
                 self.log_once(f"{partition.topic}-{partition.number}: {lost}. They are skipped")
             if step.source is LogSource.CLUSTER and fault:
-                return self._refused(partition, fault)
+                return self._refuse_fetch(partition, fault)
             if step.source is LogSource.CLUSTER:
                 fetches = [replace(fetch, offset=step.offset)]
                 answers = await self._upstream.fetch(fetches, replace(limits, seconds=0.0))
-                return self._passed_on(partition, answers.get(fetch.place), compared)
+                return self._pass_on(partition, answers.get(fetch.place), compared)
             got = await self._read(partition, step.offset, step.end, fetch.max_bytes, limits.level)
             if got.records or got.error is not ErrorCode.none or got.stable < step.end:
                 return got
             offset = step.end
         if step.source is LogSource.BEHIND:
-            return self._refused(partition, _behind(partition, end))
+            return self._refuse_fetch(partition, _describe_lag(partition, end))
         return PartitionRecords(
             ErrorCode.offset_out_of_range, b"", self._start(partition), self._end(partition)
         )
@@ -509,7 +509,7 @@ class Logs:
                 first, _ = await self._upstream.offset_of(place, EARLIEST)
                 end, _ = await self._upstream.offset_of(place, LATEST)
                 if end < partition.end:
-                    return _behind(partition, end)
+                    return _describe_lag(partition, end)
                 if first <= base:
                     raise UpstreamError("expected the batch of the last archived offset, found none yet")
             elif (
@@ -557,13 +557,13 @@ class Logs:
     def _end(self, partition: ArchivedPartition) -> int:
         return max(partition.end, self._ends.get((partition.topic, partition.number), 0))
 
-    def _refused(self, partition: ArchivedPartition, why: str) -> PartitionRecords:
-        self.log_once(f"{partition.topic}-{partition.number} is not served: {why}")
+    def _refuse_fetch(self, partition: ArchivedPartition, reason: str) -> PartitionRecords:
+        self.log_once(f"{partition.topic}-{partition.number} is not served: {reason}")
         start, end = self._start(partition), self._end(partition)
         return PartitionRecords(ErrorCode.kafka_storage_error, b"", start, end, end)
 
 
-def _behind(partition: ArchivedPartition, end: int) -> str:
+def _describe_lag(partition: ArchivedPartition, end: int) -> str:
     return (
         f"the cluster's log ends at offset {end}, before the archived {partition.end}. Nothing of the "
         "cluster is served after the archived offsets until its log is as long"

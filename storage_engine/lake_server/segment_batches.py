@@ -240,7 +240,7 @@ class Piece:
             return None
         before = int(self.ends[first - 1]) if first else 0
         if before != self.positions[first] and self.base_offsets[first] > offset:
-            raise self._damaged(before)
+            raise self._damage_error(before)
         if self.base_offsets[first] >= end:
             return b""
         last = int(np.searchsorted(self.ends, self.positions[first] + max_bytes, side="right")) - 1
@@ -267,9 +267,9 @@ class Piece:
         """
         end = int(self.ends[-1]) if len(self.ends) else 0
         if end != self.size_bytes:
-            raise self._damaged(end)
+            raise self._damage_error(end)
 
-    def _damaged(self, position: int) -> DamagedRangeError:
+    def _damage_error(self, position: int) -> DamagedRangeError:
         return DamagedRangeError(
             f"{self.name}: expected batches with the right CRC and rising offsets, found none at byte "
             f"{position} of the piece. Nothing of that is served. Run verify: it tells whether the lake is "

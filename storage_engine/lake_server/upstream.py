@@ -280,7 +280,7 @@ class Upstream:
         :param seconds: how long the coordinator may wait for other members.
         :raises UpstreamError: the coordinator doesn't answer.
         """
-        async with self._asking(await self._coordinator(group), seconds) as connection:
+        async with self._borrow(await self._coordinator(group), seconds) as connection:
             return await connection.forward(data)
 
     async def _coordinator(self, group: str) -> Address:
@@ -438,11 +438,11 @@ class Upstream:
         """
         if self._fault and name != "metadata":
             raise UpstreamError(self._fault)
-        async with self._asking(address, seconds) as connection:
+        async with self._borrow(address, seconds) as connection:
             return await connection.ask(name, values)
 
     @asynccontextmanager
-    async def _asking(self, address: Address, seconds: float) -> AsyncIterator[_Connection]:
+    async def _borrow(self, address: Address, seconds: float) -> AsyncIterator[_Connection]:
         try:
             async with asyncio.timeout(seconds + _ANSWER_SECONDS), self._connection(address) as connection:
                 yield connection

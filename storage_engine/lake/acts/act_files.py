@@ -162,7 +162,7 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
         check_takes_acts(segments)
         location, lake_id = segments.location().rstrip("/"), lake_id_of(segments)
         assert lake_id is not None, location
-        with _claimed(segments.io, location) as check_turn:
+        with _claim_turn(segments.io, location) as check_turn:
             acts = read_acts_at(segments.io, location)
             decision = decide(acts)
             if decision is not None:
@@ -235,7 +235,7 @@ def _location_of(location: str, sha256: str) -> str:
 
 
 @contextmanager
-def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
+def _claim_turn(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
     """Keep other writers of acts away on object stores, where no lock does.
 
     :return: a function to call right before an act is written; it raises if this writer took too long.
@@ -249,14 +249,14 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
 
     def check_turn() -> None:
         if time.monotonic() - begun > _CLAIM_SECONDS / 2:
-            raise _taken(location, "found that it took too long for its turn")
+            raise _claim_error(location, "found that it took too long for its turn")
 
     try:
         replace_small_file(file_io, claim, b"Somebody records an act.\n")
         claims = {file.inside: file.modified_ns for file in list_files(file_io, f"{location}/{_CLAIMS}")}
         oldest_ns = claims.get(name, 0) - _CLAIM_SECONDS * 1_000_000_000
         if others := [other for other, at_ns in claims.items() if other != name and at_ns > oldest_ns]:
-            raise _taken(location, f"found the claim {others[0]} of another process")
+            raise _claim_error(location, f"found the claim {others[0]} of another process")
         for other in claims.keys() - {name}:
             delete_small_file(file_io, f"{location}/{_CLAIMS}/{other}")
         yield check_turn
@@ -265,7 +265,7 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
             delete_small_file(file_io, claim)
 
 
-def _taken(location: str, reason: str) -> LakeUnavailableError:
+def _claim_error(location: str, reason: str) -> LakeUnavailableError:
     return LakeUnavailableError(
         f"{location}/{_CLAIMS}: expected to record an act alone, {reason}. Nothing was changed. Run again; "
         f"the claim of a writer that was killed ends after {_CLAIM_SECONDS // 60} minutes."
@@ -387,8 +387,8 @@ def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
     first = receipts.group_by(list(slot), use_threads=False).aggregate([("sequence", "min")])
     names = first.group_by(["store_id", "store_name"], use_threads=False).aggregate([("sequence_min", "max")])
     ordered = names.sort_by("sequence_min_max").to_pylist()
-    given = ((row["store_id"], row["store_name"]) for row in ordered)
-    return newest_last((*by_place, *given))
+    by_time = ((row["store_id"], row["store_name"]) for row in ordered)
+    return newest_last((*by_place, *by_time))
 
 
 def newest_last(rows: Iterable[tuple[str, str | None]]) -> dict[str, tuple[str, ...]]:

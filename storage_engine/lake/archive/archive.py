@@ -141,11 +141,11 @@ def segment_jobs(
     for segment in segments:
         _check_sealed(segment)
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
-    rows = _known(lake, segments, store_id, lineage) if segments else ()
+    rows = _read_rows(lake, segments, store_id, lineage) if segments else ()
     live = live_data_files(messages, store_id, offsets_of(segments)) if segments else ()
     slots = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
     attempts = _attempts(messages, live, slots, rows)
-    parts = _without_receipts(messages, live, slots, rows)
+    parts = _find_parts(messages, live, slots, rows)
     # What the lake has, or had, in whatever file stays in a file of its own.
     has_rows_elsewhere = any(not is_own_name(file_name(file.location)) for file in live)
     by_rules = permits.of_rows if trees else None
@@ -201,7 +201,7 @@ def _check_sealed(segment: Segment) -> None:
     check_size(segment.facts, segment.companions)
 
 
-def _known(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
+def _read_rows(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
     """Return the receipts that count between the lowest and the highest of the segments' offsets."""
     return receipts(lake, store_id, lineage=lineage, base_offsets=offsets_of(segments), with_ended=True)
 
@@ -215,7 +215,7 @@ def topic_of(broker: str, log: str) -> str | None:
     return find_broker(broker).topics.of_log(log)
 
 
-def _without_receipts(
+def _find_parts(
     messages: Table, live: Sequence[LiveFile], identities: Sequence[SegmentIdentity], rows: Sequence[Receipt]
 ) -> dict[SegmentIdentity, tuple[str, str]]:
     """Return, for each segment without a receipt, the shared data file and the row groups that have its rows.
@@ -326,7 +326,7 @@ def commit_proven(
                     raise
                 unproven.add(error.location)
                 held = [it for it in proven if slot_prefix(it.identity) in error.slots]
-                fresh = _found_again(lake, [jobs[at(it)] for it in held], error.location)
+                fresh = _prove_again(lake, [jobs[at(it)] for it in held], error.location)
                 proven = (
                     sorted([*(it for it in proven if it not in held), *fresh], key=at) if fresh else proven
                 )
@@ -341,7 +341,7 @@ def commit_proven(
         discard(again)
 
 
-def _found_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
+def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
     """Prove segments in a shared file that the table has.
 
     Returns none if the file doesn't have each of them as it is on disk.

@@ -204,12 +204,12 @@ def missing_data(
     :raises LakeUnavailableError: the table can't be read.
     :raises SharedWithOthersError: a segment's rows are in a file that other segments share.
     """
-    own: dict[str, list[LiveFile]] = {}
+    own_files: dict[str, list[LiveFile]] = {}
     shared: list[LiveFile] = []
     foreign = False
     for file in live_data_files(table, store_id, base_offsets):
         prefix, _ = split_data_file_name(file_name(file.location))
-        own.setdefault(prefix, []).append(file)
+        own_files.setdefault(prefix, []).append(file)
         if is_shared_name(file_name(file.location)):
             may_have = file.may_have(table.schema())
             shared += [file] if any(may_have(it.identity) for it in segments) else []
@@ -219,12 +219,12 @@ def missing_data(
     asking = {slot_prefix(segment.identity) for segment in segments if segment.row_groups is None}
     missing = []
     for segment in segments:
-        files = own.get(slot_prefix(segment.identity), [])
+        files = own_files.get(slot_prefix(segment.identity), [])
         holding = [file for file in shared if slot_prefix(segment.identity) in inside[file.location]]
         if segment.row_groups is not None:
             if not (len(holding) == 1 and _is_as_proven(holding[0], segment)):
-                taken = bool(files or holding) or (foreign and _has_rows(table, segment, ()))
-                missing.append(MissingSegment(segment, (), False, is_taken=taken))
+                is_taken = bool(files or holding) or (foreign and _has_rows(table, segment, ()))
+                missing.append(MissingSegment(segment, (), False, is_taken=is_taken))
             continue
         for file in holding:
             # All of its segments are archived again that can be, so that nothing is lost with it.
@@ -233,9 +233,9 @@ def missing_data(
                 slots = inside[file.location]
                 raise _shares_file(table, segment, file.location, slots, len(others), receipts_of)
         files = [*files, *holding]
-        other = [content for file in files if (content := _content(file)) not in ("", segment.sha256[:16])]
-        if other:
-            missing.append(MissingSegment(segment, (), False, other[0]))
+        digests = [content for file in files if (content := _content(file)) not in ("", segment.sha256[:16])]
+        if digests:
+            missing.append(MissingSegment(segment, (), False, digests[0]))
         elif not (len(files) == 1 and _is_as_proven(files[0], segment)):
             rewritten = foreign and _has_rows(table, segment, files)
             missing.append(MissingSegment(segment, tuple(file.entry for file in files), rewritten))
@@ -372,7 +372,7 @@ def commit_segments(
             nameless = error.slots - prefixes - {slot_prefix(row.identity) for row in naming}
             if error.location in leaving or (nameless and error.location not in unproven):
                 raise
-            others += _taken_out(messages, error, prefixes)
+            others += _take_out(messages, error, prefixes)
             prefixes |= {slot_prefix(segment.identity) for segment in others}
             leaving[error.location] = LeavingFile(error.slots, error.slots - prefixes)
             if lost := leaving[error.location].lost:
@@ -386,7 +386,7 @@ def commit_segments(
                 )
 
 
-def _taken_out(table: Table, error: SharedWithOthersError, prefixes: Set[str]) -> Iterator[ProvenSegment]:
+def _take_out(table: Table, error: SharedWithOthersError, prefixes: Set[str]) -> Iterator[ProvenSegment]:
     """Yield the segments that a shared file still proves, each in a file of its own.
 
     After a killed compaction, receipts may still name the small files, which are no longer in the table. Then
@@ -419,12 +419,12 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
     # Read first: nothing is written for what is lost.
     check_rows(table, receipt, old)
     copy_rows(table.io, old, new, codec.columns, lambda parquet: rows_of_segment(parquet, receipt, old))
-    own = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
-    check_rows(table, own, new)
+    new_row = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
+    check_rows(table, new_row, new)
     with opened_file(table.io, new) as (stored, parquet):
         names = {field.name for field in fields(ProvenSegment)} & {field.name for field in fields(Receipt)}
         return ProvenSegment(
-            **{name: getattr(own, name) for name in names}
+            **{name: getattr(new_row, name) for name in names}
             | {
                 "data_file": new,
                 "data_file_bytes": stored.size(),
@@ -518,11 +518,11 @@ def _refuse(data_files: Iterable[str]) -> None:
 
     :raises SharedFileError: there is such a file.
     """
-    if taken := frozenset(data_files):
+    if present := frozenset(data_files):
         raise SharedFileError(
-            f"{min(taken)}: expected a data file whose segments the lake doesn't have, found that the lake "
+            f"{min(present)}: expected a data file whose segments the lake doesn't have, found that the lake "
             "has one of them by now. Nothing of the file was committed. Run archive again.",
-            taken,
+            present,
         )
 
 
@@ -582,8 +582,8 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
         rows = missing(table)
         if not rows:
             return None
-        what = tuple(row.sha256 for row in rows)
-        return CommitStep(table, what, lambda: prepare_receipts(table, {store_id: head}, rows))
+        hashes = tuple(row.sha256 for row in rows)
+        return CommitStep(table, hashes, lambda: prepare_receipts(table, {store_id: head}, rows))
 
     ready_to_write(lake)
     with CHANGE_LOCK:
@@ -664,15 +664,15 @@ def _next_step(
             break
         time.sleep(_PAUSE_SECONDS)
     if missing:
-        what = ("data", *(item.segment.data_file for item in missing))
-        return CommitStep(messages, what, lambda: prepare_data(messages, missing))
+        texts = ("data", *(item.segment.data_file for item in missing))
+        return CommitStep(messages, texts, lambda: prepare_data(messages, missing))
     heads = {store_id: check_links_on(table, store_id) for store_id in grouped(unsettled, _store_of)}
     receipts = [
         segment.receipt(relative_name(messages, segment.data_file))
         for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
     ]
-    what = ("receipts", *(segment.data_file for segment in unsettled))
-    return CommitStep(table, what, lambda: prepare_receipts(table, heads, receipts))
+    texts = ("receipts", *(segment.data_file for segment in unsettled))
+    return CommitStep(table, texts, lambda: prepare_receipts(table, heads, receipts))
 
 
 def _missing(

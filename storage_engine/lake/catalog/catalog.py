@@ -436,10 +436,10 @@ def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
     :raises LakeUnavailableError: a mark can't be read.
     """
     lake_id = lake_id_of(segments)
-    if (other := lake_id_of(messages)) not in (None, lake_id):
+    if (rows_id := lake_id_of(messages)) not in (None, lake_id):
         raise LakeIdentityError(
             f"lake {lake.location}: expected both tables of lake {lake_id}, found {messages.name()[-1]} of "
-            f"lake {other}. Nothing was changed. Bring the catalog back from a backup of one lake."
+            f"lake {rows_id}. Nothing was changed. Bring the catalog back from a backup of one lake."
         )
     for table in (messages, segments):
         check_containment(lake.config, table)
@@ -518,9 +518,9 @@ def make_catalog_tables(lake: Lake, lake_id: str | None) -> None:
         except DBAPIError as error:
             if "already exists" not in str(error):
                 raise
-        given = {} if lake_id is None else {LAKE_ID_PROPERTY: lake_id}
+        properties = {} if lake_id is None else {LAKE_ID_PROPERTY: lake_id}
         with suppress(NamespaceAlreadyExistsError, IntegrityError):
-            catalog.create_namespace(lake.config.namespace, {"exists": "true", **given})
+            catalog.create_namespace(lake.config.namespace, {"exists": "true", **properties})
 
 
 def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:

@@ -115,7 +115,7 @@ def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any)
     class LimitedConnection(psycopg.Connection[Any]):
         def wait(self, gen: Generator[Any, Any, T], *options: Any, **more: Any) -> T:
             try:
-                return super().wait(_limited(gen, time.monotonic() + ANSWER_SECONDS), *options, **more)
+                return super().wait(_limit_wait(gen, time.monotonic() + ANSWER_SECONDS), *options, **more)
             except TimeoutError as error:
                 # Or whoever rolls back would wait as long again.
                 self.pgconn.finish()
@@ -129,7 +129,7 @@ def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any)
     return connection
 
 
-def _limited(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
+def _limit_wait(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
     """Wrap psycopg's generator for an answer, and raise an error after the deadline.
 
     While no answer comes, it is resumed several times a second.

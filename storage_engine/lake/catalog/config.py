@@ -100,7 +100,7 @@ class LakeConfig:
         root = Path(directory).resolve()
         # Also of a link that leads nowhere: what says where the lake is may be on a disk that isn't mounted.
         if _is_there(described := root / DESCRIPTION):
-            return _described(described)
+            return _read_config(described)
         if unusable := sorted({char for char in str(root) if char in "?#%"}):
             raise BadInputError(
                 f"{root}: a lake's path can't contain {' '.join(unusable)}: it becomes part of a URI. "
@@ -182,7 +182,7 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _described(path: Path) -> LakeConfig:
+def _read_config(path: Path) -> LakeConfig:
     """Read a lake's configuration from a file with the JSON object of its catalog's properties."""
     if not path.is_file():
         raise BadInputError(

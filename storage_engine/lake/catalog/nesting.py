@@ -131,13 +131,13 @@ def place_around(config: LakeConfig, root: Path | None = None) -> str:
     :raises BadInputError: a broker's package can't say whether a directory is a store.
     """
     directories = local_directories(config)
-    own = [Path(os.path.realpath(path)) for path in directories.values()]
+    paths = [Path(os.path.realpath(path)) for path in directories.values()]
     for place in directories.values():
         for around in places_around(place):
             if store_around(around) == around or (root is not None and _is_same(around, root)):
                 return f"the store {around}"
             # By another name it may be this lake; who makes tables tells what shares its warehouse.
-            is_own = any(_is_same(name, path) for name in (around, around / _WAREHOUSE) for path in own)
+            is_own = any(_is_same(name, path) for name in (around, around / _WAREHOUSE) for path in paths)
             if not is_own and _is_lake(around, config):
                 return f"the lake {around}"
     return ""
@@ -186,16 +186,16 @@ def _is_same(left: Path, right: Path) -> bool:
         return False
 
 
-def _is_lake(directory: Path, own: LakeConfig) -> bool:
+def _is_lake(directory: Path, real_paths: LakeConfig) -> bool:
     """Return whether a directory is another lake's, its warehouse, or one of its tables."""
-    if (directory / MARK_NAME).exists() or _has_tables(directory, own.namespace):
+    if (directory / MARK_NAME).exists() or _has_tables(directory, real_paths.namespace):
         return True
     if (directory / CATALOG_FILE).is_file() and (directory / _WAREHOUSE).is_dir():
         return True
     if not os.path.lexists(directory / DESCRIPTION):
         return False
     try:
-        return LakeConfig.local(directory).properties != own.properties
+        return LakeConfig.local(directory).properties != real_paths.properties
     except StorageEngineError:
         return True
 

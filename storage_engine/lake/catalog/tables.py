@@ -360,13 +360,13 @@ def _check_schema(
 ) -> None:
     columns = {field.name: field for field in actual.fields}
     for field in expected.fields:
-        other = columns.get(field.name)
-        if other is None and may_lack(field):
+        column = columns.get(field.name)
+        if column is None and may_lack(field):
             continue
-        if other is None or (other.field_id, other.field_type) != (field.field_id, field.field_type):
+        if column is None or (column.field_id, column.field_type) != (field.field_id, field.field_type):
             raise LakeUnavailableError(
                 f"lake table {location}: expected column {field.field_id} {field.name} "
-                f"{field.field_type}, found {other}. The table was made by another version or program; "
+                f"{field.field_type}, found {column}. The table was made by another version or program; "
                 "archive into another namespace or warehouse."
             )
 

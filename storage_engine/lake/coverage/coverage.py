@@ -210,7 +210,7 @@ def log_ranges(
         for log in sorted({*spans, *proofs, *removals})
         for row in _one_log(
             log,
-            _Known(spans.get(log, ()), proofs.get(log, ()), removals.get(log, ()), others.get(log, ())),
+            _LogRanges(spans.get(log, ()), proofs.get(log, ()), removals.get(log, ()), others.get(log, ())),
             broken or {},
             witnesses,
         )
@@ -223,7 +223,7 @@ def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LogRanges:
     """The known spans and receipts of a log, or of some of its offsets."""
 
     local: Sequence[LocalSpan]
@@ -233,7 +233,7 @@ class _Known:
 
 
 def _one_log(
-    log: str, of_log: _Known, broken: Mapping[SegmentIdentity, str], witnesses: Witnesses
+    log: str, of_log: _LogRanges, broken: Mapping[SegmentIdentity, str], witnesses: Witnesses
 ) -> list[RangeStatus]:
     edges = (
         {offset for s in of_log.local for offset in (s.start_offset, s.end_offset)}
@@ -253,8 +253,8 @@ def _one_log(
     removed = _covering(cuts, [(g.start_offset, g.end_offset, g) for g in of_log.released])
     elsewhere = _covering(cuts, inside)
     rows = [
-        _judge(log, offsets, _Known(*known_there), broken, witnesses)
-        for offsets, known_there in zip(
+        _judge(log, offsets, _LogRanges(*ranges), broken, witnesses)
+        for offsets, ranges in zip(
             pairwise(cuts), zip(here, proven, removed, elsewhere, strict=True), strict=True
         )
     ]
@@ -274,7 +274,7 @@ def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[
 def _judge(
     log: str,
     offsets: tuple[int, int],
-    facts: _Known,
+    facts: _LogRanges,
     broken: Mapping[SegmentIdentity, str],
     witnesses: Witnesses,
 ) -> RangeStatus:
@@ -320,13 +320,13 @@ def _judge(
     elif local:
         where, place = Where.LOCAL, "on disk"
     elif shielded:
-        where, place = Where.SHIELDED, _how_shielded(released)
+        where, place = Where.SHIELDED, _describe_shield(released)
         faults.append((Status.WARNING, place))
     elif replicas:
         stores = " and ".join(sorted({span.store_id for span in replicas}))
         where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
     elif expired:
-        where, place, lost = _how_ended(expired, released)
+        where, place, lost = _judge_end(expired, released)
         faults += [*lost, *_broken(ended(counting), broken)]
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif by_journal := sorted({span.unasked for span in released if span.unasked}):
@@ -357,7 +357,7 @@ def _broken(rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str]) -> l
     ]
 
 
-def _how_ended(
+def _judge_end(
     expired: Collection[str], released: Sequence[ReleasedSpan]
 ) -> tuple[Where, str, list[tuple[Status, str]]]:
     """Return where a range is whose receipts have ended, the text that says why, and the faults of that.
@@ -415,7 +415,7 @@ def judge_absent(
     return Absent(Where.UNKNOWN if is_unknown else Where.LOST, False, detail)
 
 
-def _how_shielded(released: Sequence[ReleasedSpan]) -> str:
+def _describe_shield(released: Sequence[ReleasedSpan]) -> str:
     details = "".join(f" ({text})" for text in sorted({span.others for span in released if span.others}))
     return f"gone from the log{details}, kept in the shield, not in the lake yet"
 

@@ -346,7 +346,7 @@ class _Agent:
     def __init__(self, address: str, authorities: str, certificate_file: str, who: str, secret: str) -> None:
         self.address = address
         with self.understood():
-            self.wire = _connected(address, authorities, certificate_file)
+            self.wire = _connect(address, authorities, certificate_file)
         try:
             nonce = secrets.token_hex(16)
             greeting = {"protocol": PROTOCOL, "release": __version__, "who": who, "nonce": nonce}
@@ -402,12 +402,12 @@ class _Agent:
         try:
             yield
         except ssl.SSLCertVerificationError as error:
-            raise self._failed(
+            raise self._answer_error(
                 f"an agent whose certificate we trust, found: {error.verify_message}",
                 "Correct its certificate, or name the authority that signed it",
             ) from error
         except (BlockingIOError, TimeoutError) as error:
-            raise self._failed(
+            raise self._answer_error(
                 "an answer in time, found none", "Check whether the agent or its disk hangs"
             ) from error
         except OSError as error:
@@ -419,11 +419,11 @@ class _Agent:
                     "The agent refuses our certificate: renew it, or give the agent the authority that "
                     "signed it by --client-ca"
                 )
-            raise self._failed(f"to be served, found: {reason_text(error)}", then) from error
+            raise self._answer_error(f"to be served, found: {reason_text(error)}", then) from error
         except (*MALFORMED, BadInputError) as error:
-            raise self._failed(f"an agent's answer, found {error}", "Run it again") from error
+            raise self._answer_error(f"an agent's answer, found {error}", "Run it again") from error
 
-    def _failed(self, expected: str, then: str) -> AgentError:
+    def _answer_error(self, expected: str, then: str) -> AgentError:
         # What comes next would be taken for something else than it is.
         self.close()
         host = socket.gethostname()
@@ -458,7 +458,7 @@ def facts_message(facts: FileFacts, **more: Any) -> dict[str, Any]:
     return {"facts": to_jsonable(facts), **more}
 
 
-def _connected(address: str, authorities: str, certificate_file: str) -> Wire:
+def _connect(address: str, authorities: str, certificate_file: str) -> Wire:
     where = parse_address(address.removeprefix(PLAIN))
     assert where is not None
     connection = socket.create_connection(where, CONNECT_SECONDS)

@@ -286,7 +286,7 @@ def write_decoded(
     sample = _first_rows(groups)
     options = writer_options(schema, codec.columns, pa.concat_tables(sample) if sample else None)
     with pq.ParquetWriter(sink, schema, **options) as writer:
-        for rows in chain(_taken(sample), groups, chain.from_iterable(ranges)):
+        for rows in chain(_take_groups(sample), groups, chain.from_iterable(ranges)):
             table = _with_own_columns(job, rows, codec.columns, schema)
             writer.write_table(table, row_group_size=max(1, table.num_rows))
             # The next rows are decoded before these names are bound again.
@@ -294,17 +294,17 @@ def write_decoded(
 
 
 def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
-    taken: list[pa.Table] = []
+    tables: list[pa.Table] = []
     count = 0
     for rows in groups:
-        taken.append(rows)
+        tables.append(rows)
         count += rows.num_rows
         if count >= SAMPLE_ROWS:
             break
-    return taken
+    return tables
 
 
-def _taken(groups: list[pa.Table]) -> Iterator[pa.Table]:
+def _take_groups(groups: list[pa.Table]) -> Iterator[pa.Table]:
     """Yield groups, and keep no reference to them."""
     while groups:
         yield groups.pop(0)

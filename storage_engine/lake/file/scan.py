@@ -92,13 +92,13 @@ Ranges = Mapping[str, Range]
 
 _VERSION = 2
 
-_known: FileMemory[Mapping[str, Ranges]] = FileMemory(most=8)
+_ranges_memory: FileMemory[Mapping[str, Ranges]] = FileMemory(most=8)
 
 
 def known_ranges(table: Table) -> Mapping[str, Ranges]:
     """Return the known ranges of manifests, by :func:`manifest_key`."""
     location = _location(table)
-    return _known.get(location, lambda: _read(table, location))
+    return _ranges_memory.get(location, lambda: _read(table, location))
 
 
 def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:

@@ -223,8 +223,8 @@ class SegmentTree:
         levels = [level for level in range(LEVELS) if leaves >> level & 1]
         top = b""
         for level in levels:
-            whole = self._subtrees[number, level].tobytes()
-            top = hashlib.sha256(bytes([NODE]) + whole + top).digest() if top else whole
+            nodes = self._subtrees[number, level].tobytes()
+            top = hashlib.sha256(bytes([NODE]) + nodes + top).digest() if top else nodes
         text = name.encode()
         head = _STREAM + pack(">I", len(text)) + text + pack(">QQ", leaves, size_bytes)
         first, last = int(self._first_us[number]), int(self._last_us[number])

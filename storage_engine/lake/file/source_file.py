@@ -291,7 +291,7 @@ def companions_of_proven(job: SegmentJob, sources: Sequence[Source]) -> tuple[Co
     :raises ProofError: as :func:`facts_of_proven` does.
     """
     return tuple(
-        Companion.of(_unchanged(job, chosen, source), bytes(source.data))
+        Companion.of(_check_unchanged(job, chosen, source), bytes(source.data))
         for chosen, source in zip(job.companions, sources, strict=True)
     )
 
@@ -301,10 +301,10 @@ def facts_of_proven(job: SegmentJob, source: Source) -> FileFacts:
 
     :raises ProofError: the file was written to meanwhile, or another file has its name.
     """
-    return _unchanged(job, job.facts, source)
+    return _check_unchanged(job, job.facts, source)
 
 
-def _unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
+def _check_unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
     path, files = chosen.path, files_of(job)
     with source_errors(path):
         if _is_same(job, _as_chosen(chosen, files.facts(path)), source.facts):
@@ -315,7 +315,7 @@ def _unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
     is_same = sha256 == source.sha256 and _is_same(job, _as_chosen(chosen, current), facts)
     # What was read again may have had other bytes for a moment.
     if source.files is not None or not is_same:
-        raise _changed(chosen, current)
+        raise _change_error(chosen, current)
     return facts
 
 
@@ -327,7 +327,7 @@ def _as_chosen(chosen: FileFacts, facts: FileFacts) -> FileFacts:
     # A disk mounted on several hosts is another device on each.
     facts = replace(facts, device=chosen.device)
     if (facts.inode, facts.size_bytes) != (chosen.inode, chosen.size_bytes):
-        raise _changed(chosen, facts)
+        raise _change_error(chosen, facts)
     return facts
 
 
@@ -361,7 +361,7 @@ def _is_same(job: SegmentJob, facts: FileFacts, expected: FileFacts) -> bool:
     return facts == expected or files_of(job).own_acts(facts.path).same_file(facts, expected)
 
 
-def _changed(chosen: FileFacts, facts: FileFacts) -> ProofError:
+def _change_error(chosen: FileFacts, facts: FileFacts) -> ProofError:
     return ProofError(
         f"{chosen.path}: expected {chosen}, found {facts}: the file changed since it was chosen. Nothing was "
         "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed segment."

@@ -95,7 +95,7 @@ def check_entries(
         if data_file_of(table, row) not in locations and (row.has_rows or row.moved_to is not None)
     ]
     return (
-        *map(_without_receipt, unreceipted),
+        *map(_name_unreceipted, unreceipted),
         *_rows_of_nobody(table, rows, [e for e in entries if e.location not in committed_since]),
         *_too_many_rows(moved, foreign),
     )
@@ -126,7 +126,7 @@ def _rows_of_nobody(table: Table, rows: Sequence[Receipt], entries: Sequence[Liv
             )
 
 
-def _without_receipt(entry: LiveFile) -> Finding:
+def _name_unreceipted(entry: LiveFile) -> Finding:
     return Finding(
         Status.FAILURE,
         entry.location,

@@ -226,7 +226,7 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
     """
     plan = []
     for of_kind in grouped(files, lambda file: file.kind).values():
-        for near in _near_in_time(of_kind):
+        for near in _cut_by_time(of_kind):
             group: list[SmallFile] = []
             # Each log's segments in their order: who reads a span of one skips the rest.
             for file in sorted(near, key=_place_of):
@@ -254,7 +254,7 @@ def _without_largest(group: tuple[SmallFile, ...]) -> tuple[SmallFile, ...]:
     return group
 
 
-def _near_in_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
+def _cut_by_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
     """Cut files of one rule into groups that are near enough in time to expire together."""
     if files[0].days is None:
         yield list(files)
@@ -283,7 +283,7 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
     being removed.
     """
     acts = read_acts(lake)
-    policy, taken = policy_of(acts), expired_files(acts)
+    policy, expired = policy_of(acts), expired_files(acts)
     names = read_store_names(lake).get(store_id, ()) if policy.rules or policy.holds else ()
     segments, messages = lake.segments(), lake.messages()
     history = receipts_in(segments, store_id, superseded=True)
@@ -295,7 +295,7 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
     for file in live:
         location, rows = file.location, by_file.get(file.location, [])
         name = relative_name(messages, location)
-        if name in taken or name == location or listed[location] > 1 or not _is_as_archived(file, rows):
+        if name in expired or name == location or listed[location] > 1 or not _is_as_archived(file, rows):
             continue
         kinds = {_kind_of(row, names, policy) for row in rows}
         kind = kinds.pop()
@@ -634,7 +634,7 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
     The commit is bound to the very tables that were asked what is missing.
     """
     store_id = files[0].old[0].store_id
-    taken, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
+    expired, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
     rows, live = _rows(segments, files), live_data_files(messages, store_id, _span(files))
     present = {file.location: file for file in live}
     leaving: list[str] = []
@@ -650,7 +650,7 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
         if file.location in present:
             if is_planned:
                 receipts += [new for new, is_named in zip(file.new, named, strict=True) if not is_named]
-            elif (back := _going_back(messages, file, now, present)) is not None:
+            elif (back := _replacing_rows(messages, file, now, present)) is not None:
                 leaving.append(file.location)
                 taking += back
             continue
@@ -659,7 +659,7 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
             is_planned
             and not any(named)
             and all(it in present and not present[it].has_deletes for it in sources)
-            and taken.isdisjoint(old.data_file for old in sources.values())
+            and expired.isdisjoint(old.data_file for old in sources.values())
             and is_there(messages, file.new[0])
         ):
             leaving += sources
@@ -670,7 +670,7 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
     return receipts_step(segments, store_id, receipts, _WHY) if receipts else None
 
 
-def _going_back(
+def _replacing_rows(
     messages: Table, file: LargerFile, now: Sequence[Receipt | None], present: Mapping[str, LiveFile]
 ) -> list[Receipt] | None:
     """Return the receipts whose data files replace a larger file again; None: the larger file stays.

@@ -121,7 +121,9 @@ class Evidence:
         if file.size_bytes == 0:
             return GarbageContents(empty=True)
         if kind in (GarbageKind.METADATA, GarbageKind.MANIFEST_LIST, GarbageKind.MANIFEST):
-            named: GarbageContents = self._once(file, lambda: _named(table, self._location(file), kind, file))
+            named: GarbageContents = self._once(
+                file, lambda: _read_names(table, self._location(file), kind, file)
+            )
             return named
         if kind is GarbageKind.RECEIPTS:
             values = self._once(file, lambda: self._column_values(file, ("row_hash",)))
@@ -198,7 +200,7 @@ class Evidence:
             return GarbageContents(fault=f"{reason}: {reason_text(error)}")
 
 
-def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> GarbageContents:
+def _read_names(table: Table, location: str, kind: GarbageKind, file: TableFile) -> GarbageContents:
     try:
         with careful_avro():
             if kind is GarbageKind.METADATA:
@@ -547,15 +549,15 @@ def collect(
         names = expired_files(read_acts(lake))
         decisions = [_left_alone(it, held, names) for it in decide(lake, scenes, read_back, waits)]
         moment = new_moment(now)
-        taken, deleted = set[str](), set[str]()
+        trashed, deleted = set[str](), set[str]()
         for decision in decisions:
             going = [(it.file, f"{it.decided.kind}: {it.decided.reason}") for it in decision.going]
-            taken |= {file.path for file in take(decision.place, moment, going)}
+            trashed |= {file.path for file in take(decision.place, moment, going)}
             due = [(it.listed, it.file) for it in decision.due if it.listed is not None]
             deleted |= {file.path for file in empty(decision.place, due)}
             for over in decision.over:
                 forget(decision.place, over)
-    return _collection(decisions, taken, deleted, moment if taken else "")
+    return _collection(decisions, trashed, deleted, moment if trashed else "")
 
 
 def _left_alone(decision: TableDecision, held: HeldStores, names: Set[str]) -> TableDecision:

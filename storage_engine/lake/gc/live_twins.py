@@ -217,12 +217,12 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
     :param table: the table of rows.
     """
     codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
-    whole = np.empty(receipt.size_bytes, np.uint8)
+    content = np.empty(receipt.size_bytes, np.uint8)
     digest = hashlib.sha256()
     try:
         for position, chunk in read_segment(table, receipt):
             digest.update(chunk)
-            whole[position - origin : position - origin + len(chunk)] = chunk
+            content[position - origin : position - origin + len(chunk)] = chunk
         if digest.hexdigest() != receipt.sha256:
             return "the table's rows of it are not the proven segment"
         entry: Any = parquet_file_to_data_file(table.io, table.metadata, location)
@@ -232,7 +232,7 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
         names = set(table.schema().column_names)
         schema = pa.schema([field for field in codec.schema if field.name in names])
         rows = read_files(table, where, tuple(schema.names), [task])
-        written_over = whole.copy()
+        written_over = content.copy()
         encode_rows(
             codec,
             rows.select(schema.names).cast(schema).combine_chunks(),
@@ -243,4 +243,4 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
     except Exception as error:
         # What another engine wrote may be anything at all; nothing is proven then.
         return Text(f"its rows can't be compared with the live ones ({type(error).__name__}: ", error, ")")
-    return "" if np.array_equal(whole, written_over) else "its rows are others than the live ones"
+    return "" if np.array_equal(content, written_over) else "its rows are others than the live ones"

@@ -113,7 +113,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
         if is_shared_name(name) and folder.startswith(_PARTITION):
             if location not in live or live[location].record_count != named.get(location):
                 try:
-                    orphans += _in_shared_file(messages, location, folder.removeprefix(_PARTITION), counting)
+                    orphans += _find_shared(messages, location, folder.removeprefix(_PARTITION), counting)
                 except ProofError:
                     # It tells nothing of its segments: those with receipts verify names.
                     foreign.append(location)
@@ -133,7 +133,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
     return Orphans(tuple(orphans), tuple(sorted(conflicting)), tuple(sorted(foreign)))
 
 
-def _in_shared_file(
+def _find_shared(
     messages: PlacedTable, location: str, store: str, counting: Mapping[tuple[str, str], str]
 ) -> Iterator[Orphan]:
     """Yield the segments in a shared file that no sound receipt proves."""

@@ -294,7 +294,7 @@ def _shares(expiry: RecordedExpiry) -> bool:
     return not decision.thinned and len(set(decision.files)) < len(decision.files) == len(decision.segments)
 
 
-def _located(messages: Table, files: Sequence[StoredFile]) -> set[StoredFile]:
+def _locate_files(messages: Table, files: Sequence[StoredFile]) -> set[StoredFile]:
     return {replace(file, location=location_of(messages, file.location)) for file in files}
 
 
@@ -355,10 +355,10 @@ def _next_expiry_step(
     """
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
-    rows, thinned = _rows(segments, batch), _thinned(messages, expiry)
+    rows, thinned = _rows(segments, batch), _find_thinned(messages, expiry)
     decision = expiry.recorded.act.decision
-    files = _located(messages, (*decision.files, *decision.replaced))
-    removed = files - _located(messages, expiry.files)
+    files = _locate_files(messages, (*decision.files, *decision.replaced))
+    removed = files - _locate_files(messages, expiry.files)
     lost = {location_of(messages, name) for name in removed_files(acts)}
     live = live_data_files(messages, store_id, offsets_of(batch))
     # What was archived again since lies in another file, and stays.
@@ -373,7 +373,7 @@ def _next_expiry_step(
             (row.identity in may_leave and data_file_of(messages, row) in as_archived - kept_whole)
             or removed.issuperset(proven_files(messages, row))
         )
-        for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
+        for after in (_end_row(row, act, thinned.get(row.identity)),)
         # Where one of both files isn't there any more, it is decided again.
         if after.state == EXPIRED or data_file_of(messages, row) in lost or is_there(messages, after)
     ]
@@ -390,8 +390,8 @@ def _next_expiry_step(
     ended_files -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
     ended_files -= _shared_with_others(messages, segments, of_act, frozenset())
     leaving = [file.entry for file in live if file.location in ended_files]
-    left = {split_data_file_name(file_name(it.file_path)) for it in leaving}
-    taking = [it for it in kept if _name_of(it) in left]
+    names = {split_data_file_name(file_name(it.file_path)) for it in leaving}
+    taking = [it for it in kept if _name_of(it) in names]
     return data_step(messages, act.sha256, leaving, taking, live)
 
 
@@ -416,7 +416,8 @@ def _next_undo_step(
     """Return an undo's next step: data files first, receipts only once the table has all data files."""
     store_id, act, text = batch[0].store_id, expiry.recorded, _act_text(undo)
     segments, messages = lake.segments(), lake.messages()
-    by_act, files, thinned = _act_text(act), _located(messages, expiry.returning), _thinned(messages, expiry)
+    by_act, files = _act_text(act), _locate_files(messages, expiry.returning)
+    thinned = _find_thinned(messages, expiry)
     live = live_data_files(messages, store_id, offsets_of(batch))
     locations = {file.location for file in live}
     rows = _rows(segments, batch)
@@ -458,7 +459,7 @@ def _next_undo_step(
     return data_step(messages, undo.sha256, leaving, lacking, live)
 
 
-def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Receipt:
+def _end_row(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Receipt:
     act_id, text = act.sha256[:SHOWN_CHARACTERS], _act_text(act)
     if thinning is None:
         return replace(row, state=EXPIRED, act=text, streams=gone_by(row.streams, act_id))
@@ -485,7 +486,7 @@ def _state_of(streams: str | None) -> str | None:
     return PARTIAL if is_partial else None
 
 
-def _thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
+def _find_thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
     """Return the segments of which an act removes only some streams, with the present locations of their
     files.
     """
@@ -570,8 +571,8 @@ def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool
 def receipts_step(segments: Table, store_id: str, rows: Sequence[Receipt], why: str) -> CommitStep:
     """Return the commit that appends receipts of one store."""
     head = check_links(segments, store_id)
-    what = (why, "receipts", *(row.row_hash for row in rows))
-    return CommitStep(segments, what, lambda: prepare_receipts(segments, {store_id: head}, rows))
+    texts = (why, "receipts", *(row.row_hash for row in rows))
+    return CommitStep(segments, texts, lambda: prepare_receipts(segments, {store_id: head}, rows))
 
 
 def _act_text(act: RecordedAct) -> str:
@@ -606,7 +607,7 @@ def _check_file(messages: Table, file: StoredFile) -> None:
         with open_data_file(messages.io, location) as stored:
             size_bytes, sha256 = stored.size(), sha256_of_file(stored)
     except FileNotFoundError as error:
-        raise _changed(
+        raise _change_error(
             location,
             file,
             "no file",
@@ -617,10 +618,10 @@ def _check_file(messages: Table, file: StoredFile) -> None:
             ),
         ) from error
     if (size_bytes, sha256) != (file.size_bytes, file.sha256):
-        raise _changed(location, file, f"{size_bytes} bytes with SHA-256 {sha256}")
+        raise _change_error(location, file, f"{size_bytes} bytes with SHA-256 {sha256}")
 
 
-def _changed(location: str, file: StoredFile, actual: str, advice: str = "") -> ProofError:
+def _change_error(location: str, file: StoredFile, actual: str, advice: str = "") -> ProofError:
     return ProofError(
         f"{location}: expected {file.size_bytes} bytes with SHA-256 {file.sha256}, as when it expired, "
         f"found {actual}. Nothing was changed. Bring the file back from a copy of the lake, and run again.",
@@ -645,7 +646,7 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
         for file in expiry.recorded.act.decision.replaced
         if any(map(file.location.startswith, folders))
     }
-    thinned = _thinned(messages, expiry)
+    thinned = _find_thinned(messages, expiry)
     for batch in _batches(expiry):
         span = None if _shares(expiry) else offsets_of(batch)
         rows = receipts_in(segments, batch[0].store_id, base_offsets=span, with_ended=True)

@@ -233,11 +233,11 @@ def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> N
             history = {it.snapshot_id for it in _history(table)}
             named = {ref.snapshot_id for ref in table.metadata.refs.values()}
             # What somebody has rolled the table back to, or given a name, since it was chosen stays.
-            left = [it for it in batch if it in existing and it in history and it not in named]
-            if not left:
+            ids = [it for it in batch if it in existing and it in history and it not in named]
+            if not ids:
                 return None
-            what = ("expire", *map(str, left))
-            return CommitStep(table, what, lambda: _prepare(table, left))
+            texts = ("expire", *map(str, ids))
+            return CommitStep(table, texts, lambda: _prepare(table, ids))
 
         mark = mark_deletions if load().name()[-1] == DELETIONS else None
         with CHANGE_LOCK:

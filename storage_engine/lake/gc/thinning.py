@@ -88,11 +88,11 @@ def _kept_groups(old: pq.ParquetFile, columns: Columns, removed: Collection[str]
     topic, names = columns.streams[0], pa.array(sorted(removed), pa.string())
     for group in range(old.num_row_groups):
         topics: Any = old.read_row_group(group, columns=[topic], use_threads=False)[topic]
-        stays = pc.invert(pc.is_in(topics, value_set=names))
-        count = pc.sum(stays).as_py() or 0
+        mask = pc.invert(pc.is_in(topics, value_set=names))
+        count = pc.sum(mask).as_py() or 0
         if count:
             rows = old.read_row_group(group, use_threads=False)
-            yield rows if count == len(topics) else rows.filter(stays)
+            yield rows if count == len(topics) else rows.filter(mask)
 
 
 def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old: pq.ParquetFile) -> Thinning:
@@ -107,20 +107,20 @@ def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old
     def compare(group: int, rows: pa.Table) -> None:
         kept = next(expected, None)
         if kept is None or not _plain(rows).equals(_plain(kept), check_metadata=True):
-            raise _changed(new, old_name, f"row group {group} has others")
+            raise _change_error(new, old_name, f"row group {group} has others")
         counter.add(rows)
 
     old_name = data_file_of(table, receipt)
     with opened_file(table.io, new) as (stored, parquet):
         if not parquet.schema.equals(old.schema):
-            raise _changed(new, old_name, "its columns are others")
+            raise _change_error(new, old_name, "its columns are others")
         push_rows(parquet, codec, origin_of(receipt), receipt.size_bytes, new, leaves, compare)
         if next(expected, None) is not None:
-            raise _changed(new, old_name, f"it ends after {parquet.num_row_groups} row groups")
+            raise _change_error(new, old_name, f"it ends after {parquet.num_row_groups} row groups")
         size_bytes, sha256 = stored.size(), sha256_of_file(stored)
     partial = replace(receipt, streams=gone_by(receipt.streams, "", names))
     if fault := tree_fault(partial, leaves):
-        raise _changed(new, old_name, fault.rstrip("."))
+        raise _change_error(new, old_name, fault.rstrip("."))
     stats = counter.stats()
     return Thinning(
         segment=receipt.identity,
@@ -146,7 +146,7 @@ def _plain(rows: pa.Table) -> pa.Table:
     )
 
 
-def _changed(new: str, old: str, reason: str) -> ProofError:
+def _change_error(new: str, old: str, reason: str) -> ProofError:
     return ProofError(
         f"{new}: expected the rows of {old} that stay, as they were proven, found that {reason}. Nothing "
         "was committed, and the old file stays. Run ",

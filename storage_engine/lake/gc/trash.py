@@ -251,14 +251,14 @@ def in_trash(place: Place, listing: Listing) -> list[tuple[TrashList, TableFile]
     :raises LakeUnavailableError: a list can't be read.
     """
     if place.is_local:
-        return [(taken, file) for taken in listing.lists for file in listing.trashed.get(taken.moment, ())]
+        return [(entry, file) for entry in listing.lists for file in listing.trashed.get(entry.moment, ())]
     files = {(file.inside, file.size_bytes, file.modified_ns): file for file in listing.files}
     entries = []
-    for taken in listing.lists:
-        for item in _read_list(place, taken.moment):
+    for entry in listing.lists:
+        for item in _read_list(place, entry.moment):
             file = files.pop((item.inside, item.size_bytes, item.modified_ns), None)
             if file is not None:
-                entries.append((taken, file))
+                entries.append((entry, file))
     return entries
 
 

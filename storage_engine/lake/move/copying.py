@@ -264,7 +264,7 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     with CHANGE_LOCK, nobody_commits_at(own_location(to, lake.rows_table)), committing(lake):
         existing, intent = _target(lake, to)
         # Receipts first: their data files are in the other table before them.
-        source = _loaded(lake)
+        source = _load_tables(lake)
         rows = all_receipts(source[SEGMENTS])
         _check_continues(existing, rows)
         messages = source[lake.rows_table]
@@ -304,7 +304,7 @@ class _Work:
         hashes: Mapping[str, str],
         waiting: frozenset[str],
     ) -> None:
-        self._lake, self._to, self._source, self._there = lake, to, source, there
+        self._lake, self._to, self._source, self._existing = lake, to, source, there
         self._rows, self._hashes, self._waiting = rows, hashes, waiting
         self._acts = _acts_place(source[SEGMENTS])
         self._copied_count = self._copied_bytes = 0
@@ -319,9 +319,9 @@ class _Work:
         self._had = {name: self._names(table) for name, table in (there or {}).items()}
 
     def is_done(self) -> bool:
-        if self._there is None or lacks_acts(self._acts, _acts_place(self._there[SEGMENTS])):
+        if self._existing is None or lacks_acts(self._acts, _acts_place(self._existing[SEGMENTS])):
             return False
-        properties = self._there[SEGMENTS].metadata.properties
+        properties = self._existing[SEGMENTS].metadata.properties
         return self._wanted == self._had and properties.get(COPIED_HEADS_PROPERTY) == heads_text(self._rows)
 
     def do(self, intent: Intent) -> None:
@@ -340,7 +340,7 @@ class _Work:
         }
         written = {}
         for name, table in self._source.items():
-            before = (self._there or {}).get(name)
+            before = (self._existing or {}).get(name)
             target = Target(
                 locations[name],
                 ios[name],
@@ -354,12 +354,12 @@ class _Work:
         changes = {name: (pointers.get(name), table.metadata_location) for name, table in written.items()}
         repoint(copy, changes)
         finish(copy, placed_tables(copy), intent)
-        _sweep(written.values(), self._there)
-        self._there = written
+        _sweep(written.values(), self._existing)
+        self._existing = written
 
     def result(self) -> Copied:
-        assert self._there is not None
-        properties = self._there[SEGMENTS].metadata.properties
+        assert self._existing is not None
+        properties = self._existing[SEGMENTS].metadata.properties
         return Copied(
             self._to.location,
             properties[LAKE_ID_PROPERTY],
@@ -401,7 +401,7 @@ def _acts_place(segments: PlacedTable) -> tuple[FileIO, str]:
     return segments.io, segments.location
 
 
-def _loaded(lake: Lake) -> dict[str, PlacedTable]:
+def _load_tables(lake: Lake) -> dict[str, PlacedTable]:
     messages, segments, *deletions = lake.every_table()
     tables = {}
     for table in (segments, messages, *deletions):
@@ -467,7 +467,7 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
     intent = read_intent(file_io, location)
     original = _original_id(lake)
     if intent is not None and (intent.command, intent.copy_of) != ("copy", original):
-        raise _taken(
+        raise _target_error(
             to,
             Text("what ", Command(f"lake {intent.command}"), f" left of {intent.copy_of or 'a lake'}"),
             original,
@@ -492,11 +492,11 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
     origins = (original, f"table {lake.segments().metadata.table_uuid}")
     if copied not in origins:
         actual = "a lake that is no copy" if copied is None else Text("a copy of lake ", copied)
-        raise _taken(to, actual, original)
+        raise _target_error(to, actual, original)
     return tables, intent
 
 
-def _taken(to: LakeConfig, actual: str, original: str) -> LakeIdentityError:
+def _target_error(to: LakeConfig, actual: str, original: str) -> LakeIdentityError:
     return LakeIdentityError(
         f"lake {to.location}: expected an empty place, or a copy of lake {original} that was "
         "not promoted, found ",

@@ -177,7 +177,7 @@ def describe(config: LakeConfig) -> LakeInfo:
         tables=infos,
         stores=stores,
         broker=_broker(placed),
-        ignored=tuple(_ignored(lake, placed.values())),
+        ignored=tuple(_list_ignored(lake, placed.values())),
         acts=None if acts is None else len(acts),
         acts_fault=acts_fault,
         archive_rules=tuple(rule for rule in rules if not rule.archives),
@@ -203,7 +203,7 @@ def _broker(placed: Mapping[str, PlacedTable]) -> str | None:
     return broker_in(segments.properties)
 
 
-def _ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _list_ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple[str, tuple[str, ...]]]:
     for table in tables:
         names = ignored_properties(table.metadata.properties)
         if table.is_unmoved and table.is_elsewhere:

@@ -157,7 +157,7 @@ def _make(config: LakeConfig, broker: str) -> None:
                 "created."
             ) from error
     refuse_around(config)
-    with _claimed(config, catalog_id, locations.values()):
+    with _claim_place(config, catalog_id, locations.values()):
         if file is not None:
             make_sqlite_file(file)
         _make_tables(lake or connect(config), broker, locations)
@@ -329,11 +329,11 @@ def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:
 
 def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedFile) -> str:
     name = file.inside.rpartition("/")[2]
-    whole = f"{location}/{file.inside}"
+    path = f"{location}/{file.inside}"
     if name == MARK_NAME:
-        data = read_small_file(file_io, whole)
+        data = read_small_file(file_io, path)
         # Our own, from an attempt that was killed, is no other lake's.
-        if data is None or (catalog_id and is_same_catalog(parse_mark(data, whole).catalog, catalog_id)):
+        if data is None or (catalog_id and is_same_catalog(parse_mark(data, path).catalog, catalog_id)):
             return ""
         return f"the mark {file.path}"
     if file.inside.startswith(f"{OWN_FOLDER}/"):
@@ -341,8 +341,8 @@ def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedF
     if file.inside.startswith("data/") and not file.is_ours:
         return f"the data file {file.path}"
     if name.endswith(".metadata.json"):
-        data = read_small_file(file_io, whole)
-        if data is not None and _has_rows(data, whole):
+        data = read_small_file(file_io, path)
+        if data is not None and _has_rows(data, path):
             return f"{file.path}, metadata of a table with rows"
     return ""
 
@@ -380,7 +380,7 @@ def _claim_name(catalog_id: str) -> str:
 
 
 @contextmanager
-def _claimed(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
+def _claim_place(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
     """Keep other catalogs from making a lake at the same place.
 
     :raises LakeIdentityError: another catalog is making a lake there, or was killed while it did.
@@ -399,11 +399,11 @@ def _claimed(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> I
                 data = read_small_file(file_io, f"{location}/{file.inside}")
                 if data is None:
                     continue
-                other = written_identity(data.decode(errors="replace"))
-                if not is_same_catalog(other, catalog_id):
+                catalog = written_identity(data.decode(errors="replace"))
+                if not is_same_catalog(catalog, catalog_id):
                     raise LakeIdentityError(
                         f"{location}: expected no other catalog to make a lake there, found the claim "
-                        f"of {other} in {file.path}. Nothing was created. Choose "
+                        f"of {catalog} in {file.path}. Nothing was created. Choose "
                         "another warehouse or namespace; if that attempt was killed, remove the file and "
                         "run again."
                     )

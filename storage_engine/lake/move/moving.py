@@ -85,7 +85,7 @@ def check_other_catalog(
     """
     others = {mark.catalog for mark in marks if not is_same_catalog(mark.catalog, catalog_id)}
     for other in sorted(others):
-        if not take_over and (reason := _there(catalog_id, other)):
+        if not take_over and (reason := _describe_catalog(catalog_id, other)):
             raise LakeIdentityError(
                 f"lake {location}: expected that the catalog {other}, which committed last, is gone, found "
                 f"that it {reason}. Nothing was changed. Use that catalog; or run this again with "
@@ -94,7 +94,7 @@ def check_other_catalog(
     return min(others, default=None)
 
 
-def _there(catalog_id: str, other: str) -> str:
+def _describe_catalog(catalog_id: str, other: str) -> str:
     """Return a text about a catalog that may be in use; "": it no longer exists."""
     if not other.startswith(_SQLITE):
         return "can't be looked at from here"

@@ -164,7 +164,7 @@ class _Rebuild:
     def look(self, *, take_over: bool) -> None:
         """Find out the lake's right state. Nothing is written."""
         self._pointers = _pointers(self._config)
-        self.tables, skip = {}, self._unfinished()
+        self.tables, skip = {}, self._list_unfinished()
         segments = self._state_of(SEGMENTS, skip, self._worth_of_receipts)
         self.tables[SEGMENTS] = segments.chosen
         self.rows = self._receipts(segments.chosen) or []
@@ -287,7 +287,7 @@ class _Rebuild:
             ),
         )
 
-    def _unfinished(self) -> tuple[str, ...]:
+    def _list_unfinished(self) -> tuple[str, ...]:
         """Return the UUIDs of a killed command's attempts, if the catalog names none of them.
 
         :raises LakeIdentityError: the lake is a copy that was never completed.
@@ -421,7 +421,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
                 continue
             key = (orphan.store_id, orphan.slot, segment.sha256[:16])
             if key in expired:
-                refused.append(_is_ended(location, expired[key]))
+                refused.append(_ended_text(location, expired[key]))
             elif key not in done:
                 done.add(key)
                 proven.append(segment)
@@ -431,8 +431,8 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         except (SharedFileError, LakeConflictError):
             parts = {orphan.slot: orphan for orphan in of_file}
             for segment in proven:
-                own = take_out_orphan(messages, parts[slot_prefix(segment.identity)], segment)
-                waiting.append(prove_orphan(messages, own, earlier, trees=trees))
+                single = take_out_orphan(messages, parts[slot_prefix(segment.identity)], segment)
+                waiting.append(prove_orphan(messages, single, earlier, trees=trees))
                 commit()
 
     sizes = _sizes(messages, orphans)
@@ -445,7 +445,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         for orphan in (it for it in orphans if it.part is None):
             key = (orphan.store_id, orphan.slot, orphan.digest)
             if key in expired:
-                refused.append(_is_ended(orphan.location, expired[key]))
+                refused.append(_ended_text(orphan.location, expired[key]))
             elif key not in done:
                 try:
                     waiting.append(prove_orphan(messages, orphan, earlier, trees=trees))
@@ -459,7 +459,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     return brought, refused
 
 
-def _is_ended(location: str, row: Receipt) -> str:
+def _ended_text(location: str, row: Receipt) -> str:
     return (
         f"{location}: expected a segment that the lake should have, found one that {row.end_text}, by its "
         "receipt. Nothing was committed; the file is left alone."

@@ -268,7 +268,7 @@ def export_messages(
             raise _exists(target)
         remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
         with new_file(target.name, _PARTIAL_SUFFIX, dir_fd=directory) as new, _HashedWriter(new.file) as file:
-            tables = _selected(lake, selection, columns, schema, count, ids, every_row)
+            tables = _select_rows(lake, selection, columns, schema, count, ids, every_row)
             if ids is not None:
                 schema = schema.append(_TOPIC_ID)
             if (bodies := broker.codec.bodies) is not None:
@@ -362,7 +362,7 @@ def _check_topic_id(lake: Lake, topic_id: str | None, ids: TopicIds | None) -> N
     )
 
 
-def _selected(
+def _select_rows(
     lake: Lake,
     selection: Selection,
     columns: Columns,

@@ -140,7 +140,7 @@ def with_their_ends(
     """
     if config is None or config.ENDS_ANYWHERE:
         return tuple(chosen), ()
-    whole: list[Receipt] = []
+    rows: list[Receipt] = []
     extensions: list[Extension] = []
     for log, of_log in by_log(chosen).items():
         last = of_log[-1]
@@ -160,10 +160,10 @@ def with_their_ends(
             last = behind[0]
             of_log.append(last)
             merged = _merged(config, [merged, queues(last)])
-        whole += of_log
+        rows += of_log
         if last.end > asked_end:
             extensions.append(Extension(log, asked_end, last.end, why))
-    return tuple(whole), tuple(extensions)
+    return tuple(rows), tuple(extensions)
 
 
 def _last_end(
@@ -280,7 +280,7 @@ def choose_segments(
         whole(replicas),
         all_expired,
         expiries,
-        _unarchived(lake, store_id),
+        _read_unarchived(lake, store_id),
     )
     _check_receipts(requested)
     config = None if files_only else find_broker(requested[0].broker).restored_config(serving)
@@ -297,7 +297,7 @@ def choose_segments(
     return ChosenSegments(chosen, extensions, others, config, source, ranges)
 
 
-def _unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
+def _read_unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
     """Return a store's ranges that were deleted without a copy by a rule, by the lake's deletions."""
     with suppress(StorageEngineError):
         return tuple(
@@ -365,9 +365,9 @@ def write_segments(
             def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
                 # First, so that a segment which has its name is whole.
                 beside = {path.with_name(companion.name): companion for companion in receipt.companions}
-                for other in beside.keys() - existing:
-                    with target.new_file(other) as file:
-                        _write_companion(beside[other], str(path), file, keep_mtime)
+                for extra in beside.keys() - existing:
+                    with target.new_file(extra) as file:
+                        _write_companion(beside[extra], str(path), file, keep_mtime)
                         file.publish()
                 if path not in existing:
                     with target.new_file(path) as file:
@@ -526,8 +526,8 @@ def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
         archiver didn't write this receipt.
     """
     log = Path(receipt.log)
-    taken = {"..", *(Path(name).parts[0] for name in (config.FILES if config is not None else ()))}
-    if not log.parts or log.is_absolute() or not taken.isdisjoint(log.parts) or "\0" in receipt.log:
+    names = {"..", *(Path(name).parts[0] for name in (config.FILES if config is not None else ()))}
+    if not log.parts or log.is_absolute() or not names.isdisjoint(log.parts) or "\0" in receipt.log:
         raise RestoreError(
             f"receipt of offset {receipt.base_offset}: expected the name of a log, found {receipt.log!r}. "
             "Nothing was written. Run verify: the receipts were tampered with."

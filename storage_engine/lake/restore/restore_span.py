@@ -98,13 +98,13 @@ def choose(
         of_span = of_log[hits[0] : hits[-1] + 1]
         for left, right in pairwise(of_span):
             if left.end != right.base_offset:
-                became = _between(left, right, expired, expiries, unarchived)
+                became = _describe_gap(left, right, expired, expiries, unarchived)
                 raise RestoreError(
                     f"lake {location}, store {store_id}, {log}: expected a segment at offset {left.end}, "
                     f"the next one is at {right.base_offset}. Nothing was written. A broker doesn't accept "
                     "a hole: restore each side of it into a directory of its own, by "
                     + ", ".join(f"--from-offset {start} --to-offset {end}" for start, end in runs(of_span))
-                    + f". {became}{_who_has(left, right, replicas)}"
+                    + f". {became}{_name_replicas(left, right, replicas)}"
                 )
         chosen += of_span
     missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
@@ -163,7 +163,7 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
             removed |= {name: row for name in row.gone_streams.keys() & earlier if name not in removed}
 
 
-def _between(
+def _describe_gap(
     left: Receipt,
     right: Receipt,
     expired: Sequence[Receipt],
@@ -226,7 +226,7 @@ def expired_line(one: LineageRange) -> str:
     return f"{one.log} [{one.start_offset}, {one.end_offset}) {word}: {one.end_text}"
 
 
-def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
+def _name_replicas(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
     """Return a text that names other stores with archived bytes between two segments.
 
     Nothing shows that these bytes join them.

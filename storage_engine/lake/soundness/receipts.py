@@ -107,14 +107,14 @@ def receipts_in(
     return current(rows) if with_ended else whole(current(rows))
 
 
-def _of_lake(read: Callable[Concatenate[Table, P], T]) -> Callable[Concatenate[Lake, P], T]:
+def _open_for(read: Callable[Concatenate[Table, P], T]) -> Callable[Concatenate[Lake, P], T]:
     def of_lake(lake: Lake, /, *args: P.args, **named: P.kwargs) -> T:
         return read(lake.segments(), *args, **named)
 
     return of_lake
 
 
-receipts = _of_lake(receipts_in)
+receipts = _open_for(receipts_in)
 """:func:`receipts_in` for a lake, in the present state of its catalog."""
 
 

@@ -285,9 +285,9 @@ def read_segment(
     """
     location = data_file_of(table, receipt)
     if location in (untouched_files(table, [receipt]) if untouched is None else untouched):
-        yield from _from_data_file(table, location, receipt, memory, tree)
+        yield from _read_data_file(table, location, receipt, memory, tree)
     else:
-        yield from _from_rows(table, receipt, tree)
+        yield from _read_rows(table, receipt, tree)
 
 
 def tree_to_compare(receipt: Receipt, name: str) -> SegmentTree | None:
@@ -345,7 +345,7 @@ def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
         return "expected a root, found none"
     location, codec = data_file_of(table, receipt), find_broker(receipt.broker).codec
     if from_table:
-        for _ in _from_rows(table, receipt, leaves):
+        for _ in _read_rows(table, receipt, leaves):
             pass
         return tree_fault(receipt, leaves)
     with opened_rows(table.io, location) as parquet:
@@ -389,7 +389,7 @@ def narrow_rows(
             yield segment.read_row_group(group, columns=list(columns), use_threads=False).filter(keeps)
 
 
-def _from_data_file(
+def _read_data_file(
     table: Table, location: str, receipt: Receipt, memory: WindowMemory | None, tree: SegmentTree | None
 ) -> Iterator[tuple[int, memoryview]]:
     codec = find_broker(receipt.broker).codec
@@ -400,7 +400,7 @@ def _from_data_file(
         )
 
 
-def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iterator[tuple[int, memoryview]]:
+def _read_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iterator[tuple[int, memoryview]]:
     out, _, _, _ = _bytes_of_rows(table, receipt, tree)
     yield origin_of(receipt), out
 
@@ -536,8 +536,8 @@ def topic_days_of(batches: Iterable[pa.Table], columns: Columns) -> tuple[TopicD
     sums = _sums(pa.concat_tables(counted))
     topics = sums.group_by("topic").aggregate([("bytes", "sum")]).sort_by([("bytes_sum", "descending")])
     largest = topics["topic"][:MOST_TOPICS]
-    own = pc.if_else(pc.is_in(sums["topic"], value_set=largest), sums["topic"], "")
-    sums = _sums(sums.set_column(0, "topic", own))
+    topic = pc.if_else(pc.is_in(sums["topic"], value_set=largest), sums["topic"], "")
+    sums = _sums(sums.set_column(0, "topic", topic))
     sums = sums.sort_by([("bytes", "descending"), ("topic", "ascending"), ("day", "ascending")])
     return tuple(
         TopicDay(row["topic"], row["day"], row["bytes"], row["messages"])

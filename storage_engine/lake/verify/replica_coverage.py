@@ -112,8 +112,8 @@ def replica_receipts(
         if log_first <= row.base_offset and row.end <= log_end:
             inside.setdefault((str(row.log_id), row.store_id), []).append(row)
     replicas: dict[str, tuple[Receipt, ...]] = {}
-    for log_id, other in sorted(inside):
-        rows = current(inside[log_id, other])
+    for log_id, store in sorted(inside):
+        rows = current(inside[log_id, store])
         if chosen := rows if with_ended else whole(rows):
             replicas[log_id] = (*replicas.get(log_id, ()), *chosen)
     return replicas
@@ -150,7 +150,7 @@ def replica_spans(
     ranges = [(lost_range.log, lost_range.start_offset, lost_range.end_offset) for lost_range in lost]
     ids = {log: names.ids.get(log, "") for log, _, _ in ranges}
     if not all(ids.values()):
-        log_ids = _told_ids(lake, store_id, compared())
+        log_ids = _read_log_ids(lake, store_id, compared())
         ids = {log: log_id or log_ids.get(log, "") for log, log_id in ids.items()}
     called = {log_id: log for log, log_id in ids.items() if log_id}
     if not called:
@@ -165,7 +165,7 @@ def replica_spans(
         )
     ]
     if not all(map(is_unique, called)):
-        credited = _credited(lake, store_id, replicas, compared())
+        credited = _credit_rows(lake, store_id, replicas, compared())
         inside = [(log, row) for log, row in inside if is_unique(str(row.log_id)) or row.row_hash in credited]
     broken = broken_receipts(lake, whole(row for _, row in inside), Depth.SIZES)
     expiries = read_expiries(lake, (row.act_sha256 for _, row in inside if not row.is_whole))
@@ -176,7 +176,7 @@ def replica_spans(
     )
 
 
-def _told_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdentity]) -> dict[str, str]:
+def _read_log_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdentity]) -> dict[str, str]:
     """Return identities of a store's logs by name, from its own receipts and from compared ones."""
     rows = list(receipts(lake, store_id, with_ended=True))
     if compared:
@@ -185,7 +185,7 @@ def _told_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdent
     return {row.log: row.log_id for row in rows if row.log_id}
 
 
-def _credited(
+def _credit_rows(
     lake: Lake,
     store_id: str,
     replicas: Mapping[str, Sequence[Receipt]],
@@ -197,11 +197,11 @@ def _credited(
 
     :param replicas: other stores' receipts, by ``Receipt.log_id``.
     """
-    own = receipts(lake, store_id, with_ended=True)
+    own_rows = receipts(lake, store_id, with_ended=True)
     compared = _with_renewed(lake, [row for of_log in replicas.values() for row in of_log], compared)
     credited: set[str] = set()
     for log_id, others in replicas.items():
-        of_log = [row for row in own if row.log_id == log_id]
+        of_log = [row for row in own_rows if row.log_id == log_id]
         newest = max((row.lineage for row in of_log), default=0)
         after: dict[int, list[Receipt]] = {}
         for row in sorted((*of_log, *others), key=attrgetter("base_offset"), reverse=True):
@@ -226,10 +226,11 @@ def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: Co
     :param found: other stores' receipts of one log.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    renewed, own = _with_renewed(lake, found, compared()), {row.end: row for row in receipts(lake, store_id)}
+    renewed = _with_renewed(lake, found, compared())
+    by_end = {row.end: row for row in receipts(lake, store_id)}
     return any(
         _is_compared(row, renewed)
-        or ((left := own.get(row.base_offset)) and find_broker(row.broker).receipts.continues(left, row))
+        or ((left := by_end.get(row.base_offset)) and find_broker(row.broker).receipts.continues(left, row))
         for row in found
     )
 
@@ -282,7 +283,7 @@ def compare_with_replicas(
     same: list[Receipt] = []
     others: list[tuple[Receipt, str | None]] = []
     for row in by_identity.values():
-        if row.identity in broken or _reached(same, row.base_offset) >= row.end:
+        if row.identity in broken or _run_end(same, row.base_offset) >= row.end:
             # Several replicas may have archived the same offsets: once is enough.
             continue
         sha256 = hash_range(row.base_offset, row.end)
@@ -293,7 +294,7 @@ def compare_with_replicas(
     return ReplicaComparison(
         tuple(_covers(segments, same)),
         tuple(same),
-        tuple(Difference(row, sha256) for row, sha256 in others if _reached(same, row.base_offset) < row.end),
+        tuple(Difference(row, sha256) for row, sha256 in others if _run_end(same, row.base_offset) < row.end),
     )
 
 
@@ -302,12 +303,12 @@ def _covers(segments: Iterable[Segment], rows: Iterable[Receipt]) -> Iterable[Re
     ordered = sorted(rows, key=attrgetter("base_offset", "end"))
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset
-        if _reached(ordered, first) >= end:
+        if _run_end(ordered, first) >= end:
             inside = (row for row in ordered if row.end > first and row.base_offset < end)
             yield ReplicaCover(segment, tuple(inside))
 
 
-def _reached(rows: Iterable[Receipt], first: int) -> int:
+def _run_end(rows: Iterable[Receipt], first: int) -> int:
     """Return the end offset up to which receipts are contiguous from ``first`` on."""
     reached = first
     for row in sorted(rows, key=attrgetter("base_offset")):

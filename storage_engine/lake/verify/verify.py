@@ -159,9 +159,9 @@ def look_at(
             local = None if compared is None else compared.end(receipt)
     if any(fault.kind in _OF_FILES for fault in look.faults):
         if level is VerifyLevel.STORE and local is not None:
-            local = _hashed(local)
+            local = _hash_span(local)
         level = VerifyLevel.FILES
-    findings += (_moved(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
+    findings += (_finding(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
     findings += (unsound(it) for it in look.faults if not it.kind.loses and it not in earlier)
     return SegmentLook(receipt, level, "; ".join(map(str, look.losses)), tuple(findings), True, local)
 
@@ -221,7 +221,7 @@ def _companions_fault(receipt: Receipt, path: Path) -> str:
     return ""
 
 
-def _hashed(local: LocalSpan) -> LocalSpan | None:
+def _hash_span(local: LocalSpan) -> LocalSpan | None:
     try:
         return replace(local, sha256=sha256_of(local.path))
     except FileNotFoundError:
@@ -236,7 +236,7 @@ def _first_difference(actual: bytes, expected: memoryview) -> int | None:
     return None if len(actual) == len(expected) else shared
 
 
-def _moved(fault: Fault) -> Finding:
+def _finding(fault: Fault) -> Finding:
     return Finding(
         Status.WARNING,
         receipt_name(fault.receipt),
@@ -342,11 +342,11 @@ def _state(
     except ReceiptError as error:
         chained = False
         findings.append(_chain(error))
-    findings += _vanished(every, [check for check in remembered if check.store_id == store_id])
+    findings += _find_vanished(every, [check for check in remembered if check.store_id == store_id])
     reader = Reader(table, entries)
     looks = reader.faulty(rows, faults)
     findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
-    since = _receipted_since(lake, table, store_id, every_row, entries)
+    since = _read_receipted(lake, table, store_id, every_row, entries)
     findings += check_entries(table, every_row, entries, since)
     return StoreMetadata(
         store_id=store_id,
@@ -361,7 +361,7 @@ def _state(
     )
 
 
-def _receipted_since(
+def _read_receipted(
     lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[LiveFile]
 ) -> frozenset[str]:
     """Return data files of a run at work that got their receipts only after ``rows`` was read."""
@@ -388,7 +388,7 @@ def _chain(error: ReceiptError) -> Finding:
     )
 
 
-def _vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[Finding]:
+def _find_vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[Finding]:
     """Yield findings for receipts that were seen before and are missing now: a chain can't show that its end
     is missing.
     """
@@ -539,11 +539,11 @@ class _Turn:
         """
         if self._level is VerifyLevel.RECEIPTS:
             return []
-        whole = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]
+        proven = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]
         moved = [receipt for receipt in self._receipts if self._is_moved(receipt)]
         if not self._level.includes(VerifyLevel.BYTES):
             moved = []
-        urgent = {r.identity for r in (*whole, *moved) if standing_fault(self._history, r)}
+        urgent = {r.identity for r in (*proven, *moved) if standing_fault(self._history, r)}
         urgent |= {receipt.identity for receipt in moved}
         read: set[str] = set()
 
@@ -554,7 +554,7 @@ class _Turn:
             read.update([receipt.data_file] if receipt.row_groups is not None else ())
             return file_bytes + (receipt.size_bytes if self._reachable(receipt) is VerifyLevel.STORE else 0)
 
-        return choose([*whole, *moved], urgent, self._history, self._reachable, cost_bytes, max_bytes)
+        return choose([*proven, *moved], urgent, self._history, self._reachable, cost_bytes, max_bytes)
 
     def look(self, chosen: Sequence[Receipt]) -> Iterator[SegmentLook]:
         """Look at several segments at a time, and yield the results in the order in which they are done."""
