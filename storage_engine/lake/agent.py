@@ -1,9 +1,8 @@
 """The agent beside a broker: it serves the files of segments to hosts that don't see the store.
 
-It serves only the files that a driver's plan names, after it has found each of them among the segments of its
-own stores. Only a caller that has the key of that plan may read them. A file is identified by its inode, so
-that a different file under the same name isn't served. No request changes anything: files are only read and
-flushed.
+It serves only the files that a driver's plan names, after it has found each among the segments of its own
+stores. Only a caller with the key of that plan may read them. A file is identified by its inode, so that
+another file under the same name isn't served. No request changes anything: files are only read and flushed.
 """
 
 from __future__ import annotations

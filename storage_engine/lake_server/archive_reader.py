@@ -64,8 +64,7 @@ def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transacti
 
     Aborted transactions come from the broker's own indexes (TransactionIndex). Transactions may be open at a
     hole or after the last segment. The last segment before that tells them, by its snapshot and its batches
-    (ProducerStateManager). If it has no snapshot, the segments from the last one with a snapshot on tell
-    them.
+    (ProducerStateManager). Without one, the segments from the last with a snapshot on tell them.
 
     :raises CorruptFileError: an index or a snapshot can't be read.
     :raises LakeUnavailableError: the lake can't be read.
@@ -126,8 +125,7 @@ _THREADS_FAR = 4
 _MOST_SEGMENTS = 256
 """Most segments that are kept decoded. Each has an open file."""
 _AHEAD = 2
-"""Number of pieces that are decoded before a consumer asks for them. Decoding a piece takes longer than
-sending it."""
+"""Number of pieces decoded before a consumer asks: decoding a piece takes longer than sending it."""
 
 
 class LakeReader:

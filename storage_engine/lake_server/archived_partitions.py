@@ -1,5 +1,4 @@
-"""Find the records of Kafka topics in a lake: the ranges of each partition, by the receipts of all its
-stores.
+"""Find Kafka topics' records in a lake: each partition's ranges, by the receipts of all its stores.
 
 A partition is identified by a cluster's id, a topic's id and a number, and not by the name of its directory.
 Replicas may have archived the same offsets. Each offset is served once.

@@ -1,8 +1,7 @@
 """Present one log of each partition: first what the lake has, then what the cluster has after that.
 
-Without a cluster, the log is what the lake has. Readers skip only offsets that expired, or that are allowed
-to be missing. If the cluster has other records at archived offsets, none of its records are served after
-them.
+Without a cluster, the log is what the lake has. Readers skip only offsets that expired or may be missing. If
+the cluster has other records at archived offsets, none of its records are served after them.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ class LogSource(Enum):
     OUTSIDE = "outside"
     """No source: the offset is before the first one, or after the end."""
     BEHIND = "behind"
-    """No source: the cluster's log ends before the archived log. It would give the archived offsets to other
-    records."""
+    """No source: the cluster's log ends before the archived one, whose offsets other records would get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +121,7 @@ _MOST_OF_CLUSTER = 2 << 20
 """Most bytes of one answer that come from the cluster. They stay in memory until the client has taken them.
 """
 _MOST_LOGGED = 100_000
-"""How many logged lines are remembered, so that they aren't logged again. Clients can cause any number of
-lines."""
+"""How many logged lines are remembered, so as not to log them again. Clients can cause any number."""
 _PASSING = (ErrorCode.none, ErrorCode.offset_out_of_range)
 _CONTENT = ["offset", "timestamp", "key", "value", "headers"]
 
@@ -135,8 +132,7 @@ Topics = Mapping[str, Mapping[int, ArchivedPartition]]
 class PartitionRecords:
     """A partition's records for a reader.
 
-    :param aborted: the producer id and the first offset of each aborted transaction. None: they weren't asked
-        for.
+    :param aborted: producer id and first offset of each aborted transaction. None: they weren't asked for.
     """
 
     error: ErrorCode = ErrorCode.none
@@ -182,9 +178,7 @@ class Logs:
         return self._joined[2]
 
     def is_same(self, place: PartitionKey) -> bool:
-        """Return whether the cluster has this partition, and its topic is the one that the lake has under
-        this name.
-        """
+        """Return whether the cluster has this partition, of the topic that the lake has under this name."""
         partition = self.topics.get(place[0], {}).get(place[1])
         return partition is not None and self._is_at_cluster(partition) and not self._is_other(partition)
 

@@ -52,8 +52,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_OFFSET = (1 << 63) - 1
 _ZSTD = CODEC_NAMES.index("zstd")
 _BEGINNINGS = pa.array(["batch", "legacy", "undecodable"])
-"""Kinds of rows at which a batch, a legacy message or undecodable bytes begin. Rows of records have another
-kind."""
+"""Kinds of rows where a batch, a legacy message or undecodable bytes begin. Rows of records have another."""
 
 
 class DamagedRangeError(StorageEngineError):

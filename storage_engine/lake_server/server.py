@@ -496,8 +496,7 @@ async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> No
 
     Bytes in a file are sent in parts, so a slow client costs the memory of one part only.
 
-    :raises ProtocolError: the client takes nothing for too long. Otherwise the files that it waits for would
-        stay forever.
+    :raises ProtocolError: the client takes nothing for too long. Otherwise its files would stay forever.
     """
     for piece in data.parts(_PART_BYTES) if isinstance(data, KeptBytes) else (data,):
         outgoing.write(piece)

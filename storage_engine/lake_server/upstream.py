@@ -142,8 +142,7 @@ class UpstreamLogin:
 def read_login(path: Path) -> UpstreamLogin:
     """Read the login from a file of client settings.
 
-    :raises BadInputError: not only its owner may read the file, or it doesn't have a mechanism, a user and a
-        password.
+    :raises BadInputError: not only its owner may read the file, or it lacks a mechanism, user or password.
     """
     try:
         check_private(path)

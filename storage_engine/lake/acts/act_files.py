@@ -189,8 +189,7 @@ def _next_act(acts: Acts, lake_id: str, now_ms: int, decision: KeepDecision) -> 
 def read_trusted_clock(lake: Lake) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :raises LakeUnavailableError: the lake's clock differs from this machine's, or nothing can be written in
-        the lake.
+    :raises LakeUnavailableError: the lake's clock differs from this machine's, or the lake isn't writable.
     """
     segments = lake.segments()
     return _read_clock(segments.io, segments.location().rstrip("/"), keeps=False)

@@ -1,8 +1,7 @@
 """Archiving segments with proof: read, decode, write, read back from the lake, compare every byte.
 
-:func:`archive_segment` does all of it for one segment and runs anywhere in plain Python. The segment that it
-returns is proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_segments` has
-committed it.
+:func:`archive_segment` does all of it for one segment, anywhere in plain Python. The returned segment is
+proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_segments` has committed it.
 """
 
 from __future__ import annotations

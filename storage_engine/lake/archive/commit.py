@@ -642,12 +642,10 @@ def _next_step(
 ) -> CommitStep | None:
     """Return the next commit: data files first, receipts only once the table has all data.
 
-    None: nothing is missing. The commit is bound to the very tables that were asked what is missing. If a
-    file of another run has no receipt yet, that run gets time to append it: it may be between its two
-    commits.
+    None: nothing is missing. The commit is bound to the tables that were asked what is missing. If another
+    run's file has no receipt yet, the run gets time to append it: it may be between its two commits.
 
-    :param of_others: when each such file was first seen, by location, in monotonic seconds. This function
-        adds to it.
+    :param of_others: when each such file was first seen, by location, in monotonic seconds. Filled here.
     """
     while True:
         table, messages = lake.segments(), lake.messages()

@@ -29,8 +29,7 @@ from storage_engine.model.store import grouped
 class _Transaction(Transaction):
     """A transaction that copies the table's metadata only after something was staged.
 
-    PyIceberg's own copies all of it each of the twenty times that a commit looks at it. Nobody changes these
-    copies.
+    PyIceberg's own copies all of it each of the twenty times a commit looks at it. No copy is changed.
     """
 
     _seen: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None

@@ -60,9 +60,7 @@ def threads_here(segment_bytes: int, bytes_per_second: int | None) -> int:
 
 
 def reading_threads(segment_bytes: int) -> int:
-    """Return how many segments of a size this process reads back at a time: while one waits for a disk,
-    another works.
-    """
+    """Return how many segments of a size are read back at once: while one waits for a disk, another works."""
     return max(_OVERLAPPING, threads_here(segment_bytes, None))
 
 

@@ -1,8 +1,7 @@
 """Opening a lake: its durable catalog, its tables, and checks that it is the right lake.
 
 The rows of a SQL catalog name the metadata file of each table. The rows of both tables change in one
-transaction. Before a SQLite file is written, its other hard links are separated from it, so that they stay as
-they are.
+transaction. Before a SQLite file is written, its other hard links are separated, so that they don't change.
 """
 
 from __future__ import annotations
@@ -221,8 +220,7 @@ def rows_table_among(names: Iterable[str]) -> str:
 
     For a lake whose ``segments`` can't be read.
 
-    :return: the default broker's table if the lake has it, or if none of the lake's tables is a broker's
-        table of rows.
+    :return: the default broker's table if the lake has it, or has no broker's table of rows.
     """
     default = find_broker(default_broker()).rows.table
     existing = set(names)

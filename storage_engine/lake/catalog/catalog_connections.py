@@ -65,9 +65,8 @@ def sql_url(uri: str) -> URL:
 def sql_engine(url: URL) -> Engine:
     """Return an engine without a pool of connections.
 
-    So no connection outlives its use or is shared with a forked process, and each one gets the settings that
-    make it durable. There is one engine for each URL, because an engine remembers the statements that it
-    compiled.
+    So no connection outlives its use or is shared with a forked process, and each gets the settings that make
+    it durable. There is one engine for each URL, because it remembers the statements that it compiled.
     """
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
@@ -95,8 +94,7 @@ def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any
 
 def _make_durable(connection: Any, _record: Any) -> None:
     """Set synchronous=EXTRA, which is FULL and also fsyncs the directory after the rollback journal is
-    removed. Without that a power cut may bring the journal back, and it would roll a committed transaction
-    back.
+    removed. Without that a power cut may bring the journal back, which rolls a committed transaction back.
     """
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=EXTRA")
@@ -107,8 +105,7 @@ def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any)
     """Connect to PostgreSQL so that neither side waits for the other without end.
 
     TCP's own limits only notice a host that is gone: a server, or a proxy before it, may hang and keep its
-    connections. The server ends a transaction whose client is gone, so that no other transaction waits for
-    it.
+    connections. The server ends a transaction whose client is gone, so that no transaction waits for it.
     """
     import psycopg
 
@@ -164,8 +161,7 @@ def metadata_locations(catalog: SqlCatalog, namespace: str) -> dict[str, str]:
 class RememberingSqlCatalog(OwnTables, SqlCatalog):
     """PyIceberg's SQL catalog, which parses no metadata file twice in a process.
 
-    It asks the database each time. Only the content of a metadata file is remembered, because it can't
-    change.
+    It asks the database each time. Only a metadata file's content is remembered, as it can't change.
     """
 
     def _init_catalog(self) -> None:
@@ -217,5 +213,4 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
 SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"
 
 REST_CATALOG = "storage_engine.lake.catalog.rest_catalog.PatientRestCatalog"
-"""The class by its name, so that only a lake with a REST catalog imports the HTTP libraries, for a tenth of a
-second."""
+"""By name, so that only a lake with a REST catalog imports the HTTP libraries for a tenth of a second."""

@@ -116,9 +116,7 @@ class LakeConfig:
         )
 
     def __repr__(self) -> str:
-        """Return the lake's location, never its credentials: jobs contain configurations, and tracebacks
-        contain jobs.
-        """
+        """Return the location, never credentials: jobs contain configurations, tracebacks contain jobs."""
         return f"LakeConfig({self.name!r} at {self.location!r}, namespace={self.namespace!r})"
 
     @property

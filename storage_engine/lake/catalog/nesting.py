@@ -34,11 +34,9 @@ def refuse_inside_store(places: Mapping[str, Path]) -> None:
 
 
 def refuse_target_inside_store(target: Path) -> None:
-    """Do the same as :func:`refuse_inside_store` for a target, which may itself be a store that a restore
-    made.
+    """Do the same as :func:`refuse_inside_store` for a target, which may be a store that a restore made.
 
-    The target may not be inside a lake's table either, because garbage collection would take its files for
-    the table's.
+    It may not be inside a lake's table either, as garbage collection would take its files for the table's.
     """
     real = Path(os.path.realpath(target))
     for around in real.parents:

@@ -29,9 +29,7 @@ def sqlite_file_of(config: LakeConfig) -> Path | None:
 
 
 def own_directory(config: LakeConfig) -> Path | None:
-    """Return the directory that holds a lake and is named by ``--lake``; None: its parts are in different
-    places.
-    """
+    """Return the directory of a lake that ``--lake`` names; None: its parts are in different places."""
     file = sqlite_file_of(config)
     return None if file is None or config != LakeConfig.local(file.parent) else file.parent
 
@@ -83,8 +81,7 @@ def is_catalog_there(config: LakeConfig) -> bool:
 def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
     """Make sure that at least one of a store's lakes has its catalog file.
 
-    :raises LakeMissingError: each of them is missing. A file that can't be looked at does not count as
-        missing.
+    :raises LakeMissingError: each of them is missing. A file that can't be looked at doesn't count.
     """
     missing = None
     for config in configs:

@@ -17,8 +17,7 @@ from storage_engine.lake.catalog.catalog_connections import ANSWER_SECONDS, CONN
 from storage_engine.lake.catalog.own_tables import OwnTables
 
 _REST_CONFIG = ("prefix", "namespace-separator")
-"""Properties of a REST catalog's configuration that the protocol needs. All others come from our own
-configuration."""
+"""Properties that the protocol needs of a REST catalog's configuration. All others come from our own."""
 
 _REST_TABLE_CONFIG = ("token",)
 """Properties in a REST catalog's answers about a table that the protocol needs."""

@@ -185,8 +185,7 @@ GROWTH_PROPERTIES = {
     # How many of them each new one names.
     "write.metadata.previous-versions-max": "100",
 }
-"""Properties that limit the growth of a table's metadata. A table that another version made gets them when it
-is written to."""
+"""Limits on the growth of a table's metadata. A table of another version gets them when it is written to."""
 
 OWN_PROPERTIES = {
     "format-version": "2",

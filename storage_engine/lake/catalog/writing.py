@@ -195,8 +195,7 @@ UNLOCKED_GRACE_MS = DAY_MS
 """How long a file without any reference is left alone, at least, in a lake without a lock."""
 
 UNLOCKED_PROOF_MS = UNLOCKED_GRACE_MS // 2
-"""How old a proof may be when it is committed to a lake without a lock. The proven file must still exist
-then."""
+"""How old a proof may be when committed to a lake without a lock. The proven file must still exist then."""
 
 _OTHERS = {
     (LOCK_NAME, fcntl.LOCK_EX): "commits to it",
@@ -370,8 +369,7 @@ def ready_to_write(lake: Lake) -> None:
     """Make sure that a lake may be written, and has this version's identity, marks, columns and comments.
 
     A table of deletions that can't be made is no fault, because nothing depends on it. Whoever writes to it
-    gets the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here where something is
-    changed.
+    gets the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here for any change.
 
     :raises LakeIdentityError: the lake is a copy that was not promoted, or lies inside a store or another
         lake; or the lake is of version 1, and its warehouse shows that the catalog is older than the
@@ -462,8 +460,7 @@ def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Tab
 def _list_missing(lake: Lake, table: Table) -> dict[str, str]:
     """Return the properties that a loaded table lacks.
 
-    If another engine has put the metadata elsewhere, there is always one: its commit brings the metadata
-    back.
+    If another engine has put the metadata elsewhere, there is always one: its commit brings it back.
     """
     missing = missing_properties(found_properties(table))
     is_ours = table.metadata_location.startswith(f"{table.location().rstrip('/')}/metadata/")

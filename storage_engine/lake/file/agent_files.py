@@ -47,8 +47,7 @@ CRC: Final = struct.Struct(">I")
 MOST_PLAN_BYTES: Final = 256 << 20
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 300.0
-"""Time limit for an answer or a block. It is long because tasks may wait for each other at a slow pace, and
-for a flush."""
+"""Time limit for an answer or block: tasks may wait for each other at a slow pace, and for a flush."""
 SHORTEST_TOKEN: Final = 16
 MOST_GREETING_BYTES: Final = 1 << 12
 """Most bytes of a message from a caller that hasn't proven its secret yet, so that it takes little memory."""

@@ -2,8 +2,7 @@
 
 The codec clusters rows within chunks of the segment, and cuts them into row groups. These are small enough
 that a reader of one topic skips most of them. A file is read back window by window. A window is a run of row
-groups whose rows together cover one run of bytes. So the memory needed depends on the chunk, not on the
-segment.
+groups whose rows cover one run of bytes. So the needed memory depends on the chunk, not on the segment.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4
-"""With larger chunks, a reader of one topic skips more row groups. A quarter of the segment limits the
-memory."""
+"""The larger, the more row groups a reader of one topic skips. A quarter of the segment limits the memory."""
 
 _MOST_KEPT_BYTES = 64 << 20
 """Most bytes of a window's memory that are kept for the next segment. While a window is larger, Arrow's
@@ -375,14 +373,12 @@ class RowCounter:
 class WindowMemory:
     """Memory in which windows are put together, for one segment after the other, never for two at a time.
 
-    It is used again because the kernel must clear fresh pages, which takes a good part of the time of
-    encoding.
+    It is used again, as the kernel must clear fresh pages: a good part of the time of encoding.
     """
 
     def __init__(self, buffers: int = 1) -> None:
         """
-        :param buffers: number of buffers; yielded bytes are valid until this many further buffers were
-            requested.
+        :param buffers: number of buffers; yielded bytes are valid until as many more were requested.
         """
         self._buffers = [np.empty(0, np.uint8)] * buffers
 
@@ -403,9 +399,7 @@ class WindowMemory:
 
 
 def window_memory() -> WindowMemory:
-    """Return this thread's memory for windows that are read back, which is used for one segment after the
-    other.
-    """
+    """Return this thread's memory for windows that are read back, used for one segment after the other."""
     if not hasattr(_per_thread, "windows"):
         _per_thread.windows = WindowMemory()
     windows: WindowMemory = _per_thread.windows

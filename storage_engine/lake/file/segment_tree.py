@@ -1,8 +1,7 @@
 """The tree of a segment's rows, from its leaves to its root; docs/format.md specifies it.
 
-Each row that has bytes is a leaf in the tree of its stream; its stream is its topic. The root covers all
-streams. Because of salts, nobody can find out a row's bytes from its leaf. The salts come from keys that only
-the rows have.
+Each row with bytes is a leaf in the tree of its stream, its topic. The root covers all streams. Because of
+salts, nobody can find out a row's bytes from its leaf. The salts come from keys that only the rows have.
 """
 
 from __future__ import annotations

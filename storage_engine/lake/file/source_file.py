@@ -4,10 +4,9 @@ A changed time alone is no reason to begin again. The bytes that were read must 
 the end. If another process has changed the file's facts, the file is hashed again. Files are read on this
 host. If the job names an agent, they are read from the agent on their broker's host.
 
-A large segment is never completely in memory. It is read three times: to hash it, to decode it part by part,
-and to compare it with its copy. After the first time, the page cache mostly has it. The file's times show
-that nobody wrote to it meanwhile. A checksum of each block shows that the disk returned the hashed bytes
-again.
+A large segment is never wholly in memory. It is read three times: to hash it, decode it part by part, and
+compare it with its copy. After the first time, the page cache mostly has it. The file's times show that
+nobody wrote to it meanwhile. A checksum of each block shows that the disk returned the hashed bytes again.
 """
 
 from __future__ import annotations
@@ -142,8 +141,7 @@ def read_source(job: SegmentJob) -> Source:
 def _read_again(job: SegmentJob, files: LocalFiles | AgentFiles) -> LocalFiles | None:
     """Return the files from which parts of a segment are read again; None: it is read once, into memory.
 
-    A small segment and a file from another host are read once. So is a file on a disk whose times don't show
-    every write.
+    A small segment and another host's file are read once. So is a file if its times don't show every write.
     """
     if not isinstance(files, LocalFiles) or job.facts.size_bytes <= WHOLE_BYTES:
         return None

@@ -87,9 +87,7 @@ def _publish_file(segment: ProvenSegment) -> ProvenSegment:
 
 
 def discard(segments: Iterable[ProvenSegment]) -> None:
-    """Remove the staged files of these attempts. Published files stay: another attempt may have proven
-    them.
-    """
+    """Remove these attempts' staged files. Published files stay: another attempt may have proven them."""
     for segment in segments:
         if segment.staged_file != segment.data_file:
             staged, _ = _paths(segment)

@@ -162,9 +162,8 @@ class LakeCompaction:
 def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> LakeCompaction:
     """Write small data files again as larger ones. It may be killed at any instant and run again.
 
-    A damaged file stays as it is. So does a segment if some of its rows have expired or are expiring. A lost
-    file or a broken receipt of one store is reported as a fault and doesn't stop the compaction of other
-    stores.
+    A damaged file stays as it is. So does a segment if some of its rows have expired or are expiring. A
+    store's lost file or broken receipt is reported as a fault and doesn't stop the compaction of others.
 
     :param store_id: compact only this store's files; None: all stores' files.
     :param dry_run: describe the changes from the tables, but make none.
@@ -279,9 +278,7 @@ def _place_of(file: SmallFile) -> tuple[str, int, int]:
 
 
 def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
-    """Yield the small files of a store that are as they were archived, and from which no rows were or are
-    being removed.
-    """
+    """Yield a store's small files that are as archived, and from which no rows were or are being removed."""
     acts = read_acts(lake)
     policy, expired = policy_of(acts), expired_files(acts)
     names = read_store_names(lake).get(store_id, ()) if policy.rules or policy.holds else ()
@@ -685,8 +682,7 @@ def _replacing_rows(
 
 
 def _finish(lake: Lake, store_id: str) -> list[str]:
-    """Finish compactions that were killed: the table has the larger file's rows, but not all receipts name
-    it.
+    """Finish killed compactions: the table has the larger file's rows, but not all receipts name it.
 
     :return: the faults of larger files that don't prove their segments.
     """

@@ -169,9 +169,7 @@ class LiveTwins:
         return Held(name, fault="it is not in the table, which the journal makes again")
 
     def _counting(self, store_id: str, rows: list[Receipt]) -> tuple[Receipt | None, str]:
-        """Return the first receipt that counts, by files that are read back now; or the reason why none
-        counts.
-        """
+        """Return the first receipt that counts, by files that are read back now; or why none counts."""
         if fault := self._store(store_id).fault:
             return None, fault
         faults = [self._fault(row, self._store(store_id)) for row in rows]

@@ -244,8 +244,7 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
 
 
 def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
-    """Return the segments that have rows in a file without a receipt, by how the names of their own files
-    begin.
+    """Return the segments with rows in a file without a receipt, by how the names of their own files begin.
 
     :raises LakeUnavailableError: the file can't be read.
     """
@@ -345,11 +344,9 @@ def _next_expiry_step(
     batch: Sequence[SegmentIdentity],
     may_leave: Set[SegmentIdentity],
 ) -> CommitStep | None:
-    """Return an expiry's next step: receipts first, data files only once the whole batch's receipts say
-    expired.
+    """Return an expiry's next step: receipts first, data files only when all of the batch say expired.
 
-    If an act says that a file was removed for good, each of the two tables may be older or newer than that
-    act.
+    If an act says that a file was removed for good, either table may be older or newer than that act.
 
     :param may_leave: segments that may still leave by this expiry.
     """
@@ -487,9 +484,7 @@ def _state_of(streams: str | None) -> str | None:
 
 
 def _find_thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
-    """Return the segments of which an act removes only some streams, with the present locations of their
-    files.
-    """
+    """Return the segments of which an act removes only some streams, with their files' present locations."""
     return {
         it.segment: replace(
             it,

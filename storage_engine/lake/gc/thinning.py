@@ -133,9 +133,7 @@ def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """Return rows with plain values instead of dictionary codes: codes may differ although the values are
-    equal.
-    """
+    """Return rows with plain values, not dictionary codes: codes may differ although values are equal."""
     return rows.cast(
         pa.schema(
             [

@@ -1,11 +1,10 @@
 """The trash: gc puts files into it, which can be put back, or are removed for good later.
 
-On this machine's file systems, a file is renamed into a hidden directory below its table's location. There is
-one directory for each pass, and the file keeps its path below it. Object stores can't rename. There, a file
-stays at its place and is named in the list of its pass; when the list is removed, the file is out of the
-trash. Each pass writes its list before it takes a file, and never changes another pass's list. The list's
-modification time is the time of the pass. After a kill at any instant, each file is at its place or in the
-trash.
+On this machine's file systems, a file is renamed into a hidden directory below its table's location. Each
+pass has one directory, and the file keeps its path below it. Object stores can't rename. There, a file stays
+at its place and is named in the list of its pass; once the list is removed, it is out of the trash. Each pass
+writes its list before it takes a file, and never changes another pass's list. The list's modification time is
+the time of the pass. After a kill at any instant, each file is at its place or in the trash.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ TRASH = f"{HIDDEN_PREFIX}trash"
 """
 
 TAKEN_LIST = f"{HIDDEN_PREFIX}taken.json"
-"""Name of a pass's list of files, in the directory of that pass. On an object store the directory has only
-this list."""
+"""Name of a pass's list of files, in the pass's directory. On an object store it has only this list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +190,7 @@ def _table_file(file: ListedFile, inside: str) -> TableFile:
 
 
 class _Links:
-    """Finds files of a local place that a symbolic link leads to: a second name of a file, or a file
-    elsewhere.
-    """
+    """Finds files of a local place that a symbolic link leads to: second names, or files elsewhere."""
 
     def __init__(self, place: Place) -> None:
         self._root = os.path.realpath(place.root) if place.is_local else None

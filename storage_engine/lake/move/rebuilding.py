@@ -212,9 +212,7 @@ class _Rebuild:
         return TableState(files, mark, chosen)
 
     def _named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
-        """Return the metadata that the catalog names, if another engine put it outside of the table; by file
-        name.
-        """
+        """Return the metadata that the catalog names, by file name, if another engine put it elsewhere."""
         pointer = self._pointers.get(name)
         if pointer is None or pointer.startswith(f"{location}/metadata/"):
             return {}

@@ -89,8 +89,7 @@ class Selection:
 def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
     """Return the conditions by which the table itself can select rows. The key isn't among them.
 
-    :param columns: columns of the codec that made the rows; they include a topic, a queue and a time of
-        storing.
+    :param columns: columns of the rows' codec; they include a topic, a queue and a time of storing.
     """
     topic, queue, *_ = columns.streams
     equal: dict[str, str | int | None] = {

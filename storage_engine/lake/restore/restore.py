@@ -317,9 +317,8 @@ def write_segments(
 ) -> tuple[RestoredSegment, ...]:
     """Write archived segments into a new store directory, at the paths that their broker uses.
 
-    The configuration that the broker needs to serve them is written as well, and then all other files that it
-    needs. With this configuration it doesn't repeat old work. After a kill, the same restore can be run
-    again.
+    The configuration that the broker needs to serve them is written too, then all other files that it needs.
+    With this configuration it doesn't repeat old work. After a kill, the same restore can be run again.
 
     :param keep_mtime: give files their old mtime. A broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.

@@ -135,8 +135,7 @@ def choose(
 def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[str]]) -> None:
     """Make sure that no stream has removed messages between messages that are still there.
 
-    A broker numbers a queue's messages one after the other. Messages after the gap would get other numbers
-    than they had.
+    A broker numbers a queue's messages one after the other. Messages after the gap would get new numbers.
 
     :param streams: returns the streams that have rows in a segment. It is called only for logs with removed
         streams.
@@ -244,9 +243,7 @@ def _name_replicas(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -
 
 
 def _with_replicas(own: Sequence[Receipt], replicas: Sequence[Receipt]) -> list[Receipt]:
-    """Return a log's receipts, with replicas' receipts that fill gaps between, before and after them without
-    a hole.
-    """
+    """Return a log's receipts, with replicas' that fill gaps before, between and after them without holes."""
     # Of two that say other bytes of the same offsets, nobody knows which this log had.
     hashes: dict[tuple[int, int], set[str]] = {}
     for row in replicas:

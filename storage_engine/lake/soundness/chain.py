@@ -166,9 +166,7 @@ def check_links(
 
 
 def check_links_on(table: Table, store_id: str) -> ChainHead:
-    """Check the links for a commit, only from the row that this process has reached before, so that commits
-    stay fast.
-    """
+    """Check the links for a commit from the row that this process reached before, to keep commits fast."""
     begin = _heads.get((str(table.metadata.table_uuid), store_id))
     if begin is not None and begin.sequence >= 0:
         # Of a table that was rolled back meanwhile the whole chain tells.

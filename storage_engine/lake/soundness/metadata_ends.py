@@ -131,9 +131,7 @@ def ends_of(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
 
 
 def rank(table: PlacedTable, mark: Mark | None, pointer: str | None) -> Rank:
-    """Return a rank by which states are compared: first by the mark, then by the catalog, then by how new
-    they are.
-    """
+    """Return a rank that compares states: first by mark, then by catalog, then by how new they are."""
     metadata = table.metadata
     return (
         mark is not None and knows(metadata, table.file_name, mark.metadata),

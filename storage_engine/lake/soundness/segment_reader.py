@@ -1,5 +1,4 @@
-"""Reading a segment's bytes from the lake, whichever files have its rows now, and rows of messages as a
-stream.
+"""Read a segment's bytes from the lake, whichever files have its rows now, and messages' rows as a stream.
 
 Memory is limited, and only files and row groups that can have the wanted rows are read. PyIceberg's own batch
 reader reads all files of a scan at once and keeps all rows until they are taken.

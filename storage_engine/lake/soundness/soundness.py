@@ -1,8 +1,7 @@
 """Is this receipt sound? The one answer that the gate, ``verify`` and validation give. Pure.
 
-Only a sound receipt permits a deletion. A receipt with any fault is unsound. Whether its bytes are lost is
-another question: see :attr:`ReceiptFault.loses`. :mod:`~storage_engine.lake.soundness.soundness_reader` reads
-the data.
+Only a sound receipt permits a deletion. Any fault makes it unsound. Whether bytes are lost: see
+:attr:`ReceiptFault.loses`. :mod:`~storage_engine.lake.soundness.soundness_reader` reads the data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reading the facts that decide whether receipts are sound, to the depth that the caller chooses.
 
-:mod:`~storage_engine.lake.soundness.soundness` judges these facts. The reader of receipts must check their
-chain itself.
+:mod:`~storage_engine.lake.soundness.soundness` judges these facts. Who reads receipts must check their chain.
 """
 
 from __future__ import annotations

@@ -59,8 +59,7 @@ class ReplicaCover:
 class Difference:
     """A range of a log that another replica has archived with other bytes.
 
-    :param sha256: hash of this log's bytes at the same offsets; None: no batches of this log begin and end
-        there.
+    :param sha256: hash of this log's bytes at the same offsets; None: no batches begin and end there.
     """
 
     receipt: Receipt

@@ -1,5 +1,4 @@
-"""Verification of a lake: that it is sound, and that lake and store together still have every byte of the
-log.
+"""Verification of a lake: that it is sound, and that lake and store together have every byte of the log.
 
 All metadata is checked every time, because this reads no data. Data files are checked in turns within a
 budget, those that were checked longest ago first. The checks are remembered, so that the next call continues
@@ -255,8 +254,7 @@ def _unreadable(receipt: Receipt, error: Exception) -> Finding:
 
 
 _COMMIT_SECONDS = 10.0
-"""How long another run may take between its two commits before its data files count as files without a
-receipt."""
+"""How long another run may take between its two commits before its files count as files without a receipt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,9 +387,7 @@ def _chain(error: ReceiptError) -> Finding:
 
 
 def _find_vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[Finding]:
-    """Yield findings for receipts that were seen before and are missing now: a chain can't show that its end
-    is missing.
-    """
+    """Yield findings for remembered receipts that are missing: a chain can't show that its end is missing."""
     hashes = {row.row_hash for row in rows}
     slots = {(row.lineage, row.log, row.base_offset) for row in rows}
     missing = {check.receipt_hash: check for check in remembered if check.receipt_hash not in hashes}
@@ -649,9 +645,7 @@ class _Turn:
         return look is not None and look.is_displaced
 
     def _span(self, receipt: Receipt) -> LocalSpan | None:
-        """Return the broker's file of a receipt's segment; None: it isn't on disk, or the receipt is of an
-        older lineage.
-        """
+        """Return the broker's file of a segment; None: it isn't on disk, or is of an older lineage."""
         slot = (receipt.log, receipt.base_offset)
         present = self._witnesses[receipt.store_id].present.get(receipt.log, "")
         is_newest = self._newest[slot] == receipt.lineage
