@@ -186,7 +186,7 @@ def test_nothing_of_a_store_is_opened_to_be_written_nor_its_lock(
     with own_acts(store) as acts, acts.on(first, mtime_ns=10**18):
         os.utime(first, ns=(10**18, 10**18))
     job = jobs_of(lake, store)[0]
-    monkeypatch.setattr("tests.lake.test_agent._open_file", opened := [])
+    monkeypatch.setattr("tests.lake.test_agent._opened", opened := [])
     files = list(_segment_files(managed))
     with serving(store, files=files) as (_, access), run_of(access, [job]) as run:
         archive_segment(replace(job, agent=run, lake=lake.config))
