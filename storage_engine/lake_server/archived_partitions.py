@@ -184,7 +184,7 @@ def archive_of(
     newest: dict[str, tuple[int, str]] = {}
     names: dict[str, str] = {}
     for topic_id, of_id in of_topic.items():
-        proven = ((first_proven.get(it.identity, it.proven_at_ms), it) for at in of_id for it in logs[at])
+        proven = ((first_proven.get(row.identity, row.proven_at_ms), row) for at in of_id for row in logs[at])
         proven_ms, last = max(proven, key=itemgetter(0))
         names[topic_id] = _directory(last).topic
         newest[names[topic_id]] = max(newest.get(names[topic_id], (-1, "")), (proven_ms, topic_id))

@@ -701,13 +701,13 @@ class GroupAnswers:
             except OSError:
                 error = ErrorCode.kafka_storage_error
 
-        def committed(name: str, partition: Any) -> Any:
+        def answer_part(name: str, partition: Any) -> Any:
             number = partition.partition_index
             code = error if (name, number) in kept else UNKNOWN
             kind = "OffsetCommitResponsePartition"
             return part(request, kind, partition_index=number, error_code=code)
 
-        topics = parts_by_topic(request, "OffsetCommitResponseTopic", body.topics, committed)
+        topics = parts_by_topic(request, "OffsetCommitResponseTopic", body.topics, answer_part)
         return response(request, topics=topics)
 
     async def _offset_fetch(self, request: Request) -> Frame:

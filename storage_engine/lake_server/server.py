@@ -160,7 +160,7 @@ class Answers(GroupAnswers):
         if request.body.acks == 0:
             return None
 
-        def refused(_: str, partition: Any) -> Any:
+        def refuse_part(_: str, partition: Any) -> Any:
             return part(
                 request,
                 "PartitionProduceResponse",
@@ -170,7 +170,7 @@ class Answers(GroupAnswers):
                 log_append_time=None,
             )
 
-        topics = parts_by_topic(request, "TopicProduceResponse", request.body.topic_data, refused)
+        topics = parts_by_topic(request, "TopicProduceResponse", request.body.topic_data, refuse_part)
         return response(request, responses=topics)
 
     async def _fetch(self, request: Request) -> Frame:
@@ -194,11 +194,11 @@ class Answers(GroupAnswers):
         if request.version < _FETCH_OF_ZSTD:
             got = {place: self._without_zstd(request, place, records) for place, records in got.items()}
 
-        def fetched(name: str, partition: Any) -> Any:
+        def answer_part(name: str, partition: Any) -> Any:
             records = got.get((name, partition.partition), PartitionRecords(UNKNOWN))
             return _partition_data(request, partition.partition, records)
 
-        topics = parts_by_topic(request, "FetchableTopicResponse", body.topics, fetched)
+        topics = parts_by_topic(request, "FetchableTopicResponse", body.topics, answer_part)
         return response(request, session_id=0, responses=topics)
 
     def _without_zstd(self, request: Request, place: PartitionKey, got: PartitionRecords) -> PartitionRecords:
@@ -237,7 +237,7 @@ class Answers(GroupAnswers):
         return response(request, topics=tuple(topics))
 
     async def _offset_for_leader_epoch(self, request: Request) -> Frame:
-        def unknown(_: str, partition: Any) -> Any:
+        def refuse_part(_: str, partition: Any) -> Any:
             return part(
                 request,
                 "EpochEndOffset",
@@ -247,7 +247,7 @@ class Answers(GroupAnswers):
                 end_offset=UNDEFINED,
             )
 
-        topics = parts_by_topic(request, "OffsetForLeaderTopicResult", request.body.topics, unknown)
+        topics = parts_by_topic(request, "OffsetForLeaderTopicResult", request.body.topics, refuse_part)
         return response(request, topics=topics)
 
 

@@ -142,7 +142,7 @@ def segment_jobs(
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
     rows = _read_rows(lake, segments, store_id, lineage) if segments else ()
     live = live_data_files(messages, store_id, offsets_of(segments)) if segments else ()
-    slots = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
+    slots = [SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "") for segment in segments]
     attempts = _attempts(messages, live, slots, rows)
     parts = _find_parts(messages, live, slots, rows)
     # What the lake has, or had, in whatever file stays in a file of its own.
@@ -225,7 +225,7 @@ def _find_parts(
     :param rows: the receipts that count.
     """
     slots = {row.slot for row in rows}
-    lacking = [it for it in identities if it not in slots]
+    lacking = [identity for identity in identities if identity not in slots]
     parts: dict[SegmentIdentity, tuple[str, str]] = {}
     named = Counter[str]()
     for row in rows:
@@ -293,7 +293,7 @@ def archive_all(
         finally:
             pool.shutdown(cancel_futures=True)
             ended = [future for future in futures if not future.cancelled()]
-            discard(it for future in ended if future.exception() is None for it in future.result())
+            discard(segment for future in ended if future.exception() is None for segment in future.result())
 
 
 def commit_proven(
@@ -324,14 +324,14 @@ def commit_proven(
                 if error.location in unproven:
                     raise
                 unproven.add(error.location)
-                held = [it for it in proven if slot_prefix(it.identity) in error.slots]
-                fresh = _prove_again(lake, [jobs[at(it)] for it in held], error.location)
+                held = [segment for segment in proven if slot_prefix(segment.identity) in error.slots]
+                fresh = _prove_again(lake, [jobs[at(segment)] for segment in held], error.location)
                 proven = (
                     sorted([*(it for it in proven if it not in held), *fresh], key=at) if fresh else proven
                 )
             except SharedFileError as error:
-                staying = [it for it in proven if it.data_file not in error.data_files]
-                for job in [jobs[at(it)] for it in proven if it.data_file in error.data_files]:
+                staying = [segment for segment in proven if segment.data_file not in error.data_files]
+                for job in [jobs[at(segment)] for segment in proven if segment.data_file in error.data_files]:
                     with suppress(FileGoneError):
                         staying.append(archive_segment(replace(job, found_in=None)))
                         again.append(staying[-1])
@@ -508,8 +508,8 @@ def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[Prov
                 _syncing(staged, data_file),
                 reading_back(codec, data_file, staged, file_io, first.bytes_per_second) as stored,
             ):
-                proven = [prove_rows(it, stored) for it in read]
-            return [_with_source(segment, it) for segment, it in zip(proven, read, strict=True)]
+                proven = [prove_rows(rows, stored) for rows in read]
+            return [_with_source(segment, rows) for segment, rows in zip(proven, read, strict=True)]
     except BaseException:
         _remove_staged(staged, data_file)
         raise

@@ -212,7 +212,7 @@ def missing_data(
         own_files.setdefault(prefix, []).append(file)
         if is_shared_name(file_name(file.location)):
             may_have = file.may_have(table.schema())
-            shared += [file] if any(may_have(it.identity) for it in segments) else []
+            shared += [file] if any(may_have(segment.identity) for segment in segments) else []
         # Rows that another engine rewrote are in files whose names say nothing of segments.
         foreign = foreign or not is_own_name(file_name(file.location))
     inside = {file.location: _slots_in(table, file, receipts_of) for file in shared}
@@ -484,7 +484,7 @@ def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[li
     for segment in segments:
         slot = slot_prefix(segment.identity)
         folder = segment.data_file.rpartition("/")[0]
-        replaced = (it for it in leaving if it.startswith(f"{folder}/") and slot in leaving[it].slots)
+        replaced = (path for path in leaving if path.startswith(f"{folder}/") and slot in leaving[path].slots)
         by_file.setdefault(next(replaced, segment.data_file), []).append(segment)
     batch: list[ProvenSegment] = []
     for of_file in by_file.values():
@@ -502,9 +502,9 @@ def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSe
     :param missing: the segments that the table doesn't have, or has elsewhere.
     :raises SharedFileError: the lake has one of a file's segments by now.
     """
-    counts = Counter(it.data_file for it in segments if it.row_groups is not None)
-    lacking = Counter(it.segment.data_file for it in missing if not it.is_taken)
-    files = {it.segment.data_file for it in missing if it.segment.row_groups is not None}
+    counts = Counter(segment.data_file for segment in segments if segment.row_groups is not None)
+    lacking = Counter(item.segment.data_file for item in missing if not item.is_taken)
+    files = {item.segment.data_file for item in missing if item.segment.row_groups is not None}
     # Else it would have rows that the table has twice, or that no receipt names.
     _refuse(
         location

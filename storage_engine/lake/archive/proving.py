@@ -185,8 +185,8 @@ class _LeftOutStreams:
 
     def widened(self, stats: DataFileStats) -> DataFileStats:
         """Return the facts of a data file's rows, with time limits that include the records left out."""
-        firsts = [stats.first_store_timestamp_ms, *(it["first_ms"] for it in self.streams.values())]
-        lasts = [stats.last_store_timestamp_ms, *(it["last_ms"] for it in self.streams.values())]
+        firsts = [stats.first_store_timestamp_ms, *(stream["first_ms"] for stream in self.streams.values())]
+        lasts = [stats.last_store_timestamp_ms, *(stream["last_ms"] for stream in self.streams.values())]
         return replace(
             stats,
             first_store_timestamp_ms=min((it for it in firsts if it is not None), default=None),

@@ -96,7 +96,7 @@ def prepare_rows(table: Table, new: Mapping[str, pa.Table], order: str) -> Trans
         added.append(_write(table, store_id, rows, order))
     transaction = begin(table)
     overwrite = _Overwrite(Operation.OVERWRITE, transaction, table.io)
-    overwrite.tells = [may_have(table, it, WantedFiles(below_rows=FULL_FILE_ROWS)) for it in new]
+    overwrite.tells = [may_have(table, store_id, WantedFiles(below_rows=FULL_FILE_ROWS)) for store_id in new]
     with overwrite if merged else transaction.update_snapshot().merge_append() as change:
         for file in merged:
             change.delete_data_file(file)

@@ -243,9 +243,9 @@ def _one_log(
     # What others have counts between the ends of what is known of this store.
     first, last = min(edges, default=0), max(edges, default=0)
     inside = [
-        (max(it.start_offset, first), min(it.end_offset, last), it)
-        for it in of_log.replicas
-        if it.start_offset < last and it.end_offset > first
+        (max(replica.start_offset, first), min(replica.end_offset, last), replica)
+        for replica in of_log.replicas
+        if replica.start_offset < last and replica.end_offset > first
     ]
     cuts = sorted(edges | {offset for start, end, _ in inside for offset in (start, end)})
     here = _covering(cuts, [(s.start_offset, s.end_offset, s) for s in of_log.local])

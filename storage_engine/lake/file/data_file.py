@@ -497,7 +497,7 @@ class SegmentPart:
     def statistics(self, column: str) -> list[pq.Statistics | None]:
         """Return a column's statistics by row group; None: the row group also has other segments' rows."""
         return [
-            by_column[column] if _says_one(by_column[it] for it in self._values) else None
+            by_column[column] if _says_one(by_column[name] for name in self._values) else None
             for by_column in _statistics(
                 self._parquet.metadata, self._groups, (column, *self._values), self._name
             )
@@ -625,7 +625,7 @@ def _statistics(
 
 
 def _says_one(statistics: Iterable[pq.Statistics | None]) -> bool:
-    return all(it is not None and it.has_min_max and it.min == it.max for it in statistics)
+    return all(item is not None and item.has_min_max and item.min == item.max for item in statistics)
 
 
 def segment_bytes(

@@ -124,16 +124,16 @@ def read_source(job: SegmentJob) -> Source:
     again = _read_again(job, files)
     digest, pace = hashlib.sha256(), pace_at(job.bytes_per_second)
 
-    def seen(block: memoryview) -> None:
+    def hash_block(block: memoryview) -> None:
         digest.update(block)
         pace.spend(len(block))
 
     checksums: list[int] = []
     with source_errors(job.path):
         if again is None:
-            done, now = files.read(job.path, data, seen)
+            done, now = files.read(job.path, data, hash_block)
         else:
-            done, now, checksums = again.look(job.path, seen)
+            done, now, checksums = again.look(job.path, hash_block)
     _check_read(job.facts, done, now.inode)
     return Source(data, digest.hexdigest(), facts, again, checksums)
 

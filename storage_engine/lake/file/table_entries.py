@@ -71,7 +71,7 @@ def _stores_in(table: Table, task: FileScanTask) -> list[str]:
     if is_by_store(table, task.file.spec_id):
         return [str(task.file.partition[0])]
     rows = read_files(table, AlwaysTrue(), ("store_id",), [task])
-    return [str(it) for it in rows["store_id"].unique().to_pylist()]
+    return [str(name) for name in rows["store_id"].unique().to_pylist()]
 
 
 def check_entries(

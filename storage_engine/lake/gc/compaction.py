@@ -183,11 +183,11 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
     if not dry_run:
         ready_to_write(lake)
     done = LakeCompaction(dry_run)
-    for it in [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]:
+    for name in [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]:
         try:
-            faults = [] if dry_run else _finish(lake, it)
+            faults = [] if dry_run else _finish(lake, name)
             done = replace(done, faults=(*done.faults, *faults))
-            plan = plan_files(_small_files(lake, it))
+            plan = plan_files(_small_files(lake, name))
         except (ProofError, ReceiptError) as error:
             done = replace(done, faults=(*done.faults, Text(error)))
             continue
@@ -229,8 +229,8 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
             group: list[SmallFile] = []
             # Each log's segments in their order: who reads a span of one skips the rest.
             for file in sorted(near, key=_place_of):
-                size_bytes = sum(it.size_bytes for it in group) + file.size_bytes
-                count = sum(len(it.receipts) for it in (*group, file))
+                size_bytes = sum(member.size_bytes for member in group) + file.size_bytes
+                count = sum(len(member.receipts) for member in (*group, file))
                 if group and (size_bytes > COMPACTED_FILE_BYTES or count > COMPACTED_FILE_SEGMENTS):
                     plan.append(tuple(group))
                     group = []
@@ -299,7 +299,7 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
         if kinds or kind is None:
             continue
         newest = [_age_of(row, first_proven) for row in rows]
-        times = [it for it in newest if it is not None]
+        times = [time_ms for time_ms in newest if time_ms is not None]
         yield SmallFile(
             location,
             file.entry.file_size_in_bytes,
@@ -374,7 +374,7 @@ def _compact_store(lake: Lake, plan: Sequence[tuple[SmallFile, ...]], done: Lake
                 done = replace(done, faults=(*done.faults, *faults))
                 waiting += [] if larger is None else [larger]
                 advance(sum(file.size_bytes for file in group))
-                if sum(len(it.old) for it in waiting) >= BATCH_SEGMENTS:
+                if sum(len(file.old) for file in waiting) >= BATCH_SEGMENTS:
                     commit()
             if waiting:
                 commit()
@@ -655,14 +655,14 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
         if (
             is_planned
             and not any(named)
-            and all(it in present and not present[it].has_deletes for it in sources)
+            and all(source in present and not present[source].has_deletes for source in sources)
             and expired.isdisjoint(old.data_file for old in sources.values())
             and is_there(messages, file.new[0])
         ):
             leaving += sources
             taking.append(file.new[0])
     if leaving or taking:
-        entries = [present[it].entry for it in leaving]
+        entries = [present[source].entry for source in leaving]
         return data_step(messages, _WHY, entries, taking, live)
     return receipts_step(segments, store_id, receipts, _WHY) if receipts else None
 
@@ -675,7 +675,7 @@ def _replacing_rows(
     It stays if a receipt's proof depends on it, or if one of the earlier files is missing.
     """
     rows = [row for row in now if row is not None and row.has_rows]
-    if any(file.location == it.location for row in rows for it in proven_files(messages, row)):
+    if any(file.location == proven.location for row in rows for proven in proven_files(messages, row)):
         return None
     lacking = [row for row in rows if data_file_of(messages, row) not in present]
     return lacking if all(is_there(messages, row) for row in lacking) else None

@@ -376,7 +376,7 @@ def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Wait
     twins = LiveTwins(*lake.tables(), read_back, tables.get(DELETIONS))
     decisions = []
     # A table of deletions that came or went since, or can't be read, is for the next pass.
-    for scene in (it for it in scenes if it.place.name in tables):
+    for scene in (item for item in scenes if item.place.name in tables):
         name = scene.place.name
         with suppress(LakeUnavailableError) if name == DELETIONS else nullcontext():
             decisions.append(_decide(tables[name], scene, twins, waits))
@@ -428,7 +428,7 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Table
                 (decision.going if listed is None else decision.due).append(it)
     staying = {listed.moment for listed, file in scene.trash if file in waiting}
     if place.is_local:
-        staying |= {it.listed.moment for it in decision.orphans if it.listed is not None}
+        staying |= {item.listed.moment for item in decision.orphans if item.listed is not None}
     lists = [listed for listed in scene.listing.lists if listed.since_ns <= waits.due_ns]
     decision.over.extend(listed.moment for listed in lists if listed.moment not in staying)
     return decision
@@ -439,13 +439,13 @@ def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> Tab
 
     :param is_held: returns whether a hold covers a file; it gets the path relative to the table's location.
     """
-    held = [it for it in decision.due if is_held(it.file.inside)]
-    staying = {it.listed.moment for it in held if it.listed is not None}
+    held = [item for item in decision.due if is_held(item.file.inside)]
+    staying = {item.listed.moment for item in held if item.listed is not None}
     return replace(
         decision,
-        due=[it for it in decision.due if not is_held(it.file.inside)],
+        due=[item for item in decision.due if not is_held(item.file.inside)],
         over=[moment for moment in decision.over if moment not in staying],
-        waiting=[*decision.waiting, *(it.file for it in held)],
+        waiting=[*decision.waiting, *(item.file for item in held)],
     )
 
 
@@ -541,19 +541,19 @@ def collect(
     decisions = decide(lake, scenes, read_back, waits)
     if not delete:
         names = expired_files(read_acts(lake))
-        return _collection([_left_alone(it, held, names) for it in decisions])
+        return _collection([_left_alone(item, held, names) for item in decisions])
     _check_taken_over(lake, now // 1_000_000, grace_ms)
     with nobody_commits(lake):
         # Whoever records a hold waits for this, or has recorded it by now.
         held = read_held_stores(lake)
         names = expired_files(read_acts(lake))
-        decisions = [_left_alone(it, held, names) for it in decide(lake, scenes, read_back, waits)]
+        decisions = [_left_alone(item, held, names) for item in decide(lake, scenes, read_back, waits)]
         moment = new_moment(now)
         trashed, deleted = set[str](), set[str]()
         for decision in decisions:
-            going = [(it.file, f"{it.decided.kind}: {it.decided.reason}") for it in decision.going]
+            going = [(item.file, f"{item.decided.kind}: {item.decided.reason}") for item in decision.going]
             trashed |= {file.path for file in take(decision.place, moment, going)}
-            due = [(it.listed, it.file) for it in decision.due if it.listed is not None]
+            due = [(item.listed, item.file) for item in decision.due if item.listed is not None]
             deleted |= {file.path for file in empty(decision.place, due)}
             for over in decision.over:
                 forget(decision.place, over)
@@ -650,7 +650,7 @@ def _rows_table(lake: Lake) -> str:
         return lake.rows_table
     except LakeUnavailableError:
         with lake_errors(lake.location, "list the catalog's tables"):
-            return rows_table_among(it[-1] for it in lake.catalog.list_tables(lake.config.namespace))
+            return rows_table_among(name[-1] for name in lake.catalog.list_tables(lake.config.namespace))
 
 
 def _collection(
@@ -659,20 +659,20 @@ def _collection(
     deleted: Set[str] = frozenset(),
     moment: str = "",
 ) -> Collection:
-    garbage = _sorted(it.decided for of in decisions for it in of.going)
-    due = _sorted(it.decided for of in decisions for it in of.due)
+    garbage = _sorted(item.decided for of in decisions for item in of.going)
+    due = _sorted(item.decided for of in decisions for item in of.due)
     waiting = [file for of in decisions for file in of.waiting]
     return Collection(
         garbage=garbage,
         taken=tuple(file for file in garbage if file.path in taken),
         moment=moment,
-        orphans=_sorted(it.decided for of in decisions for it in of.orphans),
+        orphans=_sorted(item.decided for of in decisions for item in of.orphans),
         due=due,
         deleted=tuple(file for file in due if file.path in deleted),
         waiting_count=len(waiting),
         waiting_bytes=sum(file.size_bytes for file in waiting),
-        young_count=sum(len(it.young) for it in decisions),
-        unknown=tuple(sorted(path for it in decisions for path in it.unknown)),
+        young_count=sum(len(item.young) for item in decisions),
+        unknown=tuple(sorted(path for item in decisions for path in item.unknown)),
     )
 
 

@@ -140,7 +140,7 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
     # No journal says here what other lakes hold.
     finish_acts(lake, kept={it for each in expiries_of(acts) for it in each.recorded.act.decision.taken})
     expiry = find_expiry(acts, act_id)
-    return next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, expiry))
+    return next(act for act in acts if act.act.decision.kind is ActKind.UNDO and _is_of(act, expiry))
 
 
 def remove_expired(
@@ -219,11 +219,11 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
     in_trash = {
         "/".join(path.relative_to(root / TRASH).parts[1:]): str(path) for path in trash if root is not None
     }
-    for store_id in sorted({it.store_id for it in segments}):
+    for store_id in sorted({segment.store_id for segment in segments}):
         history = receipts_in(lake.segments(), store_id, superseded=True)
         needed = {file.location for row in current(history) for file in proven_files(messages, row)}
         needed |= {file.location for file in live_data_files(messages, store_id)}
-        names = (paths | in_trash.keys()) - acts - {relative_name(messages, it) for it in needed}
+        names = (paths | in_trash.keys()) - acts - {relative_name(messages, path) for path in needed}
         by_file: dict[StoredFile, set[SegmentIdentity]] = {}
         for row in history:
             name = relative_name(messages, data_file_of(messages, row))
@@ -238,7 +238,7 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
         for name in names - {file.location for file in by_file}:
             if name.startswith(f"data/store_id={store_id}/"):
                 inside = _slots_in(messages, in_trash.get(name, location_of(messages, name)))
-                of_name = frozenset(slots[it] for it in inside if it in slots)
+                of_name = frozenset(slots[key] for key in inside if key in slots)
                 files += [EarlierFile(StoredFile(name, 0, ""), of_name, for_gc=True)] if of_name else []
     return tuple(files)
 
@@ -253,7 +253,7 @@ def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
     if not is_shared_name(name):
         return [split_data_file_name(name)]
     try:
-        return [(slot_prefix(it), "") for it in segments_in(messages.io, location)]
+        return [(slot_prefix(identity), "") for identity in segments_in(messages.io, location)]
     except (ProofError, LakeUnavailableError) as error:
         if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
             raise
@@ -266,8 +266,8 @@ def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
     decision = expiry.recorded.act.decision
     sharing: dict[object, list[SegmentIdentity]] = {}
     files: Sequence[object] = decision.files if _shares(expiry) else decision.taken
-    for file, it in zip(files, decision.taken, strict=True):
-        sharing.setdefault(file, []).append(it)
+    for file, segment in zip(files, decision.taken, strict=True):
+        sharing.setdefault(file, []).append(segment)
     # Those that share a data file leave it by one commit.
     together = sorted((sorted(it, key=_place_of) for it in sharing.values()), key=lambda it: _place_of(it[0]))
     for _, group in groupby(together, key=lambda it: it[0].store_id):
@@ -303,7 +303,7 @@ def _commit(lake: Lake, next_step: Callable[[], CommitStep | None]) -> None:
 
 
 def _now(acts: Acts, expiry: RecordedExpiry) -> RecordedExpiry:
-    return next(it for it in expiries_of(acts) if it.recorded.sha256 == expiry.recorded.sha256)
+    return next(item for item in expiries_of(acts) if item.recorded.sha256 == expiry.recorded.sha256)
 
 
 def _is_current(acts: Acts, expiry: RecordedExpiry) -> bool:
@@ -327,7 +327,7 @@ def _next_step(
     acts = read_acts(lake)
     now = _now(acts, expiry)
     if now.is_undone:
-        undo = next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, now))
+        undo = next(act for act in acts if act.act.decision.kind is ActKind.UNDO and _is_of(act, now))
         return _next_undo_step(lake, now, undo, batch)
     # What was held when its act was recorded isn't in it.
     is_current = _is_current(acts, now)
@@ -377,18 +377,18 @@ def _next_expiry_step(
     if changed:
         return receipts_step(segments, store_id, changed, act.sha256)
     ended_files = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
-    kept = [it for it in rows if _is_thinned_by(it, thinned) and data_file_of(messages, it) not in lost]
-    ended_files |= {thinned[it.identity].file.location for it in kept}
+    kept = [row for row in rows if _is_thinned_by(row, thinned) and data_file_of(messages, row) not in lost]
+    ended_files |= {thinned[row.identity].file.location for row in kept}
     ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
     # The table may be of before an act that a later one followed.
     others = expired_files(acts) - {file.location for file in act.act.decision.files}
     replaced = lost | {location_of(messages, name) for name in others}
-    ended_files |= {it for it in replaced if split_data_file_name(file_name(it)) in ended}
+    ended_files |= {path for path in replaced if split_data_file_name(file_name(path)) in ended}
     ended_files -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
     ended_files -= _shared_with_others(messages, segments, of_act, frozenset())
     leaving = [file.entry for file in live if file.location in ended_files]
-    names = {split_data_file_name(file_name(it.file_path)) for it in leaving}
-    taking = [it for it in kept if _name_of(it) in names]
+    names = {split_data_file_name(file_name(entry.file_path)) for entry in leaving}
+    taking = [row for row in kept if _name_of(row) in names]
     return data_step(messages, act.sha256, leaving, taking, live)
 
 
@@ -479,18 +479,18 @@ def _name_of(row: Receipt) -> tuple[str, str]:
 
 def _state_of(streams: str | None) -> str | None:
     """Return the state of a receipt with rows. It is partial if an earlier act removed some streams."""
-    is_partial = any(it["gone"] is not None for it in json.loads(streams or "[]"))
+    is_partial = any(stream["gone"] is not None for stream in json.loads(streams or "[]"))
     return PARTIAL if is_partial else None
 
 
 def _find_thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
     """Return the segments of which an act removes only some streams, with their files' present locations."""
     return {
-        it.segment: replace(
-            it,
-            file=replace(it.file, location=location_of(messages, it.file.location)),
+        thinning.segment: replace(
+            thinning,
+            file=replace(thinning.file, location=location_of(messages, thinning.file.location)),
         )
-        for it in expiry.recorded.act.decision.thinned
+        for thinning in expiry.recorded.act.decision.thinned
     }
 
 
@@ -547,7 +547,7 @@ def data_step(
                 )
         return transaction
 
-    names = (*(it.file_path for it in leaving), *(row.data_file for row in taking))
+    names = (*(entry.file_path for entry in leaving), *(row.data_file for row in taking))
     return CommitStep(messages, (why, "data", *names), prepare)
 
 
@@ -668,7 +668,7 @@ def _last_sound(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile
     """Return the files that are still needed: rows that stay are in no sound new file."""
     decision = expiry.recorded.act.decision
     by_segment = [*zip(decision.segments, decision.files, strict=False)]
-    by_segment += [(it.segment, it.file) for it in decision.thinned]
+    by_segment += [(thinning.segment, thinning.file) for thinning in decision.thinned]
     # Where compaction was quicker than the act, a segment is elsewhere that was to leave.
     replaced = {segment: file for segment, file in by_segment if file in files}
     unsound: set[StoredFile] = set()

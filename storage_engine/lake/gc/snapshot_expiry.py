@@ -230,7 +230,7 @@ def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> N
         def next_step(batch: Sequence[int] = batch) -> CommitStep | None:
             table = load()
             existing = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-            history = {it.snapshot_id for it in _history(table)}
+            history = {snapshot.snapshot_id for snapshot in _history(table)}
             named = {ref.snapshot_id for ref in table.metadata.refs.values()}
             # What somebody has rolled the table back to, or given a name, since it was chosen stays.
             ids = [it for it in batch if it in existing and it in history and it not in named]

@@ -416,7 +416,7 @@ def _is_whole(deletions: PlacedTable) -> bool:
     """Return whether a table of deletions can be copied. If it can't, the lake is copied without it."""
     with suppress(LakeUnavailableError):
         files = live_files(deletions).items()
-        return not any(file_fault(deletions.io, at, it.file_size_in_bytes, None) for at, it in files)
+        return not any(file_fault(deletions.io, at, file.file_size_in_bytes, None) for at, file in files)
     return False
 
 

@@ -504,7 +504,7 @@ def _archived_in(
 
 def _gone_bytes(row: Receipt) -> int:
     streams = row.gone_streams.values()
-    return sum(it["bytes"] for it in streams) if row.has_rows else row.size_bytes
+    return sum(stream["bytes"] for stream in streams) if row.has_rows else row.size_bytes
 
 
 def _check_receipts(chosen: Sequence[Receipt]) -> None:

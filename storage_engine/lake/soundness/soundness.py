@@ -318,7 +318,7 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
             # Other segments' rows are in it as well.
             pairs[0] = ("rows", str(receipt.row_count), str(min(receipt.row_count, file.record_count)))
         for name, field_id, value in seen.identity:
-            lower, upper = ((it or {}).get(field_id) for it in (file.lower_bounds, file.upper_bounds))
+            lower, upper = ((bounds or {}).get(field_id) for bounds in (file.lower_bounds, file.upper_bounds))
             if receipt.row_groups is not None:
                 if lower is not None and upper is not None and not _is_within(name, lower, value, upper):
                     pairs.append((name, value.hex(), f"{lower.hex()} to {upper.hex()}"))
@@ -345,6 +345,6 @@ def _is_within(name: str, lower: bytes, value: bytes, upper: bytes) -> bool:
     """Return whether a segment's value is between a column's bounds in a shared file."""
     if name in _NUMBERS:
         # As Iceberg writes whole numbers.
-        first, number, last = (int.from_bytes(it, "little", signed=True) for it in (lower, value, upper))
+        first, number, last = (int.from_bytes(data, "little", signed=True) for data in (lower, value, upper))
         return first <= number <= last
     return lower <= value <= upper

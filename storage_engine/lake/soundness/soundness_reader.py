@@ -149,8 +149,8 @@ class Reader:
             if self._size(location) != entry.file_size_in_bytes:
                 return None
             bounds = [
-                tuple(from_bytes(kind, it[field_id]) for _, field_id, kind in self._columns)
-                for it in (entry.lower_bounds, entry.upper_bounds)
+                tuple(from_bytes(kind, bounds[field_id]) for _, field_id, kind in self._columns)
+                for bounds in (entry.lower_bounds, entry.upper_bounds)
             ]
         except Exception:
             # Whoever looks closer says what it is.
@@ -205,8 +205,8 @@ class Reader:
         own = self._live.get(data_file_of(self._table, receipt), ())
         listed = [SeenFile(file, self._live.get(file.location, ())) for file in files]
         may_be_replaced = receipt.has_rows and not (receipt.is_whole or receipt.lacks_by_rules)
-        if may_be_replaced and not any(it.listed for it in listed):
-            listed = [replace(it, listed=self._find_other(receipt)) for it in listed]
+        if may_be_replaced and not any(file.listed for file in listed):
+            listed = [replace(file, listed=self._find_other(receipt)) for file in listed]
         return own, tuple(listed)
 
     def _find_other(self, receipt: Receipt) -> tuple[LiveFile, ...]:

@@ -95,7 +95,7 @@ def replica_receipts(
     table = lake.segments()
     if not logs or "log_id" not in table.schema().column_names:
         return {}
-    first, end = min(it[0] for it in logs.values()), max(it[1] for it in logs.values())
+    first, end = min(span[0] for span in logs.values()), max(span[1] for span in logs.values())
     if first >= end:
         return {}
     # PyIceberg's constructors take (term, literal); their pydantic models declare something else.

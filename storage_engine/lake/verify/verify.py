@@ -161,7 +161,7 @@ def look_at(
             local = _hash_span(local)
         level = VerifyLevel.FILES
     findings += (_finding(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
-    findings += (unsound(it) for it in look.faults if not it.kind.loses and it not in earlier)
+    findings += (unsound(fault) for fault in look.faults if not fault.kind.loses and fault not in earlier)
     return SegmentLook(receipt, level, "; ".join(map(str, look.losses)), tuple(findings), True, local)
 
 
