@@ -42,7 +42,7 @@ def permitting_rule(
     """
     if not lakes or not stream.topic or stream.is_system:
         return None
-    found: list[ArchiveRule] = []
+    matches: list[ArchiveRule] = []
     for rules in lakes:
         rule = None if rules is None else archive_rule_for(rules, stream)
         if rule is None or rule.archives or rule.rule_id not in recorded_ms:
@@ -50,8 +50,8 @@ def permitting_rule(
         # Both clocks count: the lake's of the act, and the journal's of its record.
         if now_ms - max(recorded_ms[rule.rule_id], rule.at_ms) < WAIT_MS:
             return None
-        found.append(rule)
-    return found[0]
+        matches.append(rule)
+    return matches[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ def leaves_out_rows(broker: str) -> bool:
 
     This needs segments that several topics share.
     """
-    found = find_broker(broker)
-    return not found.topics.are_logs and bool(found.codec.columns.streams)
+    kind = find_broker(broker)
+    return not kind.topics.are_logs and bool(kind.codec.columns.streams)
 
 
 def may_leave_out(broker: str) -> bool:
