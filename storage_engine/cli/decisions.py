@@ -162,7 +162,10 @@ def accept_loss(
 @click.option(
     "--force",
     is_flag=True,
-    help="Also if nothing contradicts the archive. Segments that are still on disk are archived once more.",
+    help=(
+        "Open a new lineage even if nothing contradicts the archive. Segments that are still on disk are "
+        "archived once more."
+    ),
 )
 @json_option
 def adopt(

@@ -222,7 +222,7 @@ class HoldStatus:
     lasts_ms: int | None = None
 
     def is_half_over(self, now_ms: int) -> bool:
-        """Return whether the hold ends by itself in under half its time: a renewal was missed."""
+        """Return whether less than half of the hold's time is left: then a renewal was missed."""
         if self.ends_at_ms is None or self.lasts_ms is None:
             return False
         return self.ends_at_ms - now_ms < self.lasts_ms // 2

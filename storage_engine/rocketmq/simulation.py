@@ -244,7 +244,9 @@ class _Walk:
                 record.point(now_ms, self._used_bytes(), now_ms - self.oldest_ms)
 
     def _delete(self, forced: bool) -> tuple[int, int, int]:
-        """Delete the oldest segments, up to the first that must stay; never the last segment with content.
+        """Delete the oldest segments, up to the first that must stay, at most deleteFileBatchMax.
+
+        The last segment with content always stays.
 
         Each segment's age is checked before its deletion, since a pass pauses between deletions.
 

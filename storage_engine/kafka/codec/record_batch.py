@@ -42,8 +42,8 @@ class BatchChunk:
 
     :param positions: position in the segment of each range's first byte.
     :param kinds: a BatchKind for each range.
-    :param faults: a fault of the kernels for each range; for undecodable bytes, only where a run of them
-        begins.
+    :param faults: number of the fault that the kernels found in each range; of a run of undecodable ranges
+        only the first has it.
     :param counts: the number of records by a batch's header; 0 for other ranges.
     :param codecs: compression type of a batch's records; 0: not compressed.
     """

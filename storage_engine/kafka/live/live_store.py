@@ -149,8 +149,9 @@ _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is delete
 def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None = None) -> LiveKafkaStore:
     """Open a node beside its running cluster.
 
-    :raises BadInputError: there is no node, or the client's settings can't be used.
-    :raises MissingExtraError: the client isn't installed.
+    The cluster is asked later: only then are bad client settings, or a missing client, errors.
+
+    :raises BadInputError: there is no node.
     """
     return LiveKafkaStore(LiveNode(open_store(settings).node.root, live=live, memory=memory))
 

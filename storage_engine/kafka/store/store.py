@@ -442,8 +442,11 @@ class KafkaStore(BrokerStore):
         return StoreLimit(reason, may_archive=False)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Return the archivable segments: none of compacted logs, of logs with remote storage, that aren't
-        fully replicated, or with records of an open transaction."""
+        """Return the archivable segments.
+
+        None is of a compacted log, or of a log whose segments are copied to remote storage. A segment must be
+        fully replicated, and end before the first offset of an open transaction.
+        """
         node = self.node.node_of(snapshot, snapshot.taken_at_ms)
         return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
 
@@ -451,6 +454,8 @@ class KafkaStore(BrokerStore):
         self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
     ) -> tuple[LogPlan, ...]:
         """Keep segments that may not be archived yet, and all newer segments, in plans for our own deletions.
+
+        A whole log is kept if its topic uses remote storage, even if its segments may be archived.
 
         :param topics: None: they are read.
         """

@@ -195,7 +195,7 @@ def _check_sealed(segment: Segment) -> None:
         raise StoreLayoutError(
             f"{segment.facts.path}: expected a sealed segment to have bytes and offsets, found "
             f"{segment.facts.size_bytes} bytes of [{segment.base_offset}, {segment.end_offset}). "
-            "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
+            "Nothing was archived. This is a fault of the package for this kind of broker: report it."
         )
     check_size(segment.facts, segment.companions)
 

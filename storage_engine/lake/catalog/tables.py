@@ -207,7 +207,7 @@ def has_trees(properties: Mapping[str, str]) -> bool:
 def version_to_write(properties: Mapping[str, str]) -> str:
     """Return the schema version that a write gives a table.
 
-    It never lowers the version, and never adds trees. Pure.
+    It never lowers the major version, and never adds trees. Pure.
     """
     return SCHEMA_VERSION if has_trees(properties) else VERSION_WITHOUT_TREES
 

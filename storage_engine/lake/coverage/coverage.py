@@ -190,12 +190,12 @@ def log_ranges(
 ) -> tuple[RangeStatus, ...]:
     """Cut every log into ranges that share a place and a verdict, in order of log and offset.
 
-    If another log has a log's name by now, the older log is judged by itself under its label.
+    A name may by now belong to a new log. Then the old log is judged separately, under its label.
 
     :param local: ranges on disk; spans without a byte (preallocated files) are ignored.
     :param receipts: receipts of one store, also those of expired segments. If several lineages cover an
-        offset, the highest counts, even if it is higher than that of the log on disk: a person opened it
-        because the offset was written again. The older bytes stay in the lake as history.
+        offset, the highest counts, even if it is higher than that of the log on disk: a person opened that
+        lineage because the offset was written again. The older bytes stay in the lake as history.
     :param released: ranges deleted by the journal's record.
     :param broken: receipts that contradict their data file, each with the reason: they prove nothing.
     """

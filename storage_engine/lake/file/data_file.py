@@ -399,7 +399,7 @@ class WindowMemory:
 
 
 def window_memory() -> WindowMemory:
-    """Return this thread's memory for windows that are read back, used for one segment after the other."""
+    """Return the thread's memory for reading windows back. A thread uses it for all its segments."""
     if not hasattr(_per_thread, "windows"):
         _per_thread.windows = WindowMemory()
     windows: WindowMemory = _per_thread.windows

@@ -90,7 +90,7 @@ class _Store:
 
 
 class LiveTwins:
-    """Looks for twins in loaded tables, whose state counts, and in the files that they name.
+    """Looks for twins in tables as they were loaded, and in the files that these tables name.
 
     :param deletions: the table of deletions; None: the lake has none that can be read.
     """

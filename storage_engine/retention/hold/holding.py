@@ -333,7 +333,7 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, drift: Drift) -> st
 
 
 def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offsets: tuple[int, int]) -> Spans:
-    """Return the ranges of a log that a lake has with a sound receipt, of this store or another replica.
+    """Return the ranges of a log that sound receipts prove, of this store or of another replica of the log.
 
     If the log has several lineages, the last one counts: an earlier one had other bytes.
 

@@ -354,7 +354,7 @@ def approve_plan(journal: Journal, store: StoreRecord, digest: str, person: Pers
     if not runs:
         raise BadInputError(
             f"{store.real_path}: expected a run with plan {digest}, found none. Nothing was recorded. "
-            "Give the digest with which clean stopped."
+            "Give the digest that the run printed when it stopped."
         )
     answer = Reply(digest, Said.APPROVED, person, clock_ms())
     waiver = journal.find_waiver(digest)
@@ -384,9 +384,9 @@ def lower_policy(
 ) -> RecordedPolicy | None:
     """Ask for a lower policy, or approve one that another person has asked for.
 
-    The store's settings have to be lowered as well: otherwise they raise the policy again. The same holds for
-    the retention in its broker's settings: the minimum retention takes its place; without a minimum the next
-    run records the retention. The next run also records whether proof is required.
+    The store's settings have to be lowered as well: otherwise they raise the policy again. The
+    broker's retention is recorded, too. A minimum retention replaces that record; without a minimum, the next
+    run records the broker's retention of that time. The next run also records whether proof is required.
 
     :return: the recorded policy from now on; None: another person has to ask for the same.
     :raises BadInputError: the wanted policy isn't lower; or the person is root, which may be anybody.

@@ -462,7 +462,7 @@ def other_lake_findings(
         yield Finding(
             Status.WARNING if has_rows else Status.FAILURE,
             f"lake {lake_named(head)}",
-            f"the store was archived into it, by its stamp or journal, up to receipt {head.sequence}; {note}",
+            f"the stamp or the journal says that it has the store up to receipt {head.sequence}; {note}",
             f"Name that lake: {how_to_name(head)}; to name two lakes, use --second-lake for one of them.",
         )
 

@@ -1,1 +1,1 @@
-"""A store whose broker runs on: read from its disk, held and released through the broker itself."""
+"""A store whose broker keeps running. It is read from disk, and held and released through the broker."""

@@ -126,7 +126,7 @@ def _open_directory(layout: StoreLayout, directory: Path) -> int:
 
 
 def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[_Files]:
-    """Yield for each queue a function that finds its expired files, at each call."""
+    """Yield for each queue of two or more files, and its extension, a function that finds expired files."""
     queues = list(iter_queues(layout.consumequeue, min_files=2))
     for queue in told_each(queues, "Looking at queues", "queues"):
         list_files = partial(
