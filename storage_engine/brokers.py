@@ -78,7 +78,7 @@ def broker_of(root: str | os.PathLike[str]) -> str:
     return names[0] if names else default_broker()
 
 
-def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
+def store_text(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
     """Return a store's name for output: its own name, or the default name that its kind makes from its path.
 
     :param name: its recorded name; None: it has none.

@@ -159,13 +159,13 @@ def with_arguments(text: str, known: Arguments) -> str:
     if not isinstance(text, Text):
         return text
     about = _pick_arguments(text, known)
-    return "".join(part if isinstance(part, str) else rendered(part, about) for part in text.parts)
+    return "".join(part if isinstance(part, str) else render_command(part, about) for part in text.parts)
 
 
 def then(text: str, known: Arguments) -> list[str]:
     """Return the commands that a text names, each with its known arguments."""
     about = _pick_arguments(text, known)
-    return [rendered(command, about) for command in commands_in(text)]
+    return [render_command(command, about) for command in commands_in(text)]
 
 
 def _pick_arguments(text: str, known: Arguments) -> Arguments:
@@ -179,7 +179,7 @@ def _pick_arguments(text: str, known: Arguments) -> Arguments:
     return replace(known, lake_dir=known.second_lake_dir, second_lake_dir=None)
 
 
-def rendered(command: Command, known: Arguments) -> str:
+def render_command(command: Command, known: Arguments) -> str:
     """Return a command as typed, with its known arguments."""
     if command.given:
         is_named = command.given.endswith(_SOME_CONNECTION) and known.conn_id is not None

@@ -17,7 +17,7 @@ from storage_engine.journal.journal import Phase, RunState, Step
 from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import SegmentId
-from storage_engine.retention.proof.approvals import consent_of, starters_of
+from storage_engine.retention.proof.approvals import read_consent, starters_of
 from storage_engine.retention.store.context import Context, approved_plan, opened
 from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -69,7 +69,7 @@ class ProvenRelease:
         self._waiting = {ids: run for ids, run in self._waiting.items() if {*ids} <= {*planned}}
         for ids, (run_key, _) in self._waiting.items():
             run = context.run(run_key)
-            if not consent_of(context, run, approved_plan(run).decisions).refuses:
+            if not read_consent(context, run, approved_plan(run).decisions).refuses:
                 planned = ids
                 break
         run_key, run_request = self._waiting.pop(planned, (f"{_RUN_PREFIX}{now_ms}", request))

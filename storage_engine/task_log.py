@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from storage_engine.commands import join_texts
-from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, duration_text, shortened
+from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, duration_text, shorten
 
 if TYPE_CHECKING:
     from storage_engine.lake.gc.snapshot_expiry import LakeMaintenance
@@ -88,7 +88,7 @@ def at_risk_text(lag: LagSummary, unit: str) -> str:
     """
     if not lag.at_risk_groups:
         return ""
-    names = [shortened(group, _NAME_WIDTH) for group in lag.at_risk_groups[:_SHOWN]]
+    names = [shorten(group, _NAME_WIDTH) for group in lag.at_risk_groups[:_SHOWN]]
     unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
     more = f" and {count_text(unnamed, 'more group')}" if unnamed else ""
     queues = count_text(lag.at_risk_queues, unit)
@@ -161,7 +161,7 @@ def usage_lines(report: RetentionReport) -> Iterator[str]:
         yield "; ".join(filter(None, (report.advice.what, report.advice.advice)))
     for topic in report.topics[:_SHOWN]:
         if topic.advice:
-            yield f"{shortened(topic.name, _NAME_WIDTH)}, {100 * topic.share:.1f} % of bytes: {topic.advice}"
+            yield f"{shorten(topic.name, _NAME_WIDTH)}, {100 * topic.share:.1f} % of bytes: {topic.advice}"
 
 
 def validation_lines(result: ValidationResult) -> Iterator[str]:

@@ -11,7 +11,7 @@ from storage_engine.shield.index import (
     LinkKind,
     locked_shield,
     read_index,
-    replaced,
+    replace_links,
     shield_path,
     write_index,
 )
@@ -30,6 +30,6 @@ def as_clone(root: str | Path, base_offset: int) -> Path:
         segment = FileFacts.of(link.segment.path)
         kept = replace(FileFacts.of(path), path=link.name)
         write_index(
-            directory, replaced(links, replace(link, kind=LinkKind.CLONE, segment=segment, kept=kept))
+            directory, replace_links(links, replace(link, kind=LinkKind.CLONE, segment=segment, kept=kept))
         )
     return path

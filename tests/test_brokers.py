@@ -20,7 +20,7 @@ from storage_engine.brokers import (
     default_broker,
     find_broker,
     store_around,
-    store_called,
+    store_text,
 )
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import BrokerStore
@@ -242,9 +242,9 @@ def test_a_page_that_reads_no_segment_knows_whether_offsets_count_bytes(name: st
 
 
 def test_a_store_is_called_by_its_name_or_by_its_place() -> None:
-    assert store_called("orders", "rocketmq", "/data/store") == "orders"
-    assert store_called(None, "rocketmq", "/data/store") == "store"
-    assert store_called("", "not installed", "/data/store") == "store"
+    assert store_text("orders", "rocketmq", "/data/store") == "orders"
+    assert store_text(None, "rocketmq", "/data/store") == "store"
+    assert store_text("", "not installed", "/data/store") == "store"
 
 
 def test_two_base_classes_have_no_more_members_than_a_stranger_can_read() -> None:

@@ -28,7 +28,7 @@ from storage_engine.commands import (
     Text,
     commands_in,
     join_texts,
-    rendered,
+    render_command,
     then,
     with_arguments,
 )
@@ -91,10 +91,10 @@ def test_a_command_gets_the_arguments_of_the_call_unless_it_has_some(command: Co
 def test_a_command_is_given_options_that_it_has(name: str) -> None:
     options = ("--name", "orders", "--broker-conf", "c")
     known = Arguments("s", "l", "l2", store_options=options)
-    _check(rendered(Command(name), known))
-    _check(rendered(Command(name), Arguments(conn_id="c")))
+    _check(render_command(Command(name), known))
+    _check(render_command(Command(name), Arguments(conn_id="c")))
     if name in module._STORE_ALONE:
-        assert "--name" not in rendered(Command(name), known)
+        assert "--name" not in render_command(Command(name), known)
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -112,8 +112,8 @@ def test_what_is_not_known_is_left_out() -> None:
         with_arguments(text, Arguments(conn_id="c", lake_dir="l")) == f"{of_connection} --lake l --conn-id c"
     )
     some = Command("init", "--airflow --conn-id ID")
-    assert rendered(some, Arguments(conn_id="a b")) == "storage-engine init --airflow --conn-id 'a b'"
-    assert rendered(some, Arguments()) == str(some)
+    assert render_command(some, Arguments(conn_id="a b")) == "storage-engine init --airflow --conn-id 'a b'"
+    assert render_command(some, Arguments()) == str(some)
 
 
 def test_a_text_about_the_second_lake_names_that_one() -> None:
@@ -129,10 +129,10 @@ def test_a_text_about_the_second_lake_names_that_one() -> None:
 
 def test_a_name_stands_for_its_store_and_lakes() -> None:
     named = Arguments("main", "/lake", is_named=True, store_options=("--set", "a=b"))
-    assert rendered(Command("clean"), named) == "storage-engine clean main --set a=b"
-    assert rendered(Command("stamp"), named) == "storage-engine stamp main --reason TEXT"
+    assert render_command(Command("clean"), named) == "storage-engine clean main --set a=b"
+    assert render_command(Command("stamp"), named) == "storage-engine stamp main --reason TEXT"
     own = replace(named, has_own_lake=True)
-    assert rendered(Command("verify"), own) == "storage-engine verify main --lake /lake --set a=b"
+    assert render_command(Command("verify"), own) == "storage-engine verify main --lake /lake --set a=b"
 
 
 def test_prose_and_what_only_looks_like_a_command_stay_as_they_are() -> None:
@@ -250,10 +250,10 @@ def test_a_connection_s_store_is_named_where_a_command_takes_no_connection() -> 
         live=LiveBroker(address="host:10911", secret_key="never shown"),
     )
     known = with_store_of_connection(Arguments(conn_id="c"), store)
-    assert rendered(Command("lag"), known) == (
+    assert render_command(Command("lag"), known) == (
         "storage-engine lag '/a store' --broker-conf /b.conf --set deleteWhen=05 --broker host:10911"
     )
-    assert rendered(Command("doctor"), known) == "storage-engine doctor --conn-id c"
+    assert render_command(Command("doctor"), known) == "storage-engine doctor --conn-id c"
 
 
 @pytest.mark.parametrize("words", [[], ["nothing"], ["lake"], ["lake", "nothing"], ["verify", "--nothing"]])

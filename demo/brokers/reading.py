@@ -271,7 +271,7 @@ def route(servers: NameServers, topic: str) -> TopicRoute:
                 f"Name server {connection.address}: expected topic {topic!r}, found that no registered "
                 "broker has it. Check the name, and that its brokers run."
             )
-        return answers.checked(lambda: topic_route(topic, answer.body))
+        return answers.check_answer(lambda: topic_route(topic, answer.body))
 
     return servers._first(ask)
 

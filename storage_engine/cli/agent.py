@@ -17,7 +17,7 @@ from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.options.stores_file import find_named
 from storage_engine.cli.output.output import say
 from storage_engine.cli.shell.command import command
-from storage_engine.cli.shell.values import NamedPath, host_and_port, speed
+from storage_engine.cli.shell.values import NamedPath, host_and_port, parse_speed
 from storage_engine.core.clock import clock_ms
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ _FILE = NamedPath(dir_okay=False, exists=True)
 @click.option(
     "--archive-bytes-per-second",
     metavar="SIZE",
-    callback=speed,
+    callback=parse_speed,
     help="Limit for the speed of all runs together; 0 or none: only each run's own limit counts.",
 )
 def agent(

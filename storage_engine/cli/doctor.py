@@ -13,9 +13,9 @@ import click
 
 from storage_engine.cli.options.options import (
     is_lake_there,
+    make_commands,
     pipeline_of,
     places_of,
-    where_to_make,
 )
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.options.stores_file import named_stores
@@ -37,14 +37,20 @@ from storage_engine.cli.shell.command import (
     wants_json,
     with_store_of_connection,
 )
-from storage_engine.commands import Arguments, Command, Text, commands_in, rendered, with_arguments
+from storage_engine.commands import Arguments, Command, Text, commands_in, render_command, with_arguments
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text, duration_text, printable, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.lag import touched_text
-from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity, by_severity
+from storage_engine.model.report.diagnosis import (
+    Finding,
+    SettingFrom,
+    SettingInEffect,
+    Severity,
+    sort_findings,
+)
 from storage_engine.retention.doctor.pipeline_findings import pipeline_findings
 
 if TYPE_CHECKING:
@@ -117,7 +123,7 @@ def doctor(managed: ManagedStore | None) -> int:
 
 def _without_lake(diagnosis: Diagnosis, lake_dir: str) -> Diagnosis:
     """Return a diagnosis for a call that names a lake where none exists."""
-    where = where_to_make(Path(lake_dir), diagnosis.store.broker)
+    where = make_commands(Path(lake_dir), diagnosis.store.broker)
     finding = Finding.warning(
         "no-lake",
         f"no lake there yet: {lake_dir}",
@@ -126,7 +132,7 @@ def _without_lake(diagnosis: Diagnosis, lake_dir: str) -> Diagnosis:
     step = diagnosis.next
     if isinstance(step.command, Command) and step.command.words == "init-lake":
         step = replace(step, command=commands_in(where)[0])
-    return replace(diagnosis, findings=by_severity([*diagnosis.findings, finding]), next=step)
+    return replace(diagnosis, findings=sort_findings([*diagnosis.findings, finding]), next=step)
 
 
 def _call_for(name: str, context: click.Context) -> int:
@@ -164,7 +170,7 @@ def print_pipeline(found: PipelineFacts, said: Arguments, now_ms: int) -> None:
     width = min(terminal_width() or 80, _MOST_COLUMNS)
     for label, text in found.lines(now_ms):
         _echo(label, text, width)
-    for finding in by_severity([*pipeline_findings(found, now_ms)]):
+    for finding in sort_findings([*pipeline_findings(found, now_ms)]):
         _print_finding(finding, said, width)
 
 
@@ -310,7 +316,7 @@ def _next_command(diagnosis: Diagnosis, arguments: Arguments) -> str:
     if isinstance(step, Command) and step.given.startswith("STORE") and arguments.store is not None:
         given = f"{shlex.quote(arguments.store)}{step.given.removeprefix('STORE')}"
         return " ".join([str(replace(step, given=given)), *map(shlex.quote, arguments.store_options)])
-    text = step if isinstance(step, str) else rendered(step, arguments)
+    text = step if isinstance(step, str) else render_command(step, arguments)
     return f"{text} {diagnosis.next.options}".rstrip()
 
 
@@ -364,7 +370,7 @@ def _elsewhere_json(
 
     :param error: the error that says that the store isn't here.
     """
-    findings = by_severity([Finding.warning("not-here", Text(error)), *pipeline_findings(pipeline, now_ms)])
+    findings = sort_findings([Finding.warning("not-here", Text(error)), *pipeline_findings(pipeline, now_ms)])
     return {
         "store": store.root,
         "name": store_name(store),

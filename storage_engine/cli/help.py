@@ -17,7 +17,7 @@ from storage_engine.cli.shell.command import GROUPS, QUIET, WAIT, command, recor
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.commands import Command
 from storage_engine.core.durable import make_dirs, write_file
-from storage_engine.core.wording import count_text, meant
+from storage_engine.core.wording import count_text, did_you_mean
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
 _EXIT_CODES = (
@@ -155,7 +155,7 @@ def docs(page: str, opens: bool, as_text: bool) -> None:
     names = sorted(path.relative_to(SITE).with_suffix("").as_posix() for path in SITE.rglob("*.md"))
     name = page.removesuffix(".html").removesuffix(".md")
     if name not in names:
-        raise BadInputError(f"{page}: expected one of {', '.join(names)}.{meant(name, names)}")
+        raise BadInputError(f"{page}: expected one of {', '.join(names)}.{did_you_mean(name, names)}")
     if as_text:
         put((SITE / f"{name}.md").read_text().rstrip())
         return

@@ -25,7 +25,7 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import is_this_host
 from storage_engine.core.long_work import no_collection
-from storage_engine.core.wording import bytes_text, count_text, duration_text, meant, time_text
+from storage_engine.core.wording import bytes_text, count_text, did_you_mean, duration_text, time_text
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, StorageEngineError
 from storage_engine.journal.reading.answers import RunRow, Standing, StoredReport
 from storage_engine.journal.records import RunState, StoreRecord
@@ -136,7 +136,7 @@ def _unknown(text: str, by_word: dict[str, Any], where: str) -> BadInputError:
     named = ", ".join(by_word) or "none"
     return BadInputError(
         f"{where}: expected one of the stores that are managed ({named}), found {text!r}."
-        f"{meant(text, by_word)}",
+        f"{did_you_mean(text, by_word)}",
         page="command-line",
     )
 
@@ -223,9 +223,9 @@ def _quarantine_notices(store: ManagedStore, row: StoreRecord) -> tuple[str, ...
 
 
 def _name_of(row: StoreRecord) -> str:
-    from storage_engine.brokers import store_called
+    from storage_engine.brokers import store_text
 
-    return store_called(row.name, row.broker, row.real_path)
+    return store_text(row.name, row.broker, row.real_path)
 
 
 def _store(
@@ -279,7 +279,7 @@ def _show_report(reader: JournalReader, row: StoreRecord, run: str) -> int:
             )
         raise BadInputError(
             f"{reader.name}: expected a run of store {_name_of(row)}, found none called "
-            f"{run!r}.{meant(run, keys)} ",
+            f"{run!r}.{did_you_mean(run, keys)} ",
             Command("runs"),
             " lists them.",
             page="command-line",

@@ -31,7 +31,7 @@ from storage_engine.cli.shell.values import disk_percents, key_value_pairs, mome
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.wording import bytes_text, count_text, meant, shortened, time_text
+from storage_engine.core.wording import bytes_text, count_text, did_you_mean, shorten, time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.model.lag import ArchiveLag, touched_text
 from storage_engine.model.plan import PlanRequest
@@ -198,7 +198,7 @@ def lag(
     if group is not None and group not in groups:
         raise BadInputError(
             f"{managed.root}: expected a consumer group of this store "
-            f"({', '.join(sorted(groups)) or 'none'}), found {group!r}.{meant(group, groups)}",
+            f"({', '.join(sorted(groups)) or 'none'}), found {group!r}.{did_you_mean(group, groups)}",
             page="command-line",
         )
     if wants_json():
@@ -329,7 +329,7 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
 
 def _print_names(title: str, names: Iterable[str]) -> None:
     width = terminal_width()
-    texts = [name if width is None else shortened(name, NAME_WIDTH) for name in names]
+    texts = [name if width is None else shorten(name, NAME_WIDTH) for name in names]
     text = f"{title} ({len(texts)}): {', '.join(texts) or 'none'}"
     if width is not None:
         text = textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False)

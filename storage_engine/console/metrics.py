@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from storage_engine.console.stores import STALE_MS, Filling, ProblemKind, StoreLine, store_line
-from storage_engine.core.wording import unexpected
+from storage_engine.core.wording import unexpected_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.answers import HoldRow, VerifiedRow
 from storage_engine.journal.reading.queries import JournalReader, read_holds, read_verified
@@ -96,7 +96,7 @@ def samples_of(
         line = store_line(name, summary, now_ms)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StorageEngineError(
-            f"store {name}: expected a journal that this release wrote, found {unexpected(error)}."
+            f"store {name}: expected a journal that this release wrote, found {unexpected_text(error)}."
         ) from error
     last_run = line.last_run
     figures: dict[str, float | None] = {

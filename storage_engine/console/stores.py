@@ -17,7 +17,7 @@ from storage_engine.console.forecast import Forecast
 from storage_engine.console.recorded_rules import LevelState, Rules, level_state, rules_of
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.jsonable import filled, from_jsonable
-from storage_engine.core.wording import duration_text, unexpected
+from storage_engine.core.wording import duration_text, unexpected_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.answers import Incident, RunRow
 from storage_engine.journal.reading.queries import JournalReader
@@ -133,7 +133,7 @@ def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     try:
         return store_line(name, summary, now_ms)
     except (AttributeError, BadInputError, KeyError, TypeError, ValueError) as error:
-        problem = f"The journal's records of this store can't be read: {unexpected(error)}"
+        problem = f"The journal's records of this store can't be read: {unexpected_text(error)}"
         return StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
 
-from storage_engine.core.wording import meant
+from storage_engine.core.wording import did_you_mean
 
 HIDDEN = "***"
 
@@ -200,7 +200,7 @@ def check_database_url(url: str) -> None:
             # What stands before an @ may be a part of the password.
             is_told = "@" not in url[pair.start() :]
             argument = f"the argument {name!r}, which" if is_told else "an argument that"
-            hint = meant(name, names) if is_told else ""
+            hint = did_you_mean(name, names) if is_told else ""
             raise ValueError(f"{argument} isn't among {', '.join(sorted(names))}.{hint}")
         if name == "sslkey" and ":" in value:
             # libpq has OpenSSL load an engine by what stands before the colon.

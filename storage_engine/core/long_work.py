@@ -45,7 +45,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 @contextmanager
-def told(what: str, total: int, unit: str = "") -> Iterator[Advance]:
+def report_work(what: str, total: int, unit: str = "") -> Iterator[Advance]:
     """Report work to the listener during the block. Yields the function to call with each finished amount.
 
     :param what: see :class:`LongWork`; so are ``total`` and ``unit``.
@@ -58,12 +58,12 @@ def told(what: str, total: int, unit: str = "") -> Iterator[Advance]:
         yield advance
 
 
-def told_each(items: Sequence[Item], what: str, unit: str) -> Iterator[Item]:
+def report_each(items: Sequence[Item], what: str, unit: str) -> Iterator[Item]:
     """Yield items, and report each one as done afterwards.
 
     :param what: see :class:`LongWork`; so is ``unit``.
     """
-    with told(what, len(items), unit) as advance:
+    with report_work(what, len(items), unit) as advance:
         for item in items:
             yield item
             advance(1)

@@ -52,7 +52,7 @@ def printable_json(document: str) -> str:
     return _UNPRINTABLE_BUT_NEWLINE.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
-def shortened(name: str, width: int) -> str:
+def shorten(name: str, width: int) -> str:
     """Return a long name without its middle, because names differ mostly at their ends.
 
     :param width: the most characters of the result.
@@ -171,7 +171,7 @@ def lock_advice(cause: str) -> str:
     )
 
 
-def unexpected(error: Exception) -> str:
+def unexpected_text(error: Exception) -> str:
     """Return the text of an unforeseen error: its class, its message, and the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
@@ -197,10 +197,10 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 def meant_zone(word: str) -> str:
     """Return the time zone of the IANA database that is most like a word. None: no zone is like it."""
     # Etc/GMT+8 is eight hours west of Greenwich: nobody who writes UTC+8 means it.
-    return meant(word, (zone for zone in available_timezones() if not zone.startswith("Etc/")))
+    return did_you_mean(word, (zone for zone in available_timezones() if not zone.startswith("Etc/")))
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a question with the most similar known name, for the end of an error. It begins with a
     space. "": no known name is similar.
     """

@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from storage_engine.brokers import broker_names, client_connection_of, default_broker, find_broker
-from storage_engine.core.wording import meant, meant_zone
+from storage_engine.core.wording import did_you_mean, meant_zone
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker, live_broker
@@ -245,7 +245,7 @@ class Fields:
 
     def _unknown(self, field: str, names: Sequence[str]) -> BadInputError:
         key = field.rpartition(".")[2]
-        hint = meant(key, names)
+        hint = did_you_mean(key, names)
         expected = "a known name" if hint else f"one of {', '.join(sorted({*names}))}"
         return self._error(field, expected, key, hint)
 
@@ -396,7 +396,9 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
     if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
         names = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
         expected = f"a JSON object, or a name in [storage_engine] policies ({names})"
-        raise Fields(source, extra).error(POLICY, expected, named, meant(named.strip(), policies or ()))
+        raise Fields(source, extra).error(
+            POLICY, expected, named, did_you_mean(named.strip(), policies or ())
+        )
     return policies[named.strip()]
 
 
@@ -405,7 +407,7 @@ def _broker_type(read: Fields) -> str:
     name = read.text("broker_type") or default_broker()
     if name not in broker_names():
         expected = f"a broker that is installed ({', '.join(broker_names())})"
-        raise read.error("broker_type", expected, name, meant(name, broker_names()))
+        raise read.error("broker_type", expected, name, did_you_mean(name, broker_names()))
     return name
 
 
@@ -418,7 +420,7 @@ def _overrides(read: Fields, broker: str) -> dict[str, str]:
     names = find_broker(broker).settings.known if settings else None
     for name in sorted(set() if names is None else settings.keys() - names):
         expected = "a setting of the broker that has an effect here"
-        raise read.error("overrides", expected, name, meant(name, names or ()))
+        raise read.error("overrides", expected, name, did_you_mean(name, names or ()))
     return settings
 
 

@@ -29,7 +29,7 @@ from airflow.providers.common.compat.sdk import (
 
 from storage_engine.commands import Arguments, Command, Text, join_texts, with_arguments
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.wording import unexpected
+from storage_engine.core.wording import unexpected_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.lake.catalog.config import LakeConfig
@@ -58,7 +58,7 @@ class AlarmException(AirflowFailException):
 
 
 @contextmanager
-def alarms_told(notifiers: Sequence[Notifier], conn_id: str, context: Context) -> Iterator[None]:
+def send_alarms(notifiers: Sequence[Notifier], conn_id: str, context: Context) -> Iterator[None]:
     """Send a task's end as an alarm. A final failure begins the alarm, and the next success ends it."""
     if not notifiers:
         yield
@@ -95,7 +95,7 @@ def _tell(
     try:
         _tell_all(notifiers, conn_id, context, alarms, has_failed)
     except Exception as error:
-        _log.warning("the notifiers could not be called: %s", unexpected(error))
+        _log.warning("the notifiers could not be called: %s", unexpected_text(error))
 
 
 def _tell_all(
@@ -163,7 +163,7 @@ def with_connection(text: str, storage_engine_conn_id: str) -> str:
 
 
 @contextmanager
-def commands_named(storage_engine_conn_id: str) -> Iterator[None]:
+def name_commands(storage_engine_conn_id: str) -> Iterator[None]:
     """Add the connection's arguments to commands in errors raised inside. An error keeps its class."""
     try:
         yield

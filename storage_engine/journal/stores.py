@@ -28,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms, read_clock
 from storage_engine.core.host import ANY_HOST, is_this_host, this_host
@@ -85,7 +85,7 @@ def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdent
     )
 
 
-def renamed(place: str, known: str | None, name: str) -> StoreIdentityError:
+def renamed_error(place: str, known: str | None, name: str) -> StoreIdentityError:
     """Return the error for a known store that is given another name than the recorded one."""
     return StoreIdentityError(
         f"{place}: expected store {known!r}, as the journal calls the store at this place, found it under "
@@ -362,7 +362,7 @@ def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
         return _move(connection, made.store_id, made.real_path)
     if other is not None:
         known_at = f"the journal knows it at {other.real_path}"
-        name = store_called(made.name or other.name, made.broker, made.real_path)
+        name = store_text(made.name or other.name, made.broker, made.real_path)
         raise moved_error(made.real_path, made.store_id, known_at, name)
     if made.name is not None:
         _check_name(connection, made.name, made)

@@ -25,8 +25,8 @@ from storage_engine.kafka.format.log_end import end_offset, segment_facts
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.server_properties import RETENTION_SETTINGS
 from storage_engine.kafka.metadata.log_faults import (
-    emptied,
     epochs_fault,
+    find_emptied,
     holes,
     link_fault,
     start_fault,
@@ -493,7 +493,7 @@ def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, e
         )
     settings = topics.of(log.name.topic)
     if not isinstance(settings, str) and not settings.compact:
-        for fault in tuple(emptied(directory, log)) or holes(directory, log, log.segments):
+        for fault in tuple(find_emptied(directory, log)) or holes(directory, log, log.segments):
             yield Finding(
                 Severity.URGENT,
                 "hole",

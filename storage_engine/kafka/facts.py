@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage_engine.core.long_work import told_each
+from storage_engine.core.long_work import report_each
 from storage_engine.kafka.format.batch_headers import batch_heads, opened
 from storage_engine.kafka.format.file_names import read_stored
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles, read_node
@@ -63,7 +63,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     if missing := missing_logs(node, read_topic_settings(node)):
         facts.notes.append(f"{missing_text(missing)}; {ADVICE}")
     facts.notes += [directory.fault for directory in node.directories if directory.fault]
-    for directory, log in told_each(logs, "Reading logs", "logs"):
+    for directory, log in report_each(logs, "Reading logs", "logs"):
         try:
             _collect_log(directory, log, scope, facts)
         except FileNotFoundError as error:

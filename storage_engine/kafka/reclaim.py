@@ -46,7 +46,7 @@ from storage_engine.kafka.live.observe import LeadersWord, ask_leaders
 from storage_engine.kafka.live.release import (
     Cut,
     Witness,
-    cut_remembered,
+    cut_logs,
     other_than,
     prefixes_of,
     refused,
@@ -57,7 +57,7 @@ from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_top
 from storage_engine.kafka.stopped.stopped_release import (
     StoppedNode,
     delete_oldest,
-    kept,
+    keep_all,
     read_stopped,
     topic_or_fault,
 )
@@ -216,7 +216,7 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
         if plan.to_delete:
             way = way_of_log(log, by.stopped, by.word, by.request.replicas_stopped)
             if not isinstance(way, Way):
-                plan = kept(plan, way)
+                plan = keep_all(plan, way)
             else:
                 plan = _cut_by_way(plan, way, directory, log, by.word)
                 deleted |= {segment.id for segment in plan.to_delete if segment.end_offset <= way.led_from}
@@ -499,7 +499,7 @@ def _move_starts(
         if prefix.key in differences:
             raise refused(prefix, differences[prefix.key])
     if cuts:
-        cut_remembered(cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
+        cut_logs(cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:

@@ -15,7 +15,7 @@ from operator import itemgetter
 from types import MappingProxyType
 
 from storage_engine.commands import Command
-from storage_engine.core.wording import meant
+from storage_engine.core.wording import did_you_mean
 from storage_engine.exceptions import BadInputError, ReceiptError
 from storage_engine.kafka.format.checkpoints import START_EVIDENCE
 from storage_engine.kafka.format.file_names import PartitionDirectory, partition_directory
@@ -25,7 +25,14 @@ from storage_engine.lake.catalog.catalog import Lake, has_no_broker
 from storage_engine.lake.coverage.coverage import Interval, subtract_intervals
 from storage_engine.lake.soundness.chain import row_fault
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
-from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, SegmentIdentity, end_text, ended, whole
+from storage_engine.model.proof.receipt import (
+    NO_EXPIRIES,
+    Receipt,
+    SegmentIdentity,
+    end_text,
+    ended,
+    select_whole,
+)
 from storage_engine.model.store import grouped
 
 _ID_SHOWN = 8
@@ -203,7 +210,7 @@ def _cluster(clusters: set[str], cluster: str | None, location: str) -> str:
         return str(cluster)
     listed = ", ".join(sorted(clusters))
     expected = "an archived cluster" if cluster else "one cluster, or --cluster to choose one"
-    near = meant(cluster, clusters) if cluster else ""
+    near = did_you_mean(cluster, clusters) if cluster else ""
     raise BadInputError(
         f"lake {location}: expected {expected}, found {cluster or f'those of {listed}'}.{near} Nothing was "
         f"started. The lake has: {listed}."
@@ -219,7 +226,7 @@ def _partition(
     that offsets expired, this is ignored.
     """
     faults = {id(row): row_fault(row) for row in rows}
-    ordered = sorted(whole(rows), key=lambda row: (bool(faults[id(row)]), row.base_offset, -row.end))
+    ordered = sorted(select_whole(rows), key=lambda row: (bool(faults[id(row)]), row.base_offset, -row.end))
     removed = [row for row in ended(rows) if not faults[id(row)]]
     expired = tuple(
         sorted((row.base_offset, row.end, end_text(row.state, row.act, expiries)) for row in removed)

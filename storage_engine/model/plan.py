@@ -324,7 +324,7 @@ def check_limits(request: PlanRequest) -> None:
         )
 
 
-def limited(
+def limit_plans(
     logs: Sequence[LogPlan], request: PlanRequest, disks: Sequence[DiskUsage], disk_name: str
 ) -> tuple[LogPlan, ...]:
     """Limit the plans of a store's logs to a person's request: the oldest segments of all logs first.

@@ -499,7 +499,7 @@ _STEP_MS = 900_000
 """In every zone and at every change of the clock, local hours begin at a quarter of an hour in UTC."""
 
 
-def in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
+def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
     """Return whether the local clock shows one of the hours."""
     return _local_hour(now_ms, zone) in hours
 
@@ -513,7 +513,7 @@ def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: Zo
     is_open = False
     moment_ms = start_ms
     while moment_ms <= end_ms:
-        if in_hours(moment_ms, hours, zone) is not is_open:
+        if is_in_hours(moment_ms, hours, zone) is not is_open:
             yield moment_ms
             is_open = not is_open
         moment_ms += _STEP_MS - moment_ms % _STEP_MS

@@ -56,7 +56,9 @@ def grouped(items: Iterable[Item], key_of: Callable[[Item], Key]) -> dict[Key, l
     return groups
 
 
-def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
+def group_by_log(
+    items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")
+) -> dict[str, list[One]]:
     """Return items grouped by log, each group in its given order.
 
     :param name_of: returns the name of an item's log.
@@ -64,7 +66,7 @@ def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log
     return grouped(items, name_of)
 
 
-def in_runs(items: Iterable[T], follows: Callable[[T, T], bool]) -> Iterator[list[T]]:
+def split_runs(items: Iterable[T], follows: Callable[[T, T], bool]) -> Iterator[list[T]]:
     """Yield runs of neighbouring items in which each item follows the one before it."""
     run: list[T] = []
     for item in items:

@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.hooks.notifiers import commands_named, metrics_sent
+from storage_engine.hooks.notifiers import metrics_sent, name_commands
 from storage_engine.model.plan import Person, PlanQuestion, Realm, Reply, Said
 from storage_engine.operators.base import StoreOperator, run_key
 from storage_engine.task_log import quiet_libraries
@@ -56,25 +56,25 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
 
     def do_step(self, context: Context) -> Any:
         from storage_engine.retention.proof.approvals import (
-            consent_of,
+            read_consent,
             record_question,
             require_consent,
             starters_of,
         )
-        from storage_engine.retention.report.report import report_of
+        from storage_engine.retention.report.report import read_report
         from storage_engine.retention.report.report_text import question_body, question_subject
         from storage_engine.retention.store.context import approved_plan, opened
 
         with opened(self.store) as store:
             run = store.run(run_key(context))
             plan = approved_plan(run)
-            consent = consent_of(store, run, plan.decisions)
+            consent = read_consent(store, run, plan.decisions)
             if not consent.refuses:
                 self.say([f"no person is asked: {consent.approval or 'the policy requires no approval'}"])
                 return None
             if not starters_of(store.journal, run):
                 require_consent(store, run, consent)
-            report = report_of(store, run)
+            report = read_report(store, run)
             # Airflow has no address of its own unless it is told; a link without one leads there too.
             address = conf.get("api", "base_url", fallback="") or "/"
             link = self.generate_link_to_ui_from_context(context=context, base_url=address)
@@ -92,7 +92,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
         if "error" in event:
             return super().execute_complete(context, event)
         conn_id = self.storage_engine_conn_id
-        with metrics_sent(conn_id), commands_named(conn_id):
+        with metrics_sent(conn_id), name_commands(conn_id):
             reply = self._record_reply(context, event)
         self.say([f"{reply.said.value}: {reply.person.text if reply.person else 'nobody'} {reply.detail}"])
         context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=to_jsonable(reply))

@@ -20,16 +20,16 @@ from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.notifiers import (
     AlarmException,
     Notifier,
-    alarms_told,
-    commands_named,
     metrics_sent,
+    name_commands,
+    send_alarms,
     with_connection,
 )
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan import Person, Realm, Starter
 from storage_engine.model.report.validation import ValidationResult
-from storage_engine.operators.lineage import Lineage, is_wanted, operator_lineage, validated
+from storage_engine.operators.lineage import Lineage, is_wanted, operator_lineage, validation_lineage
 from storage_engine.retention.store.brokers import check_answers
 from storage_engine.task_log import quiet_libraries, together
 
@@ -71,8 +71,8 @@ class StoreOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         quiet_libraries()
         conn_id = self.storage_engine_conn_id
-        alarms = alarms_told(self.alarm_notifiers, conn_id, context)
-        with metrics_sent(conn_id), alarms, commands_named(conn_id):
+        alarms = send_alarms(self.alarm_notifiers, conn_id, context)
+        with metrics_sent(conn_id), alarms, name_commands(conn_id):
             check_queue(self.store_hook, self.queue)
             check_answers(self.store.root)
             return self.do_step(context)
@@ -151,7 +151,7 @@ class StoreOperator(BaseOperator):
         """
         from storage_engine.model.report.validation import Status
 
-        self.keep_lineage(lambda: validated(self.store, result))
+        self.keep_lineage(lambda: validation_lineage(self.store, result))
         self.say(task_log.validation_lines(result))
         self.warn(task_log.broken_text(result))
         if result.overall is Status.FAILURE:

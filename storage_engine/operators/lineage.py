@@ -83,7 +83,7 @@ def is_wanted() -> bool:
     return not is_disabled()
 
 
-def archived(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> Lineage:
+def archive_lineage(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> Lineage:
     """Return the lineage of archiving.
 
     :param lakes: locations of the lakes with the archived segments; "": none.
@@ -99,14 +99,14 @@ def archived(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> L
     )
 
 
-def released(store: ManagedStore, deleted: Sequence[SegmentRelease]) -> Lineage:
+def release_lineage(store: ManagedStore, deleted: Sequence[SegmentRelease]) -> Lineage:
     """Return a release's lineage: it reads lakes for proofs, and deletes the oldest segments of logs."""
     ranges = _group_spans((row.log, LogSpan(row.base_offset, row.end_offset)) for row in deleted)
     proving = dict.fromkeys(row.lake for row in deleted if row.lake)
     return Lineage(store.real_root, ranges, ranges, read=lake_tables(store, tuple(proving)))
 
 
-def validated(store: ManagedStore, result: ValidationResult) -> Lineage:
+def validation_lineage(store: ManagedStore, result: ValidationResult) -> Lineage:
     """Return the lineage of a validation: the checked data, with each check's verdict."""
     ranges = _group_spans(
         (row.log, LogSpan(row.start_offset, row.end_offset, row.where.value)) for row in result.ranges

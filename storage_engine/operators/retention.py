@@ -25,7 +25,7 @@ from storage_engine.exceptions import BadInputError, NotApprovedError, RunStateE
 from storage_engine.hooks.notifiers import AlarmException
 from storage_engine.model.plan import PlanRequest
 from storage_engine.operators.base import StoreOperator, run_key, starter
-from storage_engine.operators.lineage import Lineage, released
+from storage_engine.operators.lineage import Lineage, release_lineage
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -92,7 +92,7 @@ class StorageEngineReleaseOperator(StoreOperator):
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage:
         from storage_engine.retention.report.report import released_segments
 
-        return released(self.store, released_segments(cleanup.store, cleanup.run_key))
+        return release_lineage(self.store, released_segments(cleanup.store, cleanup.run_key))
 
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.lag.unread_losses import loss_count, unread_lines
@@ -106,7 +106,7 @@ class StorageEngineReleaseOperator(StoreOperator):
                 # Another try would find no other answer.
                 raise AirflowFailException(Text(error)) from error
             counts = deleted_counts(cleanup.store, cleanup.run_key) if self.tells else None
-        self.keep_lineage(lambda: released(self.store, result.deleted))
+        self.keep_lineage(lambda: release_lineage(self.store, result.deleted))
         if counts is not None:
             self.emit(context, segments_deleted(self.storage_engine_conn_id), counts)
         unread = unread_lines(self.store, result.unread, done=True)

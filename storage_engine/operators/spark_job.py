@@ -32,7 +32,7 @@ from storage_engine.journal.records import Step
 from storage_engine.lake.archive.threads import threads_for
 from storage_engine.model.settings.policy import WorkPlace, archive_place
 from storage_engine.operators.base import StoreOperator
-from storage_engine.operators.lineage import Lineage, archived
+from storage_engine.operators.lineage import Lineage, archive_lineage
 from storage_engine.resources import project_path
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class _ArchivingOperator(StoreSparkOperator):
         from storage_engine.retention.report.report import archived_receipts
 
         by_lake = archived_receipts(cleanup.store, cleanup.run_key, self.step)
-        return archived(self.store, [row for rows in by_lake.values() for row in rows], *by_lake)
+        return archive_lineage(self.store, [row for rows in by_lake.values() for row in rows], *by_lake)
 
     def _emit(self, context: Context, cleanup: cycle.Cleanup) -> None:
         from storage_engine.retention.report.report import archived_counts
@@ -254,7 +254,7 @@ class _ArchivingOperator(StoreSparkOperator):
         """Log the archived segments, and return a summary."""
         from storage_engine.retention.archive.archivable import kept_out_notices
 
-        self.keep_lineage(lambda: archived(self.store, done.receipts, done.lake))
+        self.keep_lineage(lambda: archive_lineage(self.store, done.receipts, done.lake))
         self.say(task_log.archive_lines(done))
         self.warn(*done.notices, *kept_out_notices(done.kept_out))
         return {

@@ -14,7 +14,7 @@ from typing import Final
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.extras import CHARTS
-from storage_engine.core.wording import bytes_text, duration_text, shortened
+from storage_engine.core.wording import bytes_text, duration_text, shorten
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.simulation import Course, RuleLevels
 from storage_engine.pages.environment import template
@@ -114,7 +114,7 @@ def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone
     level_y = _scale(_LEVEL, 100)
     drawn = [_draw(line, "changed" if line is new else "before", x, level_y, retention_y) for line in courses]
     return template("course.svg.j2").render(
-        title=shortened(title, _MOST_TITLE),
+        title=shorten(title, _MOST_TITLE),
         width=_WIDTH,
         height=_HEIGHT,
         left=_LEFT,

@@ -7,7 +7,7 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
+from storage_engine.core.wording import bytes_text, count_text, shorten, time_text
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.keep.expiry_rules import month_cost
 from storage_engine.model.report.usage import HOUR_S
@@ -26,7 +26,7 @@ def _words(name: str) -> str:
 _FILTERS = {
     "count": count_text,
     "cost": lambda lake_bytes, price: f"{month_cost(lake_bytes, price):.4g}",
-    "cut": lambda text: shortened(text, _LONGEST_TEXT),
+    "cut": lambda text: shorten(text, _LONGEST_TEXT),
     "day": lambda day: time_text(day * DAY_MS)[:10],
     "hour": lambda hour: time_text(hour * HOUR_S * 1000),
     "moment": lambda at_ms: time_text(at_ms) or "–",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, shortened, time_text
+from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, shorten, time_text
 from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.pages.advice import cause_words, check_advice, error_advice, reason_advice, reason_words
 from storage_engine.pages.figures import (
@@ -397,7 +397,7 @@ def _loss_text(row: Mapping[str, Any], unit: str) -> str:
 
     :param unit: the word for a part of a topic, such as queue.
     """
-    group, topic = shortened(str(row["group"]), NAME_WIDTH), shortened(str(row["topic"]), NAME_WIDTH)
+    group, topic = shorten(str(row["group"]), NAME_WIDTH), shorten(str(row["topic"]), NAME_WIDTH)
     queues = count_text(row["queues"], unit)
     since = f", stored from {time_text(row['from_ms'])} on" if row["from_ms"] is not None else ""
     if row["messages"] is None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from storage_engine.core.wording import printable, shortened, time_text
+from storage_engine.core.wording import printable, shorten, time_text
 from storage_engine.model.keep.expiry_rules import KeepForecast
 from storage_engine.model.report.usage import RetentionReport
 from storage_engine.pages.environment import template
@@ -27,7 +27,7 @@ def summary_subject(report: Mapping[str, Any]) -> str:
     :param report: the report as JSON, of this release or an older one.
     """
     story = tell(of_any_release(report))
-    return printable(f"{story.word}: {shortened(str(report['store']), _NAME_WIDTH)}: {story.headline}")
+    return printable(f"{story.word}: {shorten(str(report['store']), _NAME_WIDTH)}: {story.headline}")
 
 
 def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
@@ -64,16 +64,16 @@ def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def _lines(report: Mapping[str, Any], story: Story) -> Iterator[str]:
-    yield f"{story.word}: {shortened(str(report['store']), _NAME_WIDTH)}"
+    yield f"{story.word}: {shorten(str(report['store']), _NAME_WIDTH)}"
     yield story.headline
     yield story.loss
     for problem in story.problems[:_PROBLEMS]:
-        yield f"! {shortened(problem.title, _TEXT_WIDTH)}"
-        yield f"  {shortened(problem.remedy or problem.what, 2 * _TEXT_WIDTH)}"
+        yield f"! {shorten(problem.title, _TEXT_WIDTH)}"
+        yield f"  {shorten(problem.remedy or problem.what, 2 * _TEXT_WIDTH)}"
     if more := len(story.problems[_PROBLEMS:]):
         yield f"! And {more} more problems: see the report."
     for answer in story.answers:
-        yield f"{answer.question}: {shortened(answer.short, _TEXT_WIDTH)}"
+        yield f"{answer.question}: {shorten(answer.short, _TEXT_WIDTH)}"
 
 
 MOST_DAYS = 100

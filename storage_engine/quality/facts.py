@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.long_work import told, told_each
+from storage_engine.core.long_work import report_each, report_work
 from storage_engine.exceptions import BadInputError, ProofError, ReceiptError, StorageEngineError
 from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.acts.act_files import merged_expiries
@@ -31,9 +31,9 @@ from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,
     Witnesses,
-    in_either,
     log_ranges,
     lost_ranges,
+    merge_lakes,
     names_of_logs,
 )
 from storage_engine.lake.coverage.spans import comparable, compare
@@ -49,14 +49,21 @@ from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.broker.broker_store import contradiction
-from storage_engine.model.proof.receipt import CHAIN_START, ChainHead, Receipt, SegmentIdentity, ended, whole
+from storage_engine.model.proof.receipt import (
+    CHAIN_START,
+    ChainHead,
+    Receipt,
+    SegmentIdentity,
+    ended,
+    select_whole,
+)
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.report.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.report.validation import RangeStatus, Status, Where
-from storage_engine.model.store import Lineages, by_log, is_unique
+from storage_engine.model.store import Lineages, group_by_log, is_unique
 from storage_engine.quality.expectation_rules import FactTable
 from storage_engine.retention.proof.history import compared_receipts, releases
-from storage_engine.retention.proof.proofs import reachable_lakes, without_older
+from storage_engine.retention.proof.proofs import drop_older_lakes, reachable_lakes
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.drift import all_gone_spans
 from storage_engine.retention.ranges.missing_logs import missing_logs, missing_spans, present_logs
@@ -166,7 +173,7 @@ def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
     valid in either.
     """
     holding = [row for row in second.receipts if row.identity not in second.broken]
-    receipts, broken = in_either(first.receipts, first.broken, holding)
+    receipts, broken = merge_lakes(first.receipts, first.broken, holding)
     identities = {row.identity for row in receipts}
     more = tuple(row for row in second.receipts if row.identity not in identities)
     return LakeFacts(
@@ -202,7 +209,7 @@ def collect_lake(
     :raises LakeUnavailableError: the lake can't be read.
     """
     history = receipt_history(lake, store_id)
-    rows = whole(current(history))
+    rows = select_whole(current(history))
     table = lake.messages()
     reader = Reader(table, live_data_files(table, store_id, statistics=full) if history else ())
     if full:
@@ -214,13 +221,13 @@ def collect_lake(
         close, shallow = [row for row in rows if (row.log, row.base_offset) in deep], []
     looks: dict[SegmentIdentity, Look] = {}
     data_files: dict[str, DataFileFact] = {}
-    for receipt in told_each(shallow, "Looking at data files", "segments"):
+    for receipt in report_each(shallow, "Looking at data files", "segments"):
         look = looks[receipt.identity] = reader.look(receipt, Depth.SIZES)
         data_files |= {fact.subject: fact for fact in _data_files(reader, look, Depth.SIZES)}
     row_facts: list[RowsFact] = []
     queues: set[tuple[str, int]] = set()
     notes: list[str] = []
-    with told("Reading archived rows", sum(receipt.size_bytes for receipt in close)) as advance:
+    with report_work("Reading archived rows", sum(receipt.size_bytes for receipt in close)) as advance:
         for receipt in close:
             look = reader.look(receipt, Depth.STATISTICS if full else Depth.FILES)
             if look.is_displaced:
@@ -396,7 +403,7 @@ def _name(receipt: Receipt) -> str:
 _ON_DISK = (Where.LOCAL, Where.BOTH, Where.PENDING)
 
 
-def explained(
+def explain_ranges(
     ranges: Sequence[RangeStatus], others: Mapping[str, str], cleaned_to: Mapping[str, int]
 ) -> tuple[RangeStatus, ...]:
     """Return the ranges with further details from the broker's files.
@@ -444,7 +451,7 @@ def other_logs(
         newest[row.log] = max(row.lineage, newest.get(row.log, 0))
     if record is not None:
         newest = {log: record.lineage_of(log) for log in newest}
-    rows = by_log(row for row in receipts if row.lineage == newest[row.log])
+    rows = group_by_log(row for row in receipts if row.lineage == newest[row.log])
     texts: dict[str, str] = {}
     with closing(open_store(replace(store, live=None))) as broker:
         logs = {log.name for log in take_snapshot(broker, clock_ms(), store.broker).logs}
@@ -510,7 +517,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     heads = KnownHeads()
     if lakes and journal is not None and record is not None:
         heads = known_heads(journal, record)
-        lakes, unreachable = without_older(lakes, unreachable, heads, record.store_id)
+        lakes, unreachable = drop_older_lakes(lakes, unreachable, heads, record.store_id)
     store_id, released, notes = (
         (None, (), ()) if journal is None else known_store(store, journal, record, lakes, unreachable)
     )
@@ -553,7 +560,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         others = [span for each in lakes for span in replica_spans(each, store_id, names, lost, compared)]
         ranges = lay_over(witnesses=replace(witnesses, replicas=others)) if others else ranges
     foreign = other_logs(store, record, lake.receipts) if store_id is not None else {}
-    ranges = explained(ranges, foreign, local.cleaned_to)
+    ranges = explain_ranges(ranges, foreign, local.cleaned_to)
     logs = {row.log for row in ranges}
     ranges += tuple(
         RangeStatus(

@@ -39,7 +39,7 @@ from storage_engine.model.store import (
     Lineages,
     LogSnapshot,
     Segment,
-    by_log,
+    group_by_log,
     log_label,
     may_be_one,
     name_in_label,
@@ -356,7 +356,7 @@ def _contradicted_logs(
     differing = {segment.log for segment in contradictions(store, record, logs)}
     lakes = store.archive_lakes
     opened = map(open_lake, lakes)
-    rows = by_log(row for lake in opened for row in current_receipts(lake, record, with_ended=True))
+    rows = group_by_log(row for lake in opened for row in current_receipts(lake, record, with_ended=True))
     archived = [log.name for log in logs if log.name in rows]
     with closing(open_store(store)) as broker:
         for log in archived:

@@ -17,7 +17,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.commands import Command
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import OF_ONE_LOG, ChangedUnderUsError, LakeConflictError, ReceiptError
@@ -45,7 +45,7 @@ from storage_engine.model.broker.broker_store import (
     process_of,
 )
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log, is_unique
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot, group_by_log, is_unique
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import SegmentRelease, compared_receipts, segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs, OtherNodesProof, Proofs
@@ -92,13 +92,13 @@ def compare_logs(
     replicas = broker.replicas
     if not segments or replicas is None:
         return
-    groups = by_log(sorted(segments, key=attrgetter("log", "base_offset")))
+    groups = group_by_log(sorted(segments, key=attrgetter("log", "base_offset")))
     # The newest are the last that a broker deletes.
     newest = [group[-1] for group in groups.values()]
     contexts = replicas.contexts(newest)
     log_ids = {slot.log: context.log_id for slot, context in contexts.items() if context.log_id is not None}
     groups = {log: group for log, group in groups.items() if log in log_ids}
-    files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
+    files = group_by_log(sorted(there, key=attrgetter("log", "base_offset")))
     spans = {
         log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset)
         if is_unique(log_ids[log])
@@ -172,7 +172,7 @@ def _difference_text(difference: Difference, files: Sequence[Segment]) -> str:
     )
     actual = f"SHA-256 {difference.sha256}" if difference.sha256 else "no batches that begin and end there"
     return (
-        f"its replica of store {store_called(row.store_name, row.broker, row.store_root)} archived offsets "
+        f"its replica of store {store_text(row.store_name, row.broker, row.store_root)} archived offsets "
         f"[{row.base_offset}, {row.end}) with SHA-256 {row.sha256}, and here they have {actual}, in {path}"
     )
 
@@ -199,7 +199,7 @@ def without_replicas_work(
         rest = [segment for segment in unproven if segment.id not in covered]
         for log in compare_logs(context.broker, lake_proofs.lake, record, rest, there, compared, depth):
             if log.divergence:
-                raise diverged(context, log.log, log.divergence)
+                raise divergence_error(context, log.log, log.divergence)
             _record(context, run, lake_proofs, log.log_id, log.found.covers)
             covered.update(cover.segment.id for cover in log.found.covers)
     return [segment for segment in unproven if segment.id not in covered]
@@ -216,10 +216,10 @@ def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[R
         rows.setdefault(segment_id.log, {}).update({row.row_hash: row for row in receipts})
     for log, group in rows.items():
         if reason := divergence(context.broker, context.record, log, list(group.values())):
-            raise diverged(context, log, reason)
+            raise divergence_error(context, log, reason)
 
 
-def diverged(context: Context, log: str, why: str) -> LakeConflictError:
+def divergence_error(context: Context, log: str, why: str) -> LakeConflictError:
     """Return the error for a log that isn't the one that another replica archived."""
     return LakeConflictError(
         f"{context.store.root}: log {log}: expected the log that another replica archived, found a "
@@ -374,7 +374,7 @@ class _Compared:
 
         A log that can't be compared doesn't affect the others.
         """
-        logs = by_log(segments)
+        logs = group_by_log(segments)
         try:
             return dict(self._covers(segments, there))
         except (*OF_ONE_LOG, OSError):

@@ -60,13 +60,13 @@ from storage_engine.shield.index import (
     SeenLink,
     Shield,
     Wanted,
+    choose_links,
     digest_of,
     log_was_written,
     look_at_shield,
+    pick_given_up,
     remove_shield,
     room_bytes,
-    to_give_up,
-    wanted,
     without_use,
 )
 from storage_engine.shield.links import drop_links, drop_unchanged, make_links, note_digest
@@ -267,7 +267,7 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
     used_percent = _read_need(context).used_percent
     tried = tuple(entry for entry in look_at_shield(root).links if entry.link.name in reasons)
-    entry = to_give_up(Shield(tried), used_percent, percent)
+    entry = pick_given_up(Shield(tried), used_percent, percent)
     if entry is None:
         return ()
     loss = _loss(entry.link, used_percent, percent, reasons[entry.link.name])
@@ -469,7 +469,7 @@ def _link(
     mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
     acts = read_own_acts(root)
     written = [entry for entry in shield.links if log_was_written(entry, acts)]
-    chosen = wanted(unproven, shield, tending.need, mode, tends=tends, written=written)
+    chosen = choose_links(unproven, shield, tending.need, mode, tends=tends, written=written)
     try:
         if chosen.segments:
             mark_shield(root, context.record.store_id, context.record.lineages, True)

@@ -153,11 +153,11 @@ class RocketMQInspection(Inspecting):
         queues: bool,
         snapshot: StoreSnapshot | None = None,
     ) -> Inspection:
-        from storage_engine.rocketmq.inspect import described, inspect
+        from storage_engine.rocketmq.inspect import describe, inspect
 
         store = _store_files(settings)
         description = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
-        return described(description, store.data_paths, messages=messages)
+        return describe(description, store.data_paths, messages=messages)
 
     def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
         from storage_engine.rocketmq.diagnose import diagnose

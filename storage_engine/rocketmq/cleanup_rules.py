@@ -32,7 +32,7 @@ from storage_engine.model.plan import (
     check_limits,
     target_reached,
 )
-from storage_engine.model.simulation import hour_changes_ms, in_hours
+from storage_engine.model.simulation import hour_changes_ms, is_in_hours
 from storage_engine.model.store import (
     Archivable,
     LogSnapshot,
@@ -112,7 +112,7 @@ def triggers(
     notices: list[str] = []
     hours = delete_hours(config)
     # The whole hour counts (UtilAll#isItTimeToDo).
-    if in_hours(now_ms, hours, zone):
+    if is_in_hours(now_ms, hours, zone):
         detail = f"it is {time_text(now_ms, zone)} in {zone}, and deleteWhen is {config.delete_when}"
         causes.append(Trigger(Cause.TIME_UP, Urgency.ORDINARY, detail))
     findings, disk_notices = space_findings(snapshot, config)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.core.long_work import told, told_each
+from storage_engine.core.long_work import report_each, report_work
 from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.report.facts import (
@@ -45,7 +45,7 @@ from storage_engine.rocketmq.format.mapped_files import (
     has_directory,
     is_offset,
     list_raw_files,
-    mapped,
+    map_file,
     queue_id_of,
     readable_files,
 )
@@ -218,9 +218,9 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
         if index <= log.active and (scope.full or index in (0, log.active))
     ]
     ends = [min(file.size_bytes, log.max_offset - file.base_offset) for file in chosen]
-    with told("Reading segments", sum(ends)) as advance:
+    with report_work("Reading segments", sum(ends)) as advance:
         for file, end in zip(chosen, ends, strict=True):
-            with mapped(file.path) as data, data[:end] as used:
+            with map_file(file.path) as data, data[:end] as used:
                 table = scan_segment(used, file.base_offset)
             bad = table.kind == FrameKind.UNDECODABLE
             frames.append(
@@ -357,7 +357,7 @@ def collect_queues(
     queues: list[QueueFact] = []
     left_over: list[Callable[[], int]] = []
     log = look()
-    for queue in told_each(list(_choose_queues(layout, scope)), "Reading queues", "queues"):
+    for queue in report_each(list(_choose_queues(layout, scope)), "Reading queues", "queues"):
 
         def read(log: LogReader, queue: _Queue = queue) -> _Row:
             return _read(queue, log, scope.full)

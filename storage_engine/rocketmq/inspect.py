@@ -16,7 +16,7 @@ import numpy as np
 
 from storage_engine.core.file_users import FileUser
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.long_work import told, told_each
+from storage_engine.core.long_work import report_each, report_work
 from storage_engine.core.untrusted import java_text
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import CorruptFrameError, StoreBusyError
@@ -41,7 +41,7 @@ from storage_engine.rocketmq.format.broker_config import SETTING_NAMES, BrokerCo
 from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.index_file import IndexFile, open_index, read_index_files
 from storage_engine.rocketmq.format.layout import StoreLayout, is_new
-from storage_engine.rocketmq.format.mapped_files import mapped
+from storage_engine.rocketmq.format.mapped_files import map_file
 from storage_engine.rocketmq.format.queue_files import QueueDirectory
 from storage_engine.rocketmq.format.stored_files import read_or_tell
 from storage_engine.rocketmq.store.store import RocketMQStore
@@ -178,7 +178,7 @@ def inspect(
 
 def _segments(segments: tuple[Segment, ...], max_offset: int, messages: bool) -> Iterator[SegmentInspection]:
     used = [max(0, min(segment.end_offset, max_offset) - segment.base_offset) for segment in segments]
-    with told("Reading messages", sum(used) if messages else 0) as advance:
+    with report_work("Reading messages", sum(used) if messages else 0) as advance:
         for segment, used_bytes in zip(segments, used, strict=True):
             if not used_bytes:
                 yield SegmentInspection(segment, 0, None, None, 0)
@@ -197,7 +197,7 @@ def _first_store_timestamp(segment: Segment) -> int | None:
 
 
 def _read_messages(segment: Segment, used_bytes: int) -> SegmentInspection:
-    with mapped(Path(segment.facts.path)) as data:
+    with map_file(Path(segment.facts.path)) as data:
         frames = scan_segment(data[:used_bytes], segment.base_offset, check_crc=False)
     times = frames.store_timestamp_ms[frames.kind == FrameKind.MESSAGE]
     return SegmentInspection(
@@ -226,7 +226,7 @@ def _index(file: IndexFile) -> IndexInspection:
 
 def _queues(queue_dirs: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> Iterator[QueueInspection]:
     ordered = sorted(queue_dirs, key=lambda item: (item[0].topic, item[0].queue_id))
-    for queue, batch in told_each(ordered, "Looking at queues", "queues"):
+    for queue, batch in report_each(ordered, "Looking at queues", "queues"):
         kind = batch_consume_queue if batch else consume_queue
         files = kind.FORMAT.files(queue.path)
         bounds = kind.bounds(files, log_min_offset)
@@ -235,7 +235,7 @@ def _queues(queue_dirs: list[tuple[QueueDirectory, bool]], log_min_offset: int) 
         )
 
 
-def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
+def describe(found: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
     """Convert the description to text for a person, and to data.
 
     :param data_paths: directories to which the store's broker writes.
@@ -403,7 +403,7 @@ def _message_at(log: LogListing, offset: int) -> StoredMessage | None:
     for file in log.named:
         if file.base_offset <= offset < file.end_offset:
             try:
-                with mapped(file.path, scattered=True) as data:
+                with map_file(file.path, scattered=True) as data:
                     return read_message(data, offset - file.base_offset, offset)
             except (struct.error, ValueError, FileNotFoundError, StoreBusyError):
                 return None

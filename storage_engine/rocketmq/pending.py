@@ -58,7 +58,7 @@ from storage_engine.rocketmq.format.mapped_files import (
     MAX_FILE_BYTES,
     MappedFile,
     list_mapped_files,
-    mapped,
+    map_file,
     queue_id_of,
 )
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE
@@ -234,7 +234,7 @@ def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
 
     def halves(log: Sequence[MappedFile]) -> tuple[Longs, Longs]:
         refuse_halves_in_rocksdb(layout, log[0].base_offset)
-        return undecided(layout, log), np.empty(0, np.int64)
+        return read_undecided(layout, log), np.empty(0, np.int64)
 
     readers: dict[PendingKind, _Reader] = {
         PendingKind.DELAYED: lambda _: waiting_in_levels(layout),
@@ -318,7 +318,7 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
         first = max(first, base) if file is files[0] else first
         low, high = max(first - base, 0), min(end - base, file.size_bytes // CONSUME_QUEUE_ENTRY_BYTES)
         if low < high:
-            with mapped(file.path) as data:
+            with map_file(file.path) as data:
                 entries = np.frombuffer(data, consume_queue.DTYPE)[low:high].copy()
             if not consume_queue.FORMAT.in_use(entries).all():
                 raise CorruptFileError(
@@ -412,7 +412,7 @@ def _records(
     """
     end = 0
     for file in files:
-        with mapped(file.path) as data:
+        with map_file(file.path) as data:
             if not _has_no_timer(data, read_time_ms):
                 records = np.frombuffer(data, RECORD, len(data) // RECORD.itemsize)
                 odd = (records["size"] != RECORD.itemsize) | ((records["magic"] & ~_MAGIC_BITS) != 0)
@@ -465,7 +465,7 @@ def _due_of_messages(log: Sequence[MappedFile], offsets: Longs) -> Longs:
     return due
 
 
-def undecided(layout: StoreLayout, log: Sequence[MappedFile]) -> Longs:
+def read_undecided(layout: StoreLayout, log: Sequence[MappedFile]) -> Longs:
     """Return the physical offset of each undecided half message.
 
     :param log: the commitlog's files, oldest first.

@@ -40,9 +40,9 @@ from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, 
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.notifiers import (
     Notifier,
-    alarms_told,
-    commands_named,
     metrics_sent,
+    name_commands,
+    send_alarms,
     with_connection,
 )
 from storage_engine.hooks.storage_engine import StorageEngineHook
@@ -143,7 +143,7 @@ class _CauseSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         quiet_libraries()
-        with self._end_told(context), commands_named(self.storage_engine_conn_id):
+        with self._end_told(context), name_commands(self.storage_engine_conn_id):
             if not self.deferrable:
                 return self._poke_until_done(context)
             return self._look_or_defer(context, time.time() + self.timeout)
@@ -153,7 +153,7 @@ class _CauseSensor(BaseSensorOperator):
     ) -> Any:
         """Look again on a host that sees the store. If the cause isn't present there, wait for it again."""
         quiet_libraries()
-        with commands_named(self.storage_engine_conn_id):
+        with name_commands(self.storage_engine_conn_id):
             return self._look_or_defer(context, deadline)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -168,7 +168,7 @@ class _CauseSensor(BaseSensorOperator):
     @contextmanager
     def _end_told(self, context: Context) -> Iterator[None]:
         conn_id = self.storage_engine_conn_id
-        with metrics_sent(conn_id), alarms_told(self.alarm_notifiers, conn_id, context):
+        with metrics_sent(conn_id), send_alarms(self.alarm_notifiers, conn_id, context):
             yield
 
     def _poke_until_done(self, context: Context) -> Any:

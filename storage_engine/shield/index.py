@@ -46,7 +46,7 @@ _MAX_BYTES: Final = 64 << 20
 class LinkKind(StrEnum):
     """The way in which a link shares the segment's bytes."""
 
-    MEANT = "meant"
+    MEANT = "did_you_mean"
     """The link is about to be made."""
     HARD_LINK = "hard-link"
     """Another name of the same file. A write to the segment changes the link, too."""
@@ -213,7 +213,7 @@ def remove_abandoned(directory: int) -> None:
         durable.remove_abandoned(name, dir_fd=directory, alone=True)
 
 
-def replaced(links: Sequence[Link], *new: Link) -> tuple[Link, ...]:
+def replace_links(links: Sequence[Link], *new: Link) -> tuple[Link, ...]:
     """Return the links, with the given ones in place of links of the same name."""
     by_name = {link.name: link for link in (*links, *new)}
     return tuple(by_name.values())
@@ -427,7 +427,7 @@ def segments_needed(batch_segments: int, pass_interval_ms: int, reaction_ms: int
     return batch_segments * (1 + -(-reaction_ms // max(pass_interval_ms, 1)))
 
 
-def wanted(
+def choose_links(
     unproven: Sequence[Segment],
     shield: Shield,
     need: ShieldNeed,
@@ -497,7 +497,7 @@ def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineage
     )
 
 
-def to_give_up(shield: Shield, used_percent: int | None, give_up_percent: int) -> SeenLink | None:
+def pick_given_up(shield: Shield, used_percent: int | None, give_up_percent: int) -> SeenLink | None:
     """Return the link to remove for space: the oldest whose removal frees space. None: no removal needed.
 
     :param used_percent: level of the log's disk; None: unknown, which doesn't count as full.

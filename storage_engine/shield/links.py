@@ -30,7 +30,7 @@ from storage_engine.shield.index import (
     place_of,
     read_index,
     remove_abandoned,
-    replaced,
+    replace_links,
     shield_path,
     write_index,
 )
@@ -74,14 +74,14 @@ def make_links(
         if not new_links:
             # A full disk must not keep anybody from what needs no further link.
             return ()
-        links = replaced(links, *new_links)
+        links = replace_links(links, *new_links)
         write_index(directory, links)
         try:
             with own_acts(root) as acts:
                 for link in new_links:
                     with suppress(FileNotFoundError):
                         made.append(_clone(directory, link, links) or _hard_link(directory, root, link, acts))
-                        links = replaced(links, made[-1])
+                        links = replace_links(links, made[-1])
         finally:
             os.fsync(directory)
             unmade = {link.name for link in new_links} - {link.name for link in made}
@@ -172,7 +172,7 @@ def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> No
             links = read_index(directory, root)
             if any(link.name == seen.link.name for link in links):
                 facts = replace(seen.facts, path=seen.link.name)
-                _record(directory, replaced(links, replace(seen.link, sha256=sha256, kept=facts)))
+                _record(directory, replace_links(links, replace(seen.link, sha256=sha256, kept=facts)))
 
 
 def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts) -> None:
@@ -189,7 +189,7 @@ def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts)
                 for link in links
                 if link.name == seen.link.name
             ]
-            write_index(directory, replaced(links, *new))
+            write_index(directory, replace_links(links, *new))
 
 
 def _new_link(segment: Segment, lineage: int) -> Link:
@@ -232,7 +232,7 @@ def _clone(directory: int, link: Link, links: Sequence[Link]) -> Link | None:
                     raise FileNotFoundError(errno.ENOENT, "is being written to", link.segment.path)
                 facts = FileFacts.of_stat(link.name, os.fstat(file.fileno()))
                 clone = replace(link, kind=LinkKind.CLONE, kept=facts)
-                write_index(directory, replaced(links, clone))
+                write_index(directory, replace_links(links, clone))
                 os.link(
                     temporary,
                     link.name,

@@ -15,14 +15,14 @@ from storage_engine.arrow.name_columns import ANYWHERE, LAG_SCHEMA, NAME, PLACES
 from storage_engine.brokers import default_broker, find_broker
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import create
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.core.turns import SharedLock
 from storage_engine.core.wording import count_text, reason_text
 from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.kind import LagJob, LagRequest
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
-from storage_engine.model.settings.policy import SparkUse, in_process, lag_place
+from storage_engine.model.settings.policy import SparkUse, lag_place, process_text
 from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.lag.lag_table import (
     lag_part,
@@ -237,7 +237,7 @@ class LagInProcess:
         if self.job is None:
             return
         positions, segments = self.job.positions, self.job.segments
-        with told("Measuring lag", positions.num_rows, "positions") as advance:
+        with report_work("Measuring lag", positions.num_rows, "positions") as advance:
             for start, end in queue_shares(positions, SHARE_ROWS):
                 yield add_risk(self.job.place(positions.slice(start, end - start)), segments)
                 advance(end - start)
@@ -252,7 +252,7 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
     tables = LagInProcess(*prepare(ConsumerLagRequest.of(store, "", going, now_ms)))
     parts = [*map(lag_part, tables)]
     merged = merge(parts, tables.source, tables.logs)
-    return ConsumerLagResult(*merged, "", tables.logs, in_process(1))
+    return ConsumerLagResult(*merged, "", tables.logs, process_text(1))
 
 
 def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> ConsumerLagResult | None:

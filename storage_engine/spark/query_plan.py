@@ -52,7 +52,7 @@ from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.broker.broker_store import contexts_of, is_present
 from storage_engine.model.broker.codec import Columns, offsets_count_bytes
-from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole, with_rows
+from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, select_whole, with_rows
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.store import (
@@ -67,7 +67,7 @@ from storage_engine.model.store import (
     SegmentId,
     SegmentState,
     StoreSnapshot,
-    by_log,
+    group_by_log,
 )
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.missing_logs import present_logs
@@ -197,7 +197,7 @@ def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[Segme
         def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
             return contexts_of(broker, segments)
 
-        for of_log in by_log(segments).values():
+        for of_log in group_by_log(segments).values():
             contexts |= answer_for_left(of_log, answer)[1]
     return contexts
 
@@ -229,12 +229,12 @@ def plan_read(
     counting = tuple(row for row in rows if row.end <= limits[names.name_of(row), row.lineage])
     # What another log of a name had is nothing of the present one's.
     present_rows = [row for row in counting if names.name_of(row) == row.log]
-    own_rows = whole(present_rows)
+    own_rows = select_whole(present_rows)
     local = () if look is None else tuple(_local(look, own_rows, lineages))
     released = (*_read_released(lake, store_id, columns, lineages, present), *_cut_off(rows, names, limits))
     expiries = merged_expiries([(lake, ended(counting))])
     ranges = log_ranges(local, counting, released=released, witnesses=Witnesses(present, expiries=expiries))
-    of_log = by_log(counting, names.name_of)
+    of_log = group_by_log(counting, names.name_of)
     if look is not None:
         ranges = (*ranges, *_unknown_ends(look), *_missing(look, present_rows))
     faults = [row for row in ranges if row.where in _SOMEWHERE and row.status is Status.FAILURE]

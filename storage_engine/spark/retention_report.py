@@ -44,7 +44,7 @@ from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.doctor.left_behind import deletion_hours
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.managed_store import USAGE_PAGE, USAGE_TABLE, run_directory
-from storage_engine.spark.row_sums import SEGMENT, StoreFiles, kept, map_row_groups, united
+from storage_engine.spark.row_sums import SEGMENT, StoreFiles, keep_frame, map_row_groups, unite_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -156,11 +156,11 @@ def retention_report(spark: SparkSession, request: RetentionReportRequest) -> Re
     counted = set[SegmentIdentity]()
     frames = [_cells(spark, config, request, counted) for config in request.lakes]
     cells = (
-        united(frames)
+        unite_frames(frames)
         .groupBy(*_NAMES)
         .agg(F.sum("messages").alias("messages"), F.sum("size_bytes").alias("size_bytes"))
     )
-    cells = kept(cells, spark.sparkContext.defaultParallelism)
+    cells = keep_frame(cells, spark.sparkContext.defaultParallelism)
     _write(cells.orderBy("hour", "topic", "host", "size_class").collect(), Path(request.usage_path))
     by_hour = cells.groupBy("hour").agg(F.sum("size_bytes").alias("size_bytes"))
     bytes_by_hour = {row.hour: row.size_bytes for row in by_hour.collect()}

@@ -243,14 +243,14 @@ def map_row_groups(
     return frame.unionByName(spark.createDataFrame(rows, spark_schema))
 
 
-def kept(frame: DataFrame, tasks: int) -> DataFrame:
+def keep_frame(frame: DataFrame, tasks: int) -> DataFrame:
     """Return a frame that is computed only once, in this number of parts. Spark itself would make 200 parts
     of the smallest frame.
     """
     return frame.coalesce(tasks).cache()
 
 
-def united(frames: Iterable[DataFrame]) -> DataFrame:
+def unite_frames(frames: Iterable[DataFrame]) -> DataFrame:
     """Return the rows of all frames, which have the same columns."""
     return reduce(lambda first, second: first.unionByName(second), frames)
 

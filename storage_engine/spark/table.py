@@ -25,9 +25,9 @@ from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from storage_engine.brokers import broker_of, find_broker, store_called
+from storage_engine.brokers import broker_of, find_broker, store_text
 from storage_engine.core.host import ANY_HOST
-from storage_engine.core.wording import meant
+from storage_engine.core.wording import did_you_mean
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -37,7 +37,7 @@ from storage_engine.lake.file.agent_files import begin_run, leave_agent, read_ac
 from storage_engine.lake.file.jobs import AgentRun
 from storage_engine.lake.file.source_file import read_beginning
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.lake.soundness.segment_reader import plain_field, rows_of_file, shaped, with_sources
+from storage_engine.lake.soundness.segment_reader import plain_field, rows_of_file, shape_rows, with_sources
 from storage_engine.model.broker.codec import Columns, SegmentCodec
 from storage_engine.model.store import may_be_one
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -110,7 +110,7 @@ class Options:
         for name in given:
             if name.lower() not in names:
                 raise BadInputError(
-                    f"Expected an option of the data source, found {name}.{meant(name, _OPTIONS)}"
+                    f"Expected an option of the data source, found {name}.{did_you_mean(name, _OPTIONS)}"
                 )
         values = {names[name.lower()]: value for name, value in given.items()}
         if not values.get("lake"):
@@ -148,7 +148,7 @@ class Options:
         root = Path(self.store).absolute()
         broker = broker_of(root)
         return ManagedStore(
-            name=store_called(None, broker, root),
+            name=store_text(None, broker, root),
             root=str(root),
             lake=lake,
             journal_url="",
@@ -343,7 +343,7 @@ def _schema(lake: Lake, options: Options) -> pa.Schema:
     for name in options.columns:
         if name not in every:
             raise BadInputError(
-                f"Option columns: expected columns of the rows, found {name}.{meant(name, every)}"
+                f"Option columns: expected columns of the rows, found {name}.{did_you_mean(name, every)}"
             )
     return pa.schema([every[name] for name in options.columns or every])
 
@@ -438,4 +438,4 @@ def _shape_batches(tables: Iterable[pa.Table], scan: Scan) -> Iterator[pa.Record
     """Yield rows in small batches, with the requested columns in their types."""
     codec = find_broker(scan.broker).codec
     for rows in tables:
-        yield from shaped(rows, scan.schema, codec).to_batches(max_chunksize=_BATCH_ROWS)
+        yield from shape_rows(rows, scan.schema, codec).to_batches(max_chunksize=_BATCH_ROWS)

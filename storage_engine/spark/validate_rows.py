@@ -23,7 +23,7 @@ from storage_engine.lake.file.scan import live_files_of
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.segment_reader import origin_of
 from storage_engine.model.broker.codec import SegmentCodec, offsets_count_bytes
-from storage_engine.model.proof.receipt import Receipt, end_word, ended, whole
+from storage_engine.model.proof.receipt import Receipt, end_word, ended, select_whole
 from storage_engine.model.report.validation import CheckResult, ValidationResult
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.quality.validate import output_directory, save_validation
@@ -39,11 +39,11 @@ from storage_engine.spark.row_sums import (
     RowGroup,
     StoreFiles,
     columns_read,
-    kept,
+    keep_frame,
     map_row_groups,
     place_rows,
     sum_rows,
-    united,
+    unite_frames,
 )
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def validate_rows(spark: SparkSession, request: ValidateRowsRequest) -> Validate
     spark.sparkContext.setJobGroup("validate rows", f"validate rows of store {request.store_id}")
     looked = [_look_at(spark, config, request) for config in request.lakes]
     tables = {
-        "rows_segments": kept(united(each.segments for each in looked), 1),
-        "rows_queues": kept(united(each.queues for each in looked), 1),
+        "rows_segments": keep_frame(unite_frames(each.segments for each in looked), 1),
+        "rows_queues": keep_frame(unite_frames(each.queues for each in looked), 1),
     }
     directory, suites = Path(request.directory), project_path("expectations")
     notes = tuple(note for each in looked for note in each.notes)
@@ -166,20 +166,20 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
     lake = open_lake(config)
     table, codec = lake.messages(), find_broker(request.broker).codec
     every_row = chosen_receipts(receipts(lake, request.store_id, with_ended=True), request.spans)
-    rows, expired = whole(every_row), ended(every_row)
+    rows, expired = select_whole(every_row), ended(every_row)
     files = tuple(live_files_of(table, rows))
     source = StoreFiles(config, table, request.store_id, files)
     where = f" in {config.location}" if len(request.lakes) > 1 else ""
     expected = spark.createDataFrame(list(_expect_rows(every_row, where)), _RECEIPTS)
     cores = spark.sparkContext.defaultParallelism
-    sums = kept(_sums(spark, source, codec), cores)
+    sums = keep_frame(_sums(spark, source, codec), cores)
     segments, queues = _segment_sums(expected, sums), _stream_sums(expected, sums, codec)
     odd = segments.filter("is_odd").select(*SEGMENT).union(queues.filter("is_odd").select(*SEGMENT))
-    odd = kept(odd.distinct(), 1)
+    odd = keep_frame(odd.distinct(), 1)
     located = sums.join(odd, [*SEGMENT], "left_semi").select("location").distinct()
     locations = {row.location for row in located.collect()}
     again = replace(source, files=tuple(file for file in files if file.location in locations))
-    single = kept(_single_rows(spark, again, codec).join(odd, [*SEGMENT], "left_semi"), cores)
+    single = keep_frame(_single_rows(spark, again, codec).join(odd, [*SEGMENT], "left_semi"), cores)
     size_bytes, odd_count = sum(row.size_bytes for row in rows), odd.count()
     note = (
         f"rows of {count_text(len(rows), 'segment')} ({bytes_text(size_bytes)}) in "

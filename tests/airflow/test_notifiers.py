@@ -15,7 +15,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
-from storage_engine.hooks.notifiers import AlarmException, alarms_told
+from storage_engine.hooks.notifiers import AlarmException, send_alarms
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.docs.code_blocks import ROOT, blocks_of
 from tests.rounds import later
@@ -168,7 +168,7 @@ def test_a_task_that_is_tried_again_tells_nothing_yet() -> None:
     for instance.try_number in (1, 2, 3):
         with (
             pytest.raises(OSError, match="gone"),
-            alarms_told([note], "nobody", {"ti": instance}),  # type: ignore[typeddict-item]
+            send_alarms([note], "nobody", {"ti": instance}),  # type: ignore[typeddict-item]
         ):
             raise OSError("gone")
         assert told == ["gone"] * (instance.try_number == 3)
@@ -184,7 +184,7 @@ def test_a_sensor_that_looks_again_later_is_no_alarm_and_a_task_out_of_time_is_o
     for error in (later, AirflowTaskTimeout("out of time")):
         with (
             pytest.raises(type(error)),
-            alarms_told([note], "nobody", {"ti": _LastTry()}),  # type: ignore[typeddict-item]
+            send_alarms([note], "nobody", {"ti": _LastTry()}),  # type: ignore[typeddict-item]
         ):
             raise error
     assert told == ["out of time"]
@@ -200,7 +200,7 @@ def test_a_task_that_fails_before_it_has_looked_ends_no_alarm(
         told.append((context["alarm"]["state"], context["alarm"]["what"]))
 
     def end_with(error: Exception | None) -> None:
-        with suppress(Exception), alarms_told([note], STORE, {"ti": _LastTry()}):  # type: ignore[typeddict-item]
+        with suppress(Exception), send_alarms([note], STORE, {"ti": _LastTry()}):  # type: ignore[typeddict-item]
             if error is not None:
                 raise error
 
@@ -214,7 +214,7 @@ def test_nothing_that_fails_while_it_tells_ends_a_task(monkeypatch: pytest.Monke
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr("storage_engine.retention.monitor.notifying.tell", broken)
-    with alarms_told([print], "nobody", {"ti": _Instance()}):  # type: ignore[typeddict-item]
+    with send_alarms([print], "nobody", {"ti": _Instance()}):  # type: ignore[typeddict-item]
         done = True
     assert done
 

@@ -6,7 +6,7 @@ from zoneinfo import available_timezones
 
 import pytest
 
-from storage_engine.core.wording import meant, nearest
+from storage_engine.core.wording import did_you_mean, nearest
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,9 @@ def test_a_zone_is_meant_by_its_city_or_with_a_typo(word: str, known: str) -> No
 
 def test_nothing_is_proposed_that_is_not_like_it() -> None:
     assert nearest("qqqq", ["fileReservedTime", "deleteWhen"]) is None
-    assert meant("qqqq", ["fileReservedTime"]) == ""
-    assert meant("fileReservedTimes", ["fileReservedTime", "deleteWhen"]) == " Did you mean fileReservedTime?"
+    assert did_you_mean("qqqq", ["fileReservedTime"]) == ""
+    assert (
+        did_you_mean("fileReservedTimes", ["fileReservedTime", "deleteWhen"])
+        == " Did you mean fileReservedTime?"
+    )
     assert nearest("", []) is None

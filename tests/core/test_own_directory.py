@@ -137,8 +137,8 @@ def test_the_record_of_a_hold_that_another_process_keeps_is_an_error_after_a_whi
         def save(self, state: object) -> None:
             pass
 
-    settled = local_hold.settled
-    monkeypatch.setattr(local_hold, "settled", lambda root: settled(root, wait_seconds=WAIT_SECONDS))
+    settled = local_hold.lock_settled
+    monkeypatch.setattr(local_hold, "lock_settled", lambda root: settled(root, wait_seconds=WAIT_SECONDS))
     memories = local_hold.HoldMemories(Journal(), tmp_path)
     with (
         kept_by_a_stopped_process(tmp_path, local_hold._LOCK),

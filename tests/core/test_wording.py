@@ -16,7 +16,7 @@ from storage_engine.core.wording import (
     duration_text,
     exact_bytes_text,
     reason_text,
-    shortened,
+    shorten,
     time_text,
 )
 
@@ -62,11 +62,11 @@ def test_one_thing_is_in_the_singular(count: int, thing: str, text: str) -> None
 
 def test_a_long_name_keeps_both_its_ends() -> None:
     name = "%RETRY%" + "g" * 200 + "/7"
-    shown = shortened(name, 26)
+    shown = shorten(name, 26)
     assert len(shown) == 26
     assert shown.startswith("%RETRY%")
     assert shown.endswith("/7")
-    assert shortened("orders/0", 26) == "orders/0"
+    assert shorten("orders/0", 26) == "orders/0"
 
 
 def test_the_exact_size_is_beside_a_rounded_one_only() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.disk import DiskUsage
-from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason, limited
+from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason, limit_plans
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 GIB = 1 << 30
@@ -34,13 +34,13 @@ def going(plans: tuple[LogPlan, ...]) -> dict[str, int]:
 
 def test_of_all_logs_together_the_oldest_go_and_of_each_a_prefix() -> None:
     plans = (plan_of("a", 5, 6, 7), plan_of("b", 1, 8), plan_of("c"))
-    found = limited(plans, PlanRequest(max_segments=3), (), "disk")
+    found = limit_plans(plans, PlanRequest(max_segments=3), (), "disk")
     assert going(found) == {"a": 2, "b": 1, "c": 0}
     (kept,) = [one for one in found[1].decisions if one.reason is Reason.BATCH_FULL]
     assert kept.detail == "by request, at most 3 segments are deleted in one pass"
     assert found[2] == plans[2]
-    assert limited(plans, PlanRequest(manual=True), (), "disk") == plans
-    assert going(limited(plans, PlanRequest(max_segments=0), (), "disk")) == {"a": 0, "b": 0, "c": 0}
+    assert limit_plans(plans, PlanRequest(manual=True), (), "disk") == plans
+    assert going(limit_plans(plans, PlanRequest(max_segments=0), (), "disk")) == {"a": 0, "b": 0, "c": 0}
 
 
 @given(
@@ -49,7 +49,7 @@ def test_of_all_logs_together_the_oldest_go_and_of_each_a_prefix() -> None:
 )
 def test_never_more_than_asked_and_never_a_hole(logs: list[list[int]], most: int) -> None:
     plans = tuple(plan_of(str(number), *mtimes) for number, mtimes in enumerate(logs))
-    found = limited(plans, PlanRequest(max_segments=most), (), "disk")
+    found = limit_plans(plans, PlanRequest(max_segments=most), (), "disk")
     assert sum(going(found).values()) == min(most, sum(map(len, logs)))
     for of in found:
         deletes = [one.deletes for one in of.decisions]
@@ -62,16 +62,16 @@ def test_the_target_holds_for_the_fullest_disk() -> None:
         DiskUsage("/two", 50, 100 * GIB, 50 * GIB, device=2),
     )
     plans = (plan_of("a", 1, 2, 3, 4), plan_of("b", 9, device=2))
-    found = limited(plans, PlanRequest(target_used_percent=60), disks, "disk")
+    found = limit_plans(plans, PlanRequest(target_used_percent=60), disks, "disk")
     assert going(found) == {"a": 2, "b": 0}
     (why,) = {one.detail for of in found for one in of.decisions if one.reason is Reason.TARGET_REACHED}
     assert "/one, the fullest disk, is at about 60 % with 2 segments gone" in why
     # Where no level is known, nobody can say that it isn't reached.
-    unknown = limited(plans, PlanRequest(target_used_percent=60), (), "disk")
+    unknown = limit_plans(plans, PlanRequest(target_used_percent=60), (), "disk")
     assert going(unknown) == {"a": 0, "b": 0}
 
 
 @pytest.mark.parametrize("request_", [PlanRequest(max_segments=-1), PlanRequest(target_used_percent=101)])
 def test_what_nobody_can_ask_for_is_refused(request_: PlanRequest) -> None:
     with pytest.raises(BadInputError):
-        limited((), request_, (), "disk")
+        limit_plans((), request_, (), "disk")

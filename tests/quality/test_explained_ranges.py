@@ -9,7 +9,7 @@ from pathlib import Path
 from storage_engine.cycle import archive_here
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.report.validation import RangeStatus, Status, Where
-from storage_engine.quality.facts import collect_facts, explained
+from storage_engine.quality.facts import collect_facts, explain_ranges
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.decisions import adopt
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -59,7 +59,7 @@ def test_a_topic_that_was_made_again_and_an_emptied_segment_are_told_for_what_th
 
 def test_what_no_cleaner_can_have_taken_is_lost() -> None:
     lost = RangeStatus("a-0", 2, 6, Where.LOST, Status.FAILURE, (), "nowhere")
-    assert explained([lost], {}, {"a-0": 5, "b-0": 9}) == (lost,)
-    (cleaned,) = explained([lost], {}, {"a-0": 6})
+    assert explain_ranges([lost], {}, {"a-0": 5, "b-0": 9}) == (lost,)
+    (cleaned,) = explain_ranges([lost], {}, {"a-0": 6})
     assert cleaned.status is Status.WARNING
     assert cleaned.detail.startswith("nowhere; the broker's cleaner has run up to offset 6")

@@ -27,7 +27,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.quality.validate import write_page
 from storage_engine.retention import steps
 from storage_engine.retention.archive.archiving import ArchiveResult, archive_each_log
-from storage_engine.retention.lag.unread_losses import joined
+from storage_engine.retention.lag.unread_losses import join_losses
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Outcome, build_report
@@ -312,8 +312,8 @@ def test_a_log_that_consumers_have_not_read_stays_alone_where_the_policy_blocks(
 
 def test_what_consumers_lose_of_more_logs_is_added_up() -> None:
     one, other = UnreadMessages("g", "t", 5, 1, 7), UnreadMessages("g", "u", None, 1, 3)
-    both = joined(Unread((one,), logs=("a",)), Unread((one, other), error="why", logs=("b",)))
+    both = join_losses(Unread((one,), logs=("a",)), Unread((one, other), error="why", logs=("b",)))
     assert both.rows == (UnreadMessages("g", "t", 10, 2, 7), other)
     assert (both.logs, both.error) == (("a", "b"), "why")
     assert both.logs_beyond({"b": 1, "c": 2}) == {"c": 2}
-    assert joined(Unread(), Unread(logs=("b",))).logs_beyond({"c": 2}) == {}
+    assert join_losses(Unread(), Unread(logs=("b",))).logs_beyond({"c": 2}) == {}

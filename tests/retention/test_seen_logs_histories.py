@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.model.store import Absence, LogIdentity
-from storage_engine.retention.ranges.seen_logs import SeenLog, absent_logs, missing_ranges, remembered
+from storage_engine.retention.ranges.seen_logs import SeenLog, absent_logs, merge_logs, missing_ranges
 
 RIGHT, WRONG = Absence(True, "its topic was deleted"), Absence(False, "it should be here")
 
@@ -66,7 +66,7 @@ class World:
             absent = absent_logs(known, here)
             return {one: RIGHT if states[one.identity.log_id] == "right" else WRONG for one in absent}
 
-        self.known = remembered(self.known, here, why(self.known))
+        self.known = merge_logs(self.known, here, why(self.known))
         missing = list(missing_ranges(self.known, here, why(self.known)))
         assert {one.log_id: (one.start_offset, one.end_offset) for one in missing} == {
             one.log_id: one.seen for one in self.logs if one.state == "lost" and one.seen[0] < one.seen[1]

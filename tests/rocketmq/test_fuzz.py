@@ -165,7 +165,7 @@ def test_a_damaged_answer_is_an_answer_error(parse: Callable[[bytes], object], b
     for seed in range(ANSWER_ROUNDS):
         content = damaged(body, random.Random(seed))
         with suppress(AnswerError):
-            answers.checked(lambda content=content: parse(content))  # type: ignore[misc]
+            answers.check_answer(lambda content=content: parse(content))  # type: ignore[misc]
 
 
 def test_a_damaged_table_of_offsets_is_malformed() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.simulation import in_hours
+from storage_engine.model.simulation import is_in_hours
 from storage_engine.rocketmq.cleanup_rules import next_window_ms, time_zone
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
@@ -41,13 +41,13 @@ def ms(text: str, zone: ZoneInfo, *, fold: int = 0) -> int:
     ],
 )
 def test_window_is_the_whole_hour_in_the_zone_of_the_store(moment: str, open_: bool) -> None:
-    assert in_hours(ms(moment, SHANGHAI), (4, 14), SHANGHAI) is open_
+    assert is_in_hours(ms(moment, SHANGHAI), (4, 14), SHANGHAI) is open_
 
 
 def test_the_same_moment_is_another_hour_elsewhere() -> None:
     moment = ms("2025-06-01T04:30", SHANGHAI)
-    assert in_hours(moment, (4,), SHANGHAI)
-    assert not in_hours(moment, (4,), NEW_YORK)
+    assert is_in_hours(moment, (4,), SHANGHAI)
+    assert not is_in_hours(moment, (4,), NEW_YORK)
 
 
 def test_next_window_is_now_while_it_is_open() -> None:
@@ -70,9 +70,9 @@ def test_an_hour_that_comes_twice_has_two_windows() -> None:
     first = ms("2025-11-02T01:00", NEW_YORK)
     second = ms("2025-11-02T01:00", NEW_YORK, fold=1)
     assert second - first == HOUR_MS
-    assert in_hours(first, (1,), NEW_YORK)
-    assert in_hours(second, (1,), NEW_YORK)
-    assert not in_hours(second + HOUR_MS, (1,), NEW_YORK)
+    assert is_in_hours(first, (1,), NEW_YORK)
+    assert is_in_hours(second, (1,), NEW_YORK)
+    assert not is_in_hours(second + HOUR_MS, (1,), NEW_YORK)
 
 
 @pytest.mark.parametrize("hours", [(99,), (24,), (-1,), ()])
@@ -91,9 +91,9 @@ def test_next_window_is_the_first_open_moment(now: int, hours: set[int], name: s
     if found is None:
         assert min(hours) > 23
         return
-    assert in_hours(found, hours, zone)
-    assert found == now or not in_hours(found - 1, hours, zone)
-    assert not any(in_hours(moment, hours, zone) for moment in range(now, found, 5 * 60_000))
+    assert is_in_hours(found, hours, zone)
+    assert found == now or not is_in_hours(found - 1, hours, zone)
+    assert not any(is_in_hours(moment, hours, zone) for moment in range(now, found, 5 * 60_000))
 
 
 def test_zone_of_this_machine_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from storage_engine.shield.index import (
     Place,
     SeenLink,
     Shield,
+    choose_links,
+    pick_given_up,
     segments_needed,
-    to_give_up,
-    wanted,
     without_use,
 )
 
@@ -50,7 +50,7 @@ def test_it_covers_the_passes_until_somebody_has_acted(
 
 
 def test_a_watch_keeps_the_oldest_that_are_unproven() -> None:
-    chosen = wanted(BACKLOG, NOTHING, BROKER, ShieldMode.AUTO, tends=True)
+    chosen = choose_links(BACKLOG, NOTHING, BROKER, ShieldMode.AUTO, tends=True)
     assert chosen.segments == tuple(BACKLOG[:20])
     assert chosen.why_not == ""
 
@@ -58,7 +58,7 @@ def test_a_watch_keeps_the_oldest_that_are_unproven() -> None:
 def test_it_takes_at_most_a_share_of_the_disk_with_what_it_has_alone() -> None:
     small = ShieldNeed(10, 10_000, disk_bytes=200 * SIZE, used_percent=80)
     alone = Shield((link(200, Place.GONE), link(201, Place.GONE)))
-    chosen = wanted(BACKLOG, alone, small, ShieldMode.AUTO, tends=True)
+    chosen = choose_links(BACKLOG, alone, small, ShieldMode.AUTO, tends=True)
     assert chosen.segments == tuple(BACKLOG[:8])
     assert "5 % of the disk" in chosen.why_not
 
@@ -66,7 +66,7 @@ def test_it_takes_at_most_a_share_of_the_disk_with_what_it_has_alone() -> None:
 def test_a_clone_that_has_what_the_log_has_no_more_takes_of_the_share() -> None:
     small = ShieldNeed(10, 10_000, disk_bytes=200 * SIZE, used_percent=80)
     shield = Shield((link(200, Place.IN_LOG), link(201, Place.IN_LOG)))
-    chosen = wanted(BACKLOG, shield, small, ShieldMode.AUTO, tends=True, written=shield.links[:1])
+    chosen = choose_links(BACKLOG, shield, small, ShieldMode.AUTO, tends=True, written=shield.links[:1])
     assert chosen.segments == tuple(BACKLOG[:9])
 
 
@@ -82,15 +82,17 @@ def test_a_clone_that_has_what_the_log_has_no_more_takes_of_the_share() -> None:
     ],
 )
 def test_there_is_none_that_saves_nothing(need: ShieldNeed, mode: ShieldMode, why_not: str) -> None:
-    chosen = wanted(BACKLOG, NOTHING, need, mode, tends=False)
+    chosen = choose_links(BACKLOG, NOTHING, need, mode, tends=False)
     assert chosen.segments == ()
     assert why_not in chosen.why_not
 
 
 def test_without_a_watch_it_keeps_the_whole_backlog_or_nothing() -> None:
-    assert wanted(BACKLOG[:50], NOTHING, BROKER, ShieldMode.ON, tends=False).segments == tuple(BACKLOG[:50])
-    assert wanted(BACKLOG[:51], NOTHING, BROKER, ShieldMode.ON, tends=False).segments == ()
-    assert wanted(BACKLOG, NOTHING, STOPPED, ShieldMode.ON, tends=False).segments == tuple(BACKLOG)
+    assert choose_links(BACKLOG[:50], NOTHING, BROKER, ShieldMode.ON, tends=False).segments == tuple(
+        BACKLOG[:50]
+    )
+    assert choose_links(BACKLOG[:51], NOTHING, BROKER, ShieldMode.ON, tends=False).segments == ()
+    assert choose_links(BACKLOG, NOTHING, STOPPED, ShieldMode.ON, tends=False).segments == tuple(BACKLOG)
 
 
 def test_links_that_are_of_no_use_are_those_of_the_log_alone() -> None:
@@ -101,10 +103,10 @@ def test_links_that_are_of_no_use_are_those_of_the_log_alone() -> None:
 
 @pytest.mark.parametrize("used_percent", [None, 0, 95])
 def test_nothing_is_given_up_before_the_disk_is_too_full(used_percent: int | None) -> None:
-    assert to_give_up(Shield((link(0, Place.GONE),)), used_percent, 95) is None
+    assert pick_given_up(Shield((link(0, Place.GONE),)), used_percent, 95) is None
 
 
 def test_the_oldest_that_gives_space_back_is_given_up_first() -> None:
     links = (link(0, Place.IN_LOG, 1), link(1, Place.GONE, 1), link(2, Place.UNKNOWN), link(3, Place.GONE))
-    assert to_give_up(Shield(links), 96, 95) == links[3]
-    assert to_give_up(Shield(links[:3]), 96, 95) is None
+    assert pick_given_up(Shield(links), 96, 95) == links[3]
+    assert pick_given_up(Shield(links[:3]), 96, 95) is None

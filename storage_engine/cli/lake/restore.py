@@ -259,7 +259,7 @@ def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | 
     Then everything is restored from that lake.
     """
     from storage_engine.lake.catalog.catalog import open_lake
-    from storage_engine.retention.proof.proofs import none_reachable
+    from storage_engine.retention.proof.proofs import unreachable_error
 
     if second_dir is None:
         return open_lake(LakeConfig.local(lake_dir)), None
@@ -271,14 +271,14 @@ def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | 
         except LakeUnavailableError as error:
             failures.append(error)
     if not opened:
-        raise none_reachable([Text(failure) for failure in failures])
+        raise unreachable_error([Text(failure) for failure in failures])
     for failure in failures:
         say("Note: a lake could not be asked: ", failure, err=True)
     return opened[0], opened[1] if len(opened) > 1 else None
 
 
 def _choose_store(lake: Lake, store_id: str | None) -> str:
-    from storage_engine.brokers import store_called
+    from storage_engine.brokers import store_text
     from storage_engine.lake.soundness.receipts import list_stores
 
     stores = {row.store_id: row for row in list_stores(lake)}
@@ -289,7 +289,7 @@ def _choose_store(lake: Lake, store_id: str | None) -> str:
         )
     if store_id is None and len(stores) > 1:
         listed = "; ".join(
-            f"{row.store_id} ({store_called(row.store_name, row.broker, row.store_root)}, {row.store_root}, "
+            f"{row.store_id} ({store_text(row.store_name, row.broker, row.store_root)}, {row.store_root}, "
             f"last proven {time_text(row.newest_proof_ms)})"
             for row in stores.values()
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from storage_engine.cli.shell.command import GroupedOption
-from storage_engine.cli.shell.values import LakePath, NamedPath, absolute_paths, speed
+from storage_engine.cli.shell.values import LakePath, NamedPath, absolute_paths, parse_speed
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.extras import AIRFLOW
@@ -127,7 +127,7 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
             Text(
                 f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, "
                 "name another directory, or make a lake ",
-                where_to_make(lake, _kind_of_call(context)),
+                make_commands(lake, _kind_of_call(context)),
             ),
             context,
             parameter,
@@ -147,7 +147,7 @@ def _kind_of_call(context: click.Context) -> str:
     return str(broker or "")
 
 
-def where_to_make(lake: Path, broker: str) -> str:
+def make_commands(lake: Path, broker: str) -> str:
     """Return a clause about where the missing lake may be made, and by which command.
 
     :param broker: the kind of broker whose segments it is for; "": not known.
@@ -208,7 +208,7 @@ def policy_option(name: str) -> click.Option:
         more |= {"metavar": "DIRECTORY", "type": NamedPath(file_okay=False), "multiple": True}
         more |= {"callback": absolute_paths, "help": f"{setting.help} Repeatable."}
     elif name.endswith("_bytes_per_second"):
-        more |= {"metavar": "SIZE", "callback": speed}
+        more |= {"metavar": "SIZE", "callback": parse_speed}
     else:
         more |= {"type": click.IntRange(setting.minimum, setting.maximum), "default": setting.default}
         more |= {"show_default": setting.default is not None, "metavar": _UNITS[name.rpartition("_")[2]]}

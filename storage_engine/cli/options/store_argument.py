@@ -31,7 +31,7 @@ from storage_engine.cli.shell.command import NAMED, GroupedOption, wants_json
 from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone
 from storage_engine.commands import Command, Text
 from storage_engine.core.host import ANY_HOST
-from storage_engine.core.wording import meant
+from storage_engine.core.wording import did_you_mean
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker import live
@@ -334,7 +334,7 @@ def managed_store(
 
     A person at a shell names a path on this host, so the store gets no host.
     """
-    from storage_engine.brokers import broker_of, store_around, store_called, stores_in
+    from storage_engine.brokers import broker_of, store_around, store_text, stores_in
     from storage_engine.retention.store.managed_store import ManagedStore
 
     if mode and live is not None:
@@ -348,7 +348,7 @@ def managed_store(
     broker = broker_type or broker_of(store)
     _check_settings(broker, overrides)
     return ManagedStore(
-        name=store_called(name, broker, store.absolute()),
+        name=store_text(name, broker, store.absolute()),
         root=str(store.absolute()),
         broker=broker,
         broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
@@ -431,7 +431,7 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
         raise click.BadParameter(
             Text(
                 "expected a setting that has an effect on storage-engine, found "
-                f"{name!r}.{meant(name, names)} Nothing was changed. ",
+                f"{name!r}.{did_you_mean(name, names)} Nothing was changed. ",
                 Command("inspect"),
                 " lists them. Other settings stay in broker.conf, and have no effect here.",
             ),

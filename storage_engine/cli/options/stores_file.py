@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage_engine.cli.options.options import journal_of
 from storage_engine.core.host import ANY_HOST
-from storage_engine.core.wording import meant
+from storage_engine.core.wording import did_you_mean
 from storage_engine.exceptions import BadInputError
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def find_named(word: str) -> NamedStore | None:
         file = next(iter(stores.values())).file
         raise BadInputError(
             f"{word}: expected a store of {file} ({', '.join(sorted(stores))}) or a path, found neither."
-            f"{meant(word, stores)} Nothing was changed."
+            f"{did_you_mean(word, stores)} Nothing was changed."
         )
     return stores.get(word)
 

@@ -10,7 +10,7 @@ import click
 
 from storage_engine.cli.output.output import say, say_styled
 from storage_engine.cli.shell.command import said_by
-from storage_engine.commands import Command, Text, rendered
+from storage_engine.commands import Command, Text, render_command
 from storage_engine.core.wording import count_text, printable
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import PlanRequest
@@ -43,7 +43,7 @@ def say_next(command: Command | None, why: str, options: str = "") -> None:
     if command is None:
         say("Next: ", why)
         return
-    line = rendered(command, said_by(click.get_current_context()))
+    line = render_command(command, said_by(click.get_current_context()))
     line = f"{line} {options}".rstrip()
     say(why, ".")
     say_styled(f"Next: {click.style(printable(line), bold=True)}")

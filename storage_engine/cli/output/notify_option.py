@@ -11,7 +11,7 @@ import click
 
 from storage_engine.cli.output.output import say_notes
 from storage_engine.commands import Command, Text
-from storage_engine.core.wording import unexpected
+from storage_engine.core.wording import unexpected_text
 from storage_engine.exceptions import BadInputError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
             notices = tell_means(subject, alarms, all_means, has_failed=has_failed)
         except Exception as error:
             # What the command did stands.
-            notices = (Text("alarms could not be sent: ", unexpected(error)),)
+            notices = (Text("alarms could not be sent: ", unexpected_text(error)),)
         say_notes(notices, err=True)
 
     try:

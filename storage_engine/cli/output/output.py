@@ -23,7 +23,7 @@ from storage_engine.cli.shell.command import held_back, said_by, wants_json
 from storage_engine.commands import Arguments, Text, then, with_arguments
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.long_work import no_collection
-from storage_engine.core.wording import printable, printable_json, shortened, store_text
+from storage_engine.core.wording import printable, printable_json, shorten, store_text
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
@@ -302,7 +302,7 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obj
     shown = [columns[at] for at in fitted.shown]
     texts = [
         [
-            shortened(row[at], fitted.name_width) if screen is not None and columns[at].is_name else row[at]
+            shorten(row[at], fitted.name_width) if screen is not None and columns[at].is_name else row[at]
             for at in fitted.shown
         ]
         for row in cells

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from storage_engine.commands import Arguments, Command
 from storage_engine.core.turns import WAIT_SECONDS, waiting_at_most
-from storage_engine.core.wording import meant, reason_text
+from storage_engine.core.wording import did_you_mean, reason_text
 from storage_engine.exceptions import StorageUnavailableError
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word, names = args[0], self.list_commands(ctx)
         if not ctx.resilient_parsing and not word.startswith("-") and word not in names:
-            raise click.UsageError(f"No such command {word!r}.{meant(word, names)}", ctx)
+            raise click.UsageError(f"No such command {word!r}.{did_you_mean(word, names)}", ctx)
         return super().resolve_command(ctx, args)
 
 

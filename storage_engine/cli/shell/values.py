@@ -100,7 +100,7 @@ def size_bytes(context: click.Context, parameter: click.Parameter, text: str | N
     return size
 
 
-def speed(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+def parse_speed(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """Return a size such as 50MB in bytes, or 0 for the text 0; a click callback."""
     size = None if text is None else _bytes(parameter, text)
     if size == 0 and text is not None and text.strip() != "0":

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 from sqlalchemy import Column, Connection, Table, insert, or_, select, update
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.core.clock import clock_ms, read_clock
 from storage_engine.core.turns import command_text
 from storage_engine.core.wording import time_text
@@ -47,7 +47,7 @@ def take(connection: Connection, store_id: str) -> Lease:
     :raises TurnTakenError: another process has it, and is not known to be dead.
     """
     query = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
-    name = store_called(*connection.execute(query).one())
+    name = store_text(*connection.execute(query).one())
     return _take(connection, leases.c.store_id, store_id, f"store {name}")
 
 

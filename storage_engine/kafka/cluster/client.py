@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_engine.core.credentials import property_secrets, without_secrets
 from storage_engine.core.extras import KAFKA
-from storage_engine.core.wording import meant
+from storage_engine.core.wording import did_you_mean
 from storage_engine.exceptions import (
     BadInputError,
     BrokerRefusedError,
@@ -95,7 +95,7 @@ def check_options(settings: Mapping[str, str]) -> None:
     """
     for name, value in settings.items():
         if name not in ALLOWED:
-            hint = _HINTS.get(name) or meant(name, ALLOWED)
+            hint = _HINTS.get(name) or did_you_mean(name, ALLOWED)
             raise BadInputError(
                 f"client setting {name}: expected a setting of librdkafka that loads no code, runs no "
                 f"command and calls no function, found another.{hint} Nothing was changed. Leave it out.",

@@ -17,7 +17,7 @@ from storage_engine.crc import crc32c_engine
 from storage_engine.kafka.codec import batch_kernels
 from storage_engine.kafka.codec import record_kernels as kernels
 from storage_engine.kafka.codec.compression import MAX_EXPANDED_BYTES, Decompressor, ExpansionError, Payloads
-from storage_engine.kafka.codec.record_batch import BatchChunk, BatchKind, explained, merged
+from storage_engine.kafka.codec.record_batch import BatchChunk, BatchKind, explain_fault, merge_damages
 from storage_engine.kafka.codec.record_kernels import ARENA_EXPANDED, RowColumns
 from storage_engine.kafka.codec.record_schema import CONTROL_TYPES, FILE_SCHEMA
 from storage_engine.kafka.format import batch_headers as header
@@ -65,7 +65,7 @@ def decode_chunk(
         filling = _Filling(data, origin, rest, arena)
         filling.fill(decompressor)
         rest = rest.chosen(slice(filling.batches, None))
-        results = [(filling.table(), merged(filling.damages()))]
+        results = [(filling.table(), merge_damages(filling.damages()))]
         # Neither is held on to here: their memory serves the next table.
         del filling
         yield results.pop()
@@ -191,7 +191,7 @@ class _Filling:
         damaged = (kinds == BatchKind.UNDECODABLE) | (faults != batch_kernels.FAULT_NONE)
         for i in np.flatnonzero(damaged).tolist():
             at = int(self._chunk.positions[i])
-            expected, found = self._reasons.get(i) or explained(self._data, at, int(faults[i]))
+            expected, found = self._reasons.get(i) or explain_fault(self._data, at, int(faults[i]))
             # The CRC is checked before anything else that may be wrong with these.
             as_written = int(faults[i]) in batch_kernels.FAULTS_AS_WRITTEN
             yield Damage(self._origin + at, int(self._chunk.sizes[i]), expected, found, as_written)

@@ -177,7 +177,7 @@ def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
     array = as_array(data)
     check = CrcCheck.ALL if check_crc else CrcCheck.NONE
     chunks = list(iterate_batches(array, max(1, len(array)), check))
-    damages = merged(damage for chunk in chunks for damage in scan_damages(array, 0, chunk))
+    damages = merge_damages(damage for chunk in chunks for damage in scan_damages(array, 0, chunk))
     parts = [chunk.positions[chunk.kinds == BatchKind.BATCH] for chunk in chunks]
     positions = np.concatenate(parts) if parts else np.empty(0, np.int64)
     base_offsets = field(array, positions, header.BASE_OFFSET_AT, 8)
@@ -217,10 +217,10 @@ def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) ->
     """
     for i in np.flatnonzero(chunk.kinds == BatchKind.UNDECODABLE).tolist():
         at, size = int(chunk.positions[i]), int(chunk.sizes[i])
-        yield Damage(origin + at, size, *explained(data, at, int(chunk.faults[i])))
+        yield Damage(origin + at, size, *explain_fault(data, at, int(chunk.faults[i])))
 
 
-def merged(damages: Iterator[Damage]) -> tuple[Damage, ...]:
+def merge_damages(damages: Iterator[Damage]) -> tuple[Damage, ...]:
     """Join each range without a fault of its own to the range before it.
 
     If there are too many, keep the first ones.
@@ -240,7 +240,7 @@ def merged(damages: Iterator[Damage]) -> tuple[Damage, ...]:
     return tuple(joined)
 
 
-def explained(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
+def explain_fault(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
     """Return the expected and the found value of a batch at this position.
 
     Both are "" within a run of undecodable bytes.

@@ -34,7 +34,7 @@ from storage_engine.kafka.codec.record_batch import (
     as_array,
     field,
     iterate_batches,
-    merged,
+    merge_damages,
     scan_damages,
 )
 from storage_engine.kafka.codec.record_schema import text_array
@@ -287,7 +287,7 @@ def _events(
     parts = [(empty, empty, empty, empty)]
     for chunk in iterate_batches(data, max(1, len(data)), CrcCheck.NONE):
         is_batch = (chunk.kinds == BatchKind.BATCH) | _has_whole_header(data, chunk)
-        damages += merged(scan_damages(data, 0, chunk.chosen(~is_batch)))
+        damages += merge_damages(scan_damages(data, 0, chunk.chosen(~is_batch)))
         batches = chunk.chosen(is_batch)
         bases = field(data, batches.positions, header.BASE_OFFSET_AT, 8)
         attributes = field(data, batches.positions, header.ATTRIBUTES_AT, 2)

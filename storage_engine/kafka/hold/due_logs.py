@@ -371,7 +371,7 @@ def _decide(topic: str, state: HoldState, is_wanted: bool, look: HoldLook, margi
         return HoldDecision(True, _long_hold_alarm(topic, state, look, margin_ms))
     if topic in look.deleted:
         return HoldDecision(False)
-    if reason := next(unjudged(topic, state, look), ""):
+    if reason := next(unjudged_reasons(topic, state, look), ""):
         return HoldDecision(
             True,
             f"topic {topic} stays held, and can't be put back as it was, as what of it is unproven isn't "
@@ -380,7 +380,7 @@ def _decide(topic: str, state: HoldState, is_wanted: bool, look: HoldLook, margi
     return HoldDecision(False)
 
 
-def unjudged(topic: str, state: HoldState, look: HoldLook) -> Iterator[str]:
+def unjudged_reasons(topic: str, state: HoldState, look: HoldLook) -> Iterator[str]:
     """Yield reasons why a topic can't be judged at this look: the state of one of its logs is unknown."""
     if look.found.failed:
         paths = ", ".join(look.found.failed)
@@ -445,7 +445,9 @@ def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSe
     back = {held.topic for held in state.settings if not needed_by_others(look.others, held, look.now_ms)[0]}
     kept, released = raised - back, back - set(look.deleted)
     unknown = [
-        f"topic {topic}: {reason}" for topic in sorted(released) for reason in unjudged(topic, state, look)
+        f"topic {topic}: {reason}"
+        for topic in sorted(released)
+        for reason in unjudged_reasons(topic, state, look)
     ]
     unknown += [
         f"log {name}: files of it vanished at each look"

@@ -71,7 +71,7 @@ class TopicAge:
     logs: tuple[LogAge, ...]
 
 
-def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int:
+def least_retention(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int:
     """Return the smallest value of a setting that keeps the logs' present records for another ``kept_ms``.
 
     For ``retention.bytes``, it allows for twice the growth until now, and for two more segments.
@@ -93,11 +93,11 @@ def protects(key: str, value: int, logs: Collection[LogAge], now_ms: int, for_ms
     if value == UNLIMITED or not logs:
         return True
     if key == RETENTION_MS:
-        return value >= needed(key, logs, now_ms, for_ms)
+        return value >= least_retention(key, logs, now_ms, for_ms)
     return all(value >= log.size_bytes + log.growth_bytes(for_ms) for log in logs)
 
 
-def raised(
+def raise_values(
     topic: TopicAge,
     state: HoldState,
     now_ms: int,
@@ -121,7 +121,9 @@ def raised(
         margin_ms = kept_ms // 2 if held is not None or first_margin_ms is None else first_margin_ms
         if not strict and protects(key, setting.value, topic.logs, now_ms, margin_ms):
             continue
-        to = UNLIMITED if strict else max(needed(key, topic.logs, now_ms, kept_ms), setting.value + 1)
+        to = (
+            UNLIMITED if strict else max(least_retention(key, topic.logs, now_ms, kept_ms), setting.value + 1)
+        )
         safe = protects(key, setting.value, topic.logs, now_ms, 2 * interval_ms)
         counts_from_ms = now_ms if safe else now_ms + interval_ms
         until_then = setting.value

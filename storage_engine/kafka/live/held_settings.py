@@ -16,7 +16,7 @@ from storage_engine.kafka.hold.hold_state import HeldSetting, HoldState, TopicSe
 from storage_engine.kafka.hold.needed_retention import (
     TopicAge,
     needed_by_others,
-    raised,
+    raise_values,
     relied_on,
     set_by_another,
     states_of_others,
@@ -98,7 +98,7 @@ def raise_settings(
     too_short: dict[str, str] = {}
     for topic in found.topics:
         bears = found.bears[topic.topic]
-        of_topic = raised(
+        of_topic = raise_values(
             topic,
             state,
             found.at_ms,

@@ -78,7 +78,7 @@ class LockedTopics(LockedStore):
     node: LiveNode = field(kw_only=True)
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-        return release.below_start(self.node, segments)
+        return release.find_below_start(self.node, segments)
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fau
 from storage_engine.kafka.live.observe import node_id_of, observe
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store import Segment, SegmentId, by_log
+from storage_engine.model.store import Segment, SegmentId, group_by_log
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.observe import LiveNode
@@ -92,7 +92,7 @@ def delete_segments(
     for prefix in prefixes:
         live = facts.partitions.get(prefix.name.log)
         try:
-            if reason := why_not(prefix, live, state, node_id, facts.cluster_id):
+            if reason := find_cut_fault(prefix, live, state, node_id, facts.cluster_id):
                 raise refused(prefix, reason)
             assert live is not None
             assert live.high_watermark is not None
@@ -104,12 +104,12 @@ def delete_segments(
     differences = other_than(live_node.asked, witnesses, meanwhile)
     refusals += [refused(prefix, differences[prefix.key]) for prefix in prefixes if prefix.key in differences]
     if cuts := [log_cut for log_cut in cuts if log_cut.prefix.key not in differences]:
-        cut_remembered(live_node.asked, live_node.root, live_node.memory, cuts, meanwhile, is_held=True)
+        cut_logs(live_node.asked, live_node.root, live_node.memory, cuts, meanwhile, is_held=True)
     if refusals:
         raise refusals[0]
 
 
-def below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+def find_below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[SegmentId]:
     """Return the segments that are wholly below their leaders' log starts. Their records are deleted, even if
     files still exist.
 
@@ -143,7 +143,7 @@ def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]
     :param segments: the first segments of their logs, oldest first in each log.
     :raises ChangedUnderUsError: the node no longer has a log.
     """
-    for name, of_log in by_log(segments).items():
+    for name, of_log in group_by_log(segments).items():
         seen_log = seen.known.get(name)
         if seen_log is None:
             raise ChangedUnderUsError(
@@ -154,7 +154,7 @@ def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]
         yield Prefix(seen_log.log.name, seen_log.directory, seen_log.log, tuple(of_log))
 
 
-def why_not(
+def find_cut_fault(
     prefix: Prefix, live: LivePartition | None, state: HoldState, node_id: int | None, cluster_id: str
 ) -> str:
     """Return why a log may not be cut at its boundary; "": nothing forbids it. Reads only small files.
@@ -362,7 +362,7 @@ class Cut:
     live: LivePartition
 
 
-def cut_remembered(
+def cut_logs(
     cluster: Cluster,
     root: Path,
     memory: HoldMemory | None,
@@ -386,7 +386,7 @@ def cut_remembered(
     prefixes = [log_cut.prefix for log_cut in cuts]
     led = leaders_of(cluster, prefixes)
     for log_cut in cuts:
-        if reason := moved(log_cut, led.get(log_cut.prefix.name.log)):
+        if reason := find_leader_change(log_cut, led.get(log_cut.prefix.name.log)):
             raise refused(log_cut.prefix, reason)
     state = load_state(memory) or HoldState()
     _remember(memory, state, cuts)
@@ -403,7 +403,7 @@ def cut_remembered(
         raise refused(undone[0].prefix, f"the cluster refuses: {refusals[undone[0].prefix.key].remark}")
 
 
-def moved(one: Cut, led: Led | None) -> str:
+def find_leader_change(one: Cut, led: Led | None) -> str:
     """Return the difference between a log's leader now and at the last look; "": there is no difference."""
     if led is None:
         return "its leader doesn't answer"
@@ -434,7 +434,7 @@ def _check_cut_as_proven(
     changed = {
         log_cut.prefix.key: (log_cut, reason)
         for log_cut in cuts
-        if (reason := moved(log_cut, led.get(log_cut.prefix.name.log)))
+        if (reason := find_leader_change(log_cut, led.get(log_cut.prefix.name.log)))
     }
     faults: dict[tuple[str, int], str] = {}
     witnesses: dict[tuple[str, int], Witness] = {}

@@ -102,7 +102,7 @@ def _names_leader(log: PartitionLog) -> bool:
     return int.from_bytes(head[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True) >= 0
 
 
-def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
+def find_emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
     """Yield closed segments that are empty though no cleaner has removed their records."""
     cleaned_to = directory.cleaned_offset(log.name.log)
     for segment, following in pairwise(log.segments):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.core.clock import HOUR_MS
-from storage_engine.core.wording import bytes_text, count_text, duration_text, meant
+from storage_engine.core.wording import bytes_text, count_text, did_you_mean, duration_text
 from storage_engine.exceptions import BadInputError, ChangedUnderUsError, StorageEngineError
 from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, LOG_START, RECOVERY_POINT, read_offsets
 from storage_engine.kafka.format.file_names import (
@@ -254,7 +254,7 @@ def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
             names = {log.name.topic for log in deleted_directories(node)}
             yield (
                 f"Topic {topic}: no -delete directory of this node has its name, so nothing of it is left to "
-                f"be removed.{meant(topic, names)}"
+                f"be removed.{did_you_mean(topic, names)}"
             )
 
 

@@ -197,7 +197,7 @@ def cut_to_stopped(
 
     def cut_plan(plan: LogPlan) -> LogPlan:
         fault = fault_of(logs[plan.log]) if plan.to_delete else None
-        return plan if fault is None else kept(plan, fault)
+        return plan if fault is None else keep_all(plan, fault)
 
     return tuple(map(cut_plan, plans))
 
@@ -266,7 +266,7 @@ def _is_copy(log: PartitionLog) -> bool:
     return log.name.state is DirectoryState.FUTURE
 
 
-def kept(plan: LogPlan, fault: Fault) -> LogPlan:
+def keep_all(plan: LogPlan, fault: Fault) -> LogPlan:
     """Return a log's plan without deletions. The fault becomes the reason to keep each segment."""
     reason, detail = fault
     return plan.with_going(

@@ -28,8 +28,8 @@ from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_MET
 from storage_engine.kafka.format.partition_metadata import log_id_text, read_topic_id
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from storage_engine.kafka.metadata.log_faults import (
-    emptied,
     epochs_fault,
+    find_emptied,
     holes,
     link_fault,
     start_fault,
@@ -157,7 +157,7 @@ def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, 
             or topic_fault(log, settings)
             or _topic_id_fault(log)
             or start_fault(directory, log, end)
-            or next(emptied(directory, log), "")
+            or next(find_emptied(directory, log), "")
             or epochs_fault(directory, log, end)
         )
     except OSError as error:

@@ -29,7 +29,7 @@ from storage_engine.kafka.retention_rules import (
 from storage_engine.kafka.stopped.cleaner import cleaner_settings, due
 from storage_engine.kafka.store.absent_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.transactions import oldest_open
-from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason, limited
+from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason, limit_plans
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.store import (
     Archivable,
@@ -442,7 +442,7 @@ def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanReq
     """
     # The last directory's stands for that of dependents, which a node has none of.
     disks = snapshot.disks
-    return limited(plans, request, disks, "log directory's disk")
+    return limit_plans(plans, request, disks, "log directory's disk")
 
 
 def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:

@@ -90,7 +90,7 @@ from storage_engine.model.store import (
     SegmentId,
     SegmentState,
     StoreSnapshot,
-    by_log,
+    group_by_log,
 )
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class NodeLogs(IdentifiedLogs):
         return absences(self.node.last(), logs)
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        node, of_logs = self.node.last(), by_log(segments)
+        node, of_logs = self.node.last(), group_by_log(segments)
         offsets: dict[SegmentId, int] = {}
         for directory, log in node.logs:
             bases = {segment.base_offset for segment in of_logs.get(log.name.log, ())}
@@ -246,7 +246,7 @@ class NodeReplicas(StoreReplicas):
         node = seen_node.node if seen_node else read_node(self.node.root)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         by_id: dict[SegmentId, SegmentContext] = {}
-        for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items():
+        for name, of_log in group_by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items():
             if name not in logs:
                 raise went_meanwhile(of_log[0].facts.path)
             by_id.update(contexts_of(*logs[name], of_log))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.commands import Command
 from storage_engine.core.clock import JUMP_MS, clock_ms
 from storage_engine.core.host import person, this_host
@@ -380,7 +380,7 @@ def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
         receipts = table.scan(selected_fields=columns).to_arrow()
     places = receipts.group_by(["store_id", "broker", "store_root"], use_threads=False).aggregate([])
     by_place = (
-        (row["store_id"], store_called(None, row["broker"], row["store_root"])) for row in places.to_pylist()
+        (row["store_id"], store_text(None, row["broker"], row["store_root"])) for row in places.to_pylist()
     )
     # Who proves a segment again, moves it or lets it go repeats the name that its store had before.
     first = receipts.group_by(list(slot), use_threads=False).aggregate([("sequence", "min")])

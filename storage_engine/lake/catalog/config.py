@@ -16,7 +16,7 @@ from storage_engine.core.credentials import (
     without_secrets,
 )
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.wording import meant, reason_text
+from storage_engine.core.wording import did_you_mean, reason_text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.s3_defaults import S3_DEFAULTS
 
@@ -227,7 +227,7 @@ def _check_classes(properties: Mapping[str, str]) -> None:
             expected = (
                 f"one of {', '.join(allowed)}" if allowed else "no such property, because it names a class"
             )
-            hint = meant(value, allowed) if allowed else meant(name, _CLASSES)
+            hint = did_you_mean(value, allowed) if allowed else did_you_mean(name, _CLASSES)
             raise BadInputError(
                 f"lake property {name}: expected {expected}, found {value!r}.{hint} Nothing was changed.",
                 page="connection",

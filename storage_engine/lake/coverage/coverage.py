@@ -16,12 +16,19 @@ from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from storage_engine.commands import Text, join_texts
-from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIdentity, end_text, ended, whole
+from storage_engine.model.proof.receipt import (
+    NOT_ARCHIVED,
+    Receipt,
+    SegmentIdentity,
+    end_text,
+    ended,
+    select_whole,
+)
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
-from storage_engine.model.store import IdentifiedRange, LogNames, by_log
+from storage_engine.model.store import IdentifiedRange, LogNames, group_by_log
 
 
-def in_either(
+def merge_lakes(
     rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str], elsewhere: Iterable[Receipt]
 ) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
     """Merge one lake's receipts with the sound receipts of another lake. Each segment's bytes count once.
@@ -202,9 +209,9 @@ def log_ranges(
     witnesses = witnesses or Witnesses()
     rows, removed = list(receipts), [span for span in released if span.end_offset > span.start_offset]
     names = names_of_logs(witnesses.present, rows, removed)
-    spans = by_log(span for span in local if span.end_offset > span.start_offset)
-    proofs, removals = by_log(rows, names.name_of), by_log(removed, names.name_of)
-    others = by_log(witnesses.replicas)
+    spans = group_by_log(span for span in local if span.end_offset > span.start_offset)
+    proofs, removals = group_by_log(rows, names.name_of), group_by_log(removed, names.name_of)
+    others = group_by_log(witnesses.replicas)
     return tuple(
         row
         for log in sorted({*spans, *proofs, *removals})
@@ -298,7 +305,7 @@ def _judge(
     unread = [span for span in local if span.unread]
     local = [span for span in local if not (span.shielded or span.unread)]
     counting = [r for r in receipts if r.lineage == newest]
-    current = whole(counting)
+    current = select_whole(counting)
     expired = {end_text(r.state, r.act, witnesses.expiries) for r in ended(counting)}
     expired |= {span.ended for span in replicas if span.ended}
     replicas = [span for span in replicas if not span.ended]

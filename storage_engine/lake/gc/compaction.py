@@ -28,7 +28,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.durable import fsync_path, unlink
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import (
     BadInputError,
@@ -368,7 +368,7 @@ def _compact_store(lake: Lake, plan: Sequence[tuple[SmallFile, ...]], done: Lake
 
     table = lake.messages()
     try:
-        with told("Compacting", sum(file.size_bytes for group in plan for file in group)) as advance:
+        with report_work("Compacting", sum(file.size_bytes for group in plan for file in group)) as advance:
             for group in plan:
                 larger, faults = _write_sound(table, group)
                 done = replace(done, faults=(*done.faults, *faults))

@@ -27,7 +27,7 @@ from pyiceberg.table import Table
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS
-from storage_engine.core.long_work import told_each
+from storage_engine.core.long_work import report_each
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts.act_files import HeldStores, read_acts, read_held_stores
@@ -402,7 +402,7 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Table
     files = [file for file in in_place if file.key(place) not in needed] + list(due)
     candidates = [
         _candidate(table, scene, twins, waits, file, is_due=file in due, is_lost=file.key(place) in lost)
-        for file in told_each(files, "Looking at files", "files")
+        for file in report_each(files, "Looking at files", "files")
     ]
     for file, candidate, verdict in zip(files, candidates, judge(candidates, needed), strict=True):
         if candidate.young:

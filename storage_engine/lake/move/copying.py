@@ -26,7 +26,7 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts.act_files import copy_acts, lacks_acts
 from storage_engine.lake.archive.table_writer import Target, write_table
@@ -387,7 +387,7 @@ class _Work:
             for inside, size_bytes in self._wanted[name].items()
             if inside not in self._had.get(name, {})
         ]
-        with told("Copying", sum(size_bytes for _, _, size_bytes in new)) as advance:
+        with report_work("Copying", sum(size_bytes for _, _, size_bytes in new)) as advance:
             for name, inside, size_bytes in new:
                 table = self._source[name]
                 source, target = f"{table.location}/{inside}", f"{locations[name]}/{inside}"

@@ -14,7 +14,7 @@ from itertools import groupby
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.commands import Text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
 from storage_engine.lake.acts.act_files import Acts, read_acts_at
@@ -46,7 +46,7 @@ from storage_engine.lake.restore.restore_span import runs
 from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.model.keep.acts import policy_of
 from storage_engine.model.keep.keep_rules import ArchiveRule
-from storage_engine.model.proof.receipt import ChainHead, Receipt, ended, whole
+from storage_engine.model.proof.receipt import ChainHead, Receipt, ended, select_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +295,12 @@ def _table(table: PlacedTable) -> TableInfo:
 def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
     stores = []
     for store, of_store in by_store(rows).items():
-        counting = whole(current(of_store))
+        counting = select_whole(current(of_store))
         head, removed = ChainHead.of(of_store), ended(current(of_store))
         stores.append(
             StoreInfo(
                 store_id=store,
-                name=store_called(of_store[-1].store_name, of_store[-1].broker, of_store[-1].store_root),
+                name=store_text(of_store[-1].store_name, of_store[-1].broker, of_store[-1].store_root),
                 segment_count=len(counting),
                 size_bytes=sum(row.size_bytes for row in counting),
                 ranges=tuple(_ranges(counting)),

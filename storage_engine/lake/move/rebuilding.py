@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyiceberg.io import FileIO, load_file_io
 
 from storage_engine.commands import Command, Text
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.exceptions import (
     BadInputError,
     LakeConflictError,
@@ -435,7 +435,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
 
     sizes = _sizes(messages, orphans)
     shared = grouped((it for it in orphans if it.part is not None), lambda orphan: orphan.location)
-    with told("Proving", sum(sizes.values())) as advance:
+    with report_work("Proving", sum(sizes.values())) as advance:
         # First: what is in the table already, without receipts, is left there.
         for location, of_file in shared.items():
             bring_in_shared(location, of_file)

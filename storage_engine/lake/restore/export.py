@@ -35,7 +35,7 @@ from pyiceberg.expressions import (
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.durable import new_file, opened, remove_abandoned
-from storage_engine.core.wording import meant, time_text
+from storage_engine.core.wording import did_you_mean, time_text
 from storage_engine.exceptions import BadInputError, ExportError
 from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
@@ -50,7 +50,7 @@ from storage_engine.lake.soundness.segment_reader import (
     expired_files,
     message_batches,
     plain_field,
-    shaped,
+    shape_rows,
     with_sources,
 )
 from storage_engine.model.broker.codec import Bodies, Columns
@@ -341,7 +341,8 @@ def check_topic(lake: Lake, topic: str) -> None:
     if topics:
         raise BadInputError(
             f"lake {lake.location}: expected one of the {len(topics)} topics that are archived, found "
-            f"{topic!r}.{meant(topic, topics)} Nothing was written. Topics are compared letter by letter."
+            f"{topic!r}.{did_you_mean(topic, topics)} Nothing was written. Topics are compared letter by "
+            "letter."
         )
 
 
@@ -388,7 +389,7 @@ def _select_rows(
         count=count,
         left_out=expired_files(table, rows_of_lake),
     ):
-        rows = shaped(batch, schema, codec)
+        rows = shape_rows(batch, schema, codec)
         if ids is not None:
             rows = rows.append_column(_TOPIC_ID, topic_id_column(batch, ids))
             if selection.topic_id is not None:

@@ -33,7 +33,7 @@ from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.nesting import refuse_target_inside_store
-from storage_engine.lake.coverage.coverage import in_either
+from storage_engine.lake.coverage.coverage import merge_lakes
 from storage_engine.lake.file.data_file import window_memory
 from storage_engine.lake.file.sha256_kernels import LANES
 from storage_engine.lake.restore.restore_span import (
@@ -67,10 +67,10 @@ from storage_engine.model.proof.receipt import (
     Receipt,
     end_text,
     ended,
-    whole,
+    select_whole,
     with_rows,
 )
-from storage_engine.model.store import by_log
+from storage_engine.model.store import group_by_log
 
 
 def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def with_their_ends(
         return tuple(chosen), ()
     rows: list[Receipt] = []
     extensions: list[Extension] = []
-    for log, of_log in by_log(chosen).items():
+    for log, of_log in group_by_log(chosen).items():
         last = of_log[-1]
         merged = _merged(config, map(queues, of_log))
         asked_end, why = last.end, config.unfinished(merged)
@@ -277,7 +277,7 @@ def choose_segments(
         span or Span(),
         store_id,
         lake.location,
-        whole(replicas),
+        select_whole(replicas),
         all_expired,
         expiries,
         _read_unarchived(lake, store_id),
@@ -485,13 +485,13 @@ def _archived_in(
     :raises LakeUnavailableError: a lake can't be read.
     """
     every_row = receipts(lake, store_id, with_ended=True)
-    present, removed = whole(every_row), ended(every_row)
+    present, removed = select_whole(every_row), ended(every_row)
     if second is not None:
         every_other = receipts(second, store_id, with_ended=True)
-        others = whole(every_other)
+        others = select_whole(every_other)
         broken = losses(find_faults(second, others))
         holding = [row for row in others if row.identity not in broken]
-        present, _ = in_either(present, losses(find_faults(lake, present)), holding)
+        present, _ = merge_lakes(present, losses(find_faults(lake, present)), holding)
         proven = {row.identity for row in present}
         by_loss = sorted((*ended(every_other), *removed), key=_gone_bytes, reverse=True)
         each = {row.identity: row for row in by_loss if row.identity not in proven}

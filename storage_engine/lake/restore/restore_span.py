@@ -17,7 +17,7 @@ from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.core.wording import bytes_text, reason_text, time_text
 from storage_engine.exceptions import BadInputError, RestoreError, StoreIdentityError
 from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, end_text, end_word
-from storage_engine.model.store import by_log
+from storage_engine.model.store import group_by_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def choose(
     :raises RestoreError: there are no such segments, or a segment between them is missing.
     """
     chosen: list[Receipt] = []
-    for log, of_log in by_log(found).items():
+    for log, of_log in group_by_log(found).items():
         newest = max(receipt.lineage for receipt in of_log)
         of_log = [receipt for receipt in of_log if receipt.lineage == newest]
         of_log = _with_replicas(of_log, [row for row in replicas if row.log_id == of_log[-1].log_id])
@@ -141,7 +141,7 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
         streams.
     :raises RestoreError: a stream has such a gap.
     """
-    for log, of_log in by_log(chosen).items():
+    for log, of_log in group_by_log(chosen).items():
         if all(row.is_whole for row in of_log):
             continue
         earlier: set[str] = set()

@@ -22,7 +22,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
 from storage_engine.commands import Command
-from storage_engine.core.long_work import no_collection, told
+from storage_engine.core.long_work import no_collection, report_work
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, rows_of
@@ -38,7 +38,7 @@ from storage_engine.lake.file.scan import (
     read_rows,
 )
 from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_unavailable, metadata_errors
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, whole
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, select_whole
 from storage_engine.model.store import grouped
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ def receipts_in(
     rows = read_receipts(table, condition, offsets, store_id)
     if superseded:
         return rows
-    return current(rows) if with_ended else whole(current(rows))
+    return current(rows) if with_ended else select_whole(current(rows))
 
 
 def _open_for(read: Callable[Concatenate[Table, P], T]) -> Callable[Concatenate[Lake, P], T]:
@@ -297,7 +297,7 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
 
     total_bytes = sum(file.file_size_in_bytes for _, _, file in files)
     with (
-        told("Checking data files", total_bytes) as advance,
+        report_work("Checking data files", total_bytes) as advance,
         ThreadPoolExecutor(_THREADS, thread_name_prefix="look") as pool,
     ):
 

@@ -29,7 +29,7 @@ from pyiceberg.types import LongType
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import DAY_MS
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.placed_table import data_file_of
 from storage_engine.lake.catalog.tables import TREE_COLUMNS
@@ -103,7 +103,7 @@ def message_batches(
     names = {table.schema().find_column_name(field) for field in extract_field_ids(bound)}
     types = schema_to_pyarrow(table.schema(), include_field_ids=False)
     deciding = sorted({*filter(None, names), *mask_columns})
-    with told("Reading data files", sum(task.file.file_size_in_bytes for task in tasks)) as advance:
+    with report_work("Reading data files", sum(task.file.file_size_in_bytes for task in tasks)) as advance:
         for task in tasks:
             count.files += 1
             if task.delete_files:
@@ -134,7 +134,7 @@ def with_sources(names: Iterable[str], columns: Columns) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*base, *(columns.views[name][0] for name in base if name in columns.views))))
 
 
-def shaped(rows: pa.Table, schema: pa.Schema, codec: SegmentCodec) -> pa.Table:
+def shape_rows(rows: pa.Table, schema: pa.Schema, codec: SegmentCodec) -> pa.Table:
     """Return rows with the columns of a schema. Missing values are made from their source columns.
 
     :param rows: rows with the columns of :func:`with_sources`, as far as the table has them.

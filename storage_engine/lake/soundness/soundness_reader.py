@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, PrimitiveType, StringType
 
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.placed_table import data_file_of, proven_files
@@ -324,7 +324,7 @@ def find_faults(
     reads_files = depth >= Depth.FILES
     # Where files aren't read, each costs the same: a question for its length.
     shares = [row.data_file_bytes if reads_files else 1 for row in rows]
-    with told("Checking data files", sum(shares), "" if reads_files else "files") as advance:
+    with report_work("Checking data files", sum(shares), "" if reads_files else "files") as advance:
         for row, share in zip(rows, shares, strict=True):
             if row_faults := reader.look(row, depth).faults:
                 faults[row.identity] = row_faults

@@ -23,7 +23,7 @@ from storage_engine.lake.file.scan import EVERY_OFFSET, between
 from storage_engine.lake.soundness.receipts import current, read_receipts, receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, end_text, whole
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, end_text, select_whole
 from storage_engine.model.store import LogNames, Segment, is_unique
 
 
@@ -113,7 +113,7 @@ def replica_receipts(
     replicas: dict[str, tuple[Receipt, ...]] = {}
     for log_id, store in sorted(inside):
         rows = current(inside[log_id, store])
-        if chosen := rows if with_ended else whole(rows):
+        if chosen := rows if with_ended else select_whole(rows):
             replicas[log_id] = (*replicas.get(log_id, ()), *chosen)
     return replicas
 
@@ -166,7 +166,7 @@ def replica_spans(
     if not all(map(is_unique, called)):
         credited = _credit_rows(lake, store_id, replicas, compared())
         inside = [(log, row) for log, row in inside if is_unique(str(row.log_id)) or row.row_hash in credited]
-    broken = broken_receipts(lake, whole(row for _, row in inside), Depth.SIZES)
+    broken = broken_receipts(lake, select_whole(row for _, row in inside), Depth.SIZES)
     expiries = read_expiries(lake, (row.act_sha256 for _, row in inside if not row.is_whole))
     return tuple(
         ReplicaSpan(log, row.base_offset, row.end, row.store_id, end_text(row.state, row.act, expiries))

@@ -23,10 +23,10 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.table import Table
 
-from storage_engine.brokers import find_broker, store_called
+from storage_engine.brokers import find_broker, store_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.long_work import no_collection, told
+from storage_engine.core.long_work import no_collection, report_work
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.acts.act_files import read_acts, read_expiries
@@ -37,9 +37,9 @@ from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,
     Witnesses,
-    in_either,
     log_ranges,
     lost_ranges,
+    merge_lakes,
     names_of_logs,
 )
 from storage_engine.lake.coverage.spans import companion_fault
@@ -53,7 +53,14 @@ from storage_engine.lake.soundness.soundness import Depth, Fault, Look, ReceiptF
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.small_files import forget_files
 from storage_engine.lake.verify.replica_coverage import replica_spans
-from storage_engine.model.proof.receipt import ChainHead, Receipt, SegmentIdentity, ended, whole, with_rows
+from storage_engine.model.proof.receipt import (
+    ChainHead,
+    Receipt,
+    SegmentIdentity,
+    ended,
+    select_whole,
+    with_rows,
+)
 from storage_engine.model.report.validation import (
     Check,
     Finding,
@@ -452,7 +459,7 @@ def verify(
         now, first_seen = turn.choose(max_bytes), turn.first_seen()
     with _remembering(memory, lake_id) as remember:
         remember(first_seen)
-        with told("Verifying", sum(receipt.size_bytes for receipt in now)) as advance:
+        with report_work("Verifying", sum(receipt.size_bytes for receipt in now)) as advance:
             for look in turn.look(now):
                 remember(turn.take(look))
                 advance(look.receipt.size_bytes)
@@ -603,7 +610,7 @@ class _Turn:
             old = standing_fault(self._history, receipt)
             if old and receipt.identity not in broken and receipt.identity not in self._looks:
                 broken[receipt.identity] = f"{old.fault} (found {time_text(old.at_ms)}, not looked at since)"
-        proving, proves_nothing = in_either(whole(state.receipts), broken, whole(elsewhere))
+        proving, proves_nothing = merge_lakes(select_whole(state.receipts), broken, select_whole(elsewhere))
         in_part = ended(state.receipts)
         proves_nothing |= {row.identity: fault for row in in_part if (fault := _fault_of(row, broken))}
         everywhere = (*proving, *in_part, *state.ended, *ended(elsewhere))
@@ -618,7 +625,7 @@ class _Turn:
         last = next(iter((*state.receipts[-1:], *state.ended[-1:])), None)
         return StoreVerification(
             store_id=state.store_id,
-            name="" if last is None else store_called(last.store_name, last.broker, last.store_root),
+            name="" if last is None else store_text(last.store_name, last.broker, last.store_root),
             level=self._level,
             receipt_count=len(state.receipts),
             checked_count=len(looks),

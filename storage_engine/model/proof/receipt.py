@@ -534,7 +534,7 @@ def _mark_gone(
     return json.dumps(changed, separators=(",", ":"))
 
 
-def whole(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
+def select_whole(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
     """Return the receipts that prove their segments' bytes."""
     return tuple(row for row in rows if row.is_whole)
 

@@ -48,7 +48,7 @@ class Finding:
         return cls(Severity.NOTE, kind, what, advice)
 
 
-def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings, the most urgent first, each once. Equally urgent findings keep their order."""
     return tuple(sorted(dict.fromkeys(findings), key=lambda finding: _ORDER.index(finding.severity)))
 

@@ -386,11 +386,11 @@ def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segment
     :param size_bytes: bytes of all segments together.
     """
     if spark is None:
-        return WorkPlace(False, in_process(threads))
+        return WorkPlace(False, process_text(threads))
     limits = spark.spark_from
     if segments and (size_bytes >= limits.size_bytes or segments >= limits.segments):
         return WorkPlace(True, spark.text)
-    return WorkPlace(False, f"{in_process(threads)} (below spark_from of {limits.of_archive})")
+    return WorkPlace(False, f"{process_text(threads)} (below spark_from of {limits.of_archive})")
 
 
 def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
@@ -399,11 +399,11 @@ def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
     :param positions: number of positions of groups in queues.
     """
     if spark is None:
-        return WorkPlace(False, in_process(1))
+        return WorkPlace(False, process_text(1))
     limits = spark.spark_from
     if positions and positions >= limits.positions:
         return WorkPlace(True, spark.text)
-    return WorkPlace(False, f"{in_process(1)} (below spark_from of {limits.of_lag})")
+    return WorkPlace(False, f"{process_text(1)} (below spark_from of {limits.of_lag})")
 
 
 def in_spark(master: str) -> str:
@@ -411,7 +411,7 @@ def in_spark(master: str) -> str:
     return f"in Spark at {master}"
 
 
-def in_process(threads: int) -> str:
+def process_text(threads: int) -> str:
     """Return words that say that the task or command does the work itself."""
     return f"in process, {count_text(threads, 'thread')}"
 
@@ -422,8 +422,8 @@ def places_text(spark: SparkUse | None, threads: int) -> str:
     :param threads: number of threads with which the task itself archives.
     """
     if spark is None:
-        return in_process(threads)
+        return process_text(threads)
     if spark.spark_from.is_always:
         return spark.text
     limits = spark.spark_from
-    return f"{spark.text} from {limits.of_archive}, or {limits.of_lag}; below that {in_process(threads)}"
+    return f"{spark.text} from {limits.of_archive}, or {limits.of_lag}; below that {process_text(threads)}"

@@ -35,7 +35,7 @@ from storage_engine.model.store import (
     Segment,
     SegmentId,
     StoreSnapshot,
-    by_log,
+    group_by_log,
     log_label,
     may_be_one,
 )
@@ -186,7 +186,7 @@ def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
             sum(segment.facts.size_bytes for segment in segments),
             reasons[log],
         )
-        for log, segments in by_log(out.values()).items()
+        for log, segments in group_by_log(out.values()).items()
     )
 
 

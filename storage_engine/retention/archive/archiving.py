@@ -44,8 +44,8 @@ from storage_engine.model.broker.broker_store import contexts_of, process_of
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.model.settings.policy import in_process
-from storage_engine.model.store import WENT, FileFacts, Segment, SegmentContext, SegmentId, by_log
+from storage_engine.model.settings.policy import process_text
+from storage_engine.model.store import WENT, FileFacts, Segment, SegmentContext, SegmentId, group_by_log
 from storage_engine.retention.archive.archivable import (
     KeptOut,
     Listed,
@@ -59,11 +59,11 @@ from storage_engine.retention.proof.history import release_by_any_run, segment_s
 from storage_engine.retention.proof.proofs import (
     Proofs,
     lacking_notices,
-    none_reachable,
     read_proofs,
     replaced_notices,
     stamp_store,
     unarchived_notices,
+    unreachable_error,
 )
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refusal, refused_logs
 from storage_engine.retention.replicas import without_replicas_work
@@ -361,7 +361,7 @@ class ArchiveResult:
 
 def where_here(jobs: Sequence[SegmentJob]) -> str:
     """Return the text that this process archives, and with how many threads."""
-    return in_process(threads_for(jobs))
+    return process_text(threads_for(jobs))
 
 
 def archive_jobs(
@@ -389,7 +389,7 @@ def archive_jobs(
         proofs = _read_proofs(context, segments, read_files=True)
         record_intents(context, run, Step.ARCHIVE, segments)
         if not proofs.asked:
-            raise none_reachable([reason for _, reason in proofs.unreachable])
+            raise unreachable_error([reason for _, reason in proofs.unreachable])
         config, unproven = proofs.asked[0].lake.config, proofs.unproven(segments)
         return _make_jobs(context, config, unproven, accept_damage, proofs.permits)
 
@@ -495,7 +495,7 @@ def _has_lost_files(
     """Return whether files of planned segments vanished while the segments were archived."""
     kept_out = {} if listed is None else listed.archivable.kept_out
     return any(isinstance(why, FileGoneError) for why in failed.values()) or any(
-        kept_out.get(log) == WENT for log in by_log(segments)
+        kept_out.get(log) == WENT for log in group_by_log(segments)
     )
 
 
@@ -574,7 +574,7 @@ def archive_somewhere(
         if proofs is None:
             proofs = _read_proofs(context, candidates, read_files=read_files)
         if not proofs.asked:
-            raise none_reachable([reason for _, reason in proofs.unreachable])
+            raise unreachable_error([reason for _, reason in proofs.unreachable])
         notices = (*(Text("a lake could not be used: ", failure) for failure in failures), *proofs.outages)
         notices = (*notices, *unarchived_notices(proofs.permits, proofs.left_out(candidates)))
         refuse_other_logs(context, proofs.asked, candidates)
@@ -617,7 +617,7 @@ def archive_somewhere(
     reasons: list[str] = [Text(failure) for failure in failures]
     if proofs is not None:
         reasons += [reason for _, reason in proofs.unreachable]
-    raise none_reachable(reasons) from failures[-1]
+    raise unreachable_error(reasons) from failures[-1]
 
 
 def _put_p99_ms(context: Context) -> float | None:
@@ -750,7 +750,7 @@ def _ask_contexts(
     def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
         return contexts_of(context.broker, segments)
 
-    for of_log in by_log(segments).values():
+    for of_log in group_by_log(segments).values():
         remaining, answered = answer_for_left(of_log, answer)
         present += remaining
         contexts |= answered

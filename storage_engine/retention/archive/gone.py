@@ -22,7 +22,7 @@ from storage_engine.model.broker.broker_store import is_used_by_others
 from storage_engine.model.hold import UNPROVEN, Drift, DriftKind
 from storage_engine.model.plan import LogPlan
 from storage_engine.model.settings.store_settings import WE_DELETE
-from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot, by_log, may_be_one
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot, group_by_log, may_be_one
 from storage_engine.retention.archive.archivable import MissingRange, Unproven, prove_gone
 from storage_engine.retention.proof.proofs import current_receipts, reachable_lakes, read_store_permits
 from storage_engine.retention.proof.refusing import Refusal, refusal
@@ -132,7 +132,7 @@ def settle_gone(
         else:
             refusals.append(_refuse_hole(context, hole, nothing))
     unproven, unclear = prove_gone(context, absent)
-    refusals += [_refuse_hole(context, segments[0], nothing) for segments in by_log(unclear).values()]
+    refusals += [_refuse_hole(context, segments[0], nothing) for segments in group_by_log(unclear).values()]
     proven = [segment for segment in absent if segment.id not in unproven.ids and segment not in unclear]
     drifts = [_drift(*span, _PROVEN) for span in _merge_ranges(proven)]
     record_drift(context.journal, context.record, run, drifts)
@@ -192,7 +192,9 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     away = [segment for segment in gone.segments if _may_be_away(context, segment.facts)]
     gone = replace(gone, segments=tuple(segment for segment in gone.segments if segment not in away))
     may_go = {
-        log for log in by_log(gone.segments) if log in gone.unarchived or _broker_may_delete(context, log)
+        log
+        for log in group_by_log(gone.segments)
+        if log in gone.unarchived or _broker_may_delete(context, log)
     }
     drifts = [
         _drift(*gap, _BROKERS if gap[0] in may_go else _NOBODYS, unarchived=gone.unarchived.get(gap[0], ""))
@@ -200,8 +202,8 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     ]
     record_drift(context.journal, context.record, run, drifts)
     root = context.store.real_root
-    refusals = [_refuse_hole(context, segments[0], nothing) for segments in by_log(away).values()]
-    for log, segments in by_log(gone.segments).items():
+    refusals = [_refuse_hole(context, segments[0], nothing) for segments in group_by_log(away).values()]
+    for log, segments in group_by_log(gone.segments).items():
         if log in may_go:
             continue
         unclear = [segment for segment in segments if segment.id in gone.touched or kept_text(root, segment)]
@@ -230,7 +232,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
     drift: list[Drift] = []
     notices: list[Drift] = []
     refusals: list[Refusal] = []
-    for log, ranges in by_log(missing).items():
+    for log, ranges in group_by_log(missing).items():
         facts = ranges[0].facts
         if lacking or is_away(Path(facts.path).parent, facts.device):
             offsets = [(gap.start_offset, gap.end_offset) for gap in ranges]
@@ -274,7 +276,7 @@ def _read_left_out(context: Context, permits: ArchivePermits) -> Mapping[str, li
         return {}
     lakes, _ = reachable_lakes(context.store)
     rows = [row for lake in lakes for row in current_receipts(lake, context.record, with_ended=True)]
-    of_logs = by_log(row for row in rows if permits.clause_of_receipt(row))
+    of_logs = group_by_log(row for row in rows if permits.clause_of_receipt(row))
     return {
         log: merge_intervals((row.base_offset, row.end) for row in of_log) for log, of_log in of_logs.items()
     }
@@ -343,6 +345,6 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
 
 def _merge_ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:
     """Yield the offsets of segments by log. Adjoining segments are one range."""
-    for log, of_log in by_log(segments).items():
+    for log, of_log in group_by_log(segments).items():
         for first, end in merge_intervals((segment.base_offset, segment.end_offset) for segment in of_log):
             yield log, first, end

@@ -27,8 +27,8 @@ from storage_engine.model.report.diagnosis import (
     BrokerDiagnosis,
     Finding,
     Severity,
-    by_severity,
     named_in_short,
+    sort_findings,
 )
 from storage_engine.model.settings.policy import in_spark
 from storage_engine.model.store import Segment
@@ -207,7 +207,7 @@ def diagnose(
         at_ms=now_ms,
         said=reply,
         figures=figures,
-        findings=by_severity(findings),
+        findings=sort_findings(findings),
         next=next_step(_with_store(state, store, reply, figures)),
         due=due,
         pipeline=pipeline,
@@ -252,13 +252,13 @@ def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
 
 def _find_misplaced(facts: _Known, stamp: Stamp | None) -> LakeHead | None:
     """Return the lake that has the store's archive if the named lakes have none of it, and add a finding."""
-    from storage_engine.retention.doctor.lake_check import misplaced, misplaced_findings
+    from storage_engine.retention.doctor.lake_check import find_other_lake, misplaced_findings
 
     store_id = stamp.store_id if stamp is not None else None
     heads = () if stamp is None else stamp.lakes
     if facts.record is not None:
         store_id, heads = facts.record.store_id, (*heads, *facts.journalled_heads)
-    head = misplaced(store_id, heads, facts.lakes)
+    head = find_other_lake(store_id, heads, facts.lakes)
     facts.findings += misplaced_findings(head, facts.lakes)
     return head
 
@@ -283,7 +283,7 @@ def findings_of(
     if not reply.refused:
         # Where the broker doesn't answer its files are looked at, which are another store's view.
         _look(view, opened if view is store else None, reply, facts, now_ms)
-    return by_severity(facts.findings)
+    return sort_findings(facts.findings)
 
 
 def _ask_broker(store: ManagedStore, facts: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
@@ -335,12 +335,12 @@ def _unproven_at_the_end(store: ManagedStore, facts: _Known, looked: _Looked, *,
     """
     if looked.unheld is None:
         return ""
-    from storage_engine.retention.hold.holding import UnprovenSegments, unproven_of
+    from storage_engine.retention.hold.holding import UnprovenSegments, find_unproven_segments
 
     if not has_lake or facts.journal is None or facts.record is None:
         segments, unknown = looked.unheld.segments, looked.unheld.unknown
         return UnprovenSegments(segments, unknown, ("none was named",) if segments else ()).text
-    return unproven_of(store, facts.journal, facts.record, looked.unheld).text
+    return find_unproven_segments(store, facts.journal, facts.record, looked.unheld).text
 
 
 @dataclass(frozen=True, slots=True)

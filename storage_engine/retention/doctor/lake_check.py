@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled
@@ -30,7 +30,7 @@ from storage_engine.retention.store.broker_disks import shared_disks
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp
-from storage_engine.retention.store.unnamed_lakes import how_to_name, lake_named, unnamed_heads
+from storage_engine.retention.store.unnamed_lakes import lake_name_text, lake_option, unnamed_heads
 
 _LONG_UNVERIFIED_MS = 30 * DAY_MS
 _LOW_PERCENT = 90
@@ -120,7 +120,7 @@ def _look(
 
 def _unrecorded_rules(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tuple[ArchiveRule, ...]:
     """Return the archive rules for a store that its lake has and its journal lacks."""
-    names = (record.store_id, store_called(record.name, record.broker, record.real_path))
+    names = (record.store_id, store_text(record.name, record.broker, record.real_path))
     rules = [rule for rule in info.archive_rules if any(matches(rule.scope.store, name) for name in names)]
     try:
         journal = Journal(store.journal_url, read_only=True) if rules else None
@@ -182,7 +182,7 @@ def has_segments_of(lakes: Sequence[CheckedLake], stamp: Stamp | None, root: str
     return any(stamp.store_id in lake.store_ids for lake in lakes)
 
 
-def misplaced(
+def find_other_lake(
     store_id: str | None, heads: Sequence[LakeHead], lakes: Sequence[CheckedLake]
 ) -> LakeHead | None:
     """Return the lake that a store was archived into, if none of the named lakes has any of it. Pure.
@@ -214,9 +214,9 @@ def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> I
     verb, kind = ("has", "this lake") if len(lakes) == 1 else ("have", "these lakes")
     yield Finding.urgent(
         "other-lake",
-        f"this store was archived into lake {lake_named(head)}, as its stamp or its journal says; {kind}, "
-        f"{named}, {verb} none of it. Archiving here would split the store's history over two lakes",
-        f"name that lake: {how_to_name(head)}; to go on with this lake as well, name that one as "
+        f"this store was archived into lake {lake_name_text(head)}, as its stamp or its journal says; "
+        f"{kind}, {named}, {verb} none of it. Archiving here would split the store's history over two lakes",
+        f"name that lake: {lake_option(head)}; to go on with this lake as well, name that one as "
         "--second-lake",
     )
 

@@ -16,7 +16,7 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.host import is_this_host
 from storage_engine.core.jsonable import from_jsonable
-from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
+from storage_engine.core.wording import bytes_text, count_text, shorten, time_text
 from storage_engine.exceptions import StoreIdentityError
 from storage_engine.journal.records import Phase, Step
 from storage_engine.lake.catalog.config import CATALOG_FILE
@@ -223,7 +223,7 @@ def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
     Of many logs only the first are named.
     """
     for log in refused[:LOGS_SHOWN]:
-        reason = shortened(log.why, _WHY_WIDTH).rstrip(".")
+        reason = shorten(log.why, _WHY_WIDTH).rstrip(".")
         text = f"log {log.log} was refused by the last archive: {reason}"
         yield Finding.warning("archive-refused", text, log.remedy.rstrip("."))
     if (more := len(refused) - LOGS_SHOWN) > 0:

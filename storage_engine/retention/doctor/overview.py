@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.commands import Text
 from storage_engine.core.host import ANY_HOST, is_this_host
 from storage_engine.core.jsonable import filled
@@ -21,7 +21,7 @@ from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
 from storage_engine.lake.restore.restore_span import filled_notes
-from storage_engine.model.store import LogSnapshot, in_runs
+from storage_engine.model.store import LogSnapshot, split_runs
 from storage_engine.retention.quarantine.places import QuarantineLook, look_at_quarantines
 from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
@@ -124,7 +124,7 @@ def same_place(base: ManagedStore, row: StoreRecord) -> ManagedStore:
     if row.real_path == base.real_root:
         return base
     return ManagedStore(
-        name=store_called(row.name, row.broker, row.real_path),
+        name=store_text(row.name, row.broker, row.real_path),
         root=row.real_path,
         lake=base.lake,
         second_lake=base.second_lake,
@@ -143,7 +143,7 @@ def _read_store(
     return filled(
         ManagedOverview,
         row,
-        name=store_called(row.name, row.broker, row.real_path),
+        name=store_text(row.name, row.broker, row.real_path),
         path=row.real_path,
         on_disk=on_disk,
         not_seen=not_seen,
@@ -191,7 +191,7 @@ def _look_at_disk(
 
 def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:
     """Yield the log's contiguous runs of segments. Between two runs, bytes are missing."""
-    for run in in_runs(log.segments, lambda left, right: left.end_offset == right.base_offset):
+    for run in split_runs(log.segments, lambda left, right: left.end_offset == right.base_offset):
         yield DiskRange(
             log.name,
             run[0].base_offset,

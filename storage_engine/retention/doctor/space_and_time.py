@@ -19,7 +19,7 @@ from storage_engine.core.wording import (
     count_text,
     duration_text,
     reason_text,
-    shortened,
+    shorten,
     time_text,
 )
 from storage_engine.exceptions import StorageEngineError
@@ -461,7 +461,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
     rows = [row for row in unread.rows if row.messages is not None]
     if rows:
         groups = _count_by_group(rows)
-        listed = named_in_short([f"{shortened(name, _NAME_WIDTH)} {count}" for name, count in groups])
+        listed = named_in_short([f"{shorten(name, _NAME_WIDTH)} {count}" for name, count in groups])
         more = f", and in {unread.more} more topics" if unread.more else ""
         yield Finding(
             severity,
@@ -480,7 +480,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
             "consumers-unknown",
             f"in some {unit}s {count_text(len(unknown), 'group')} never committed an offset, and may need "
             f"messages that are deleted {_moment(found)}: "
-            f"{named_in_short([shortened(group, _NAME_WIDTH) for group in unknown])}",
+            f"{named_in_short([shorten(group, _NAME_WIDTH) for group in unknown])}",
             Text("find out whether these groups are in use: ", Command("lag")),
         )
 

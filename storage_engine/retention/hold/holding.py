@@ -166,7 +166,7 @@ def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments
         return UnheldSegments((), (f"all segments that its broker deletes ({_clause_text(error)})",))
 
 
-def unproven_of(
+def find_unproven_segments(
     store: ManagedStore, journal: Journal, record: StoreRecord, unheld: UnheldSegments
 ) -> UnprovenSegments:
     """Return the segments that the lakes don't prove.
@@ -195,7 +195,7 @@ def _clause_text(error: object) -> str:
 
 def _find_unproven(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
     unheld = unheld_by(context.broker, now_ms, until_ms)
-    return unproven_of(context.store, context.journal, context.record, unheld)
+    return find_unproven_segments(context.store, context.journal, context.record, unheld)
 
 
 def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
@@ -241,7 +241,7 @@ def check_hold_of_other_journal(
         if held_until_ms is None or held_until_ms <= now_ms:
             return
         unheld = unheld_by(broker, now_ms, now_ms + DAY_MS)
-        unproven = unproven_of(store, journal, record, unheld)
+        unproven = find_unproven_segments(store, journal, record, unheld)
     if why := refusal(unproven, acceptance):
         raise GateRefusedError(
             f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and this "

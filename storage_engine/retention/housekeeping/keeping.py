@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from storage_engine.brokers import find_broker, store_called
+from storage_engine.brokers import find_broker, store_text
 from storage_engine.core.clock import DAY_MS, clock_ms
 from storage_engine.core.host import person, this_host
 from storage_engine.exceptions import BadInputError
@@ -128,7 +128,7 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
         return (f"{lake.location} has the rule, but no journal has it: run this again with --journal URL",)
     journal, recorded = Journal(journal_url), False
     for store in journal.all_stores():
-        names = (store.store_id, store_called(store.name, store.broker, store.real_path))
+        names = (store.store_id, store_text(store.name, store.broker, store.real_path))
         if lake.broker in ("", store.broker) and any(matches(scope.store, name) for name in names):
             journal.record_archive_rule(store.store_id, rule.rule_id, person())
             recorded = True

@@ -15,7 +15,7 @@ from functools import partial
 from storage_engine.brokers import find_broker
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import Journal, RunState
@@ -259,7 +259,7 @@ def _thin(
 
     size_bytes = sum(verdict.segment.file.size_bytes for verdict in verdicts)
     try:
-        with told("Thinning", size_bytes) as advance:
+        with report_work("Thinning", size_bytes) as advance:
             begun = time.monotonic()
             for verdict in verdicts:
                 waiting.append(thin_segment(lake, look.rows[verdict.segment.identity], verdict.gone))

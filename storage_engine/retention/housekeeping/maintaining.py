@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.commands import Text
 from storage_engine.core import durable
 from storage_engine.core.clock import (
@@ -605,7 +605,7 @@ def _empty(keeper: Keeper, now_ms: int, dry_run: bool) -> tuple[str, ...]:
 
 
 def _store_title(record: StoreRecord) -> str:
-    return store_called(record.name, record.broker, record.real_path)
+    return store_text(record.name, record.broker, record.real_path)
 
 
 def _maintain(

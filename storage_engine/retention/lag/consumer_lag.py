@@ -23,7 +23,7 @@ from storage_engine.retention.lag.unread_losses import (
     find_unread,
     find_unread_by_log,
     has_loss,
-    joined,
+    join_losses,
     unread_lines,
 )
 from storage_engine.retention.proof.refusing import Refusal, refusal, refused_logs
@@ -206,7 +206,7 @@ def find_losses(
             raise _loss_error(context, run, snapshot, unread)
     if len(snapshot.logs) > 1:
         unread = replace(unread, logs=tuple(ends))
-    return unread if released is None else joined(released, unread), refusals
+    return unread if released is None else join_losses(released, unread), refusals
 
 
 def _refuse_losing(

@@ -176,7 +176,7 @@ def find_unread_by_log(
         return dict.fromkeys(new_min_offsets, Unread(error=reason_text(error)))
 
 
-def joined(first: Unread, second: Unread) -> Unread:
+def join_losses(first: Unread, second: Unread) -> Unread:
     """Add up consumers' losses in two sets of logs, which have no queue in common.
 
     :param second: the losses that were found later.

@@ -15,7 +15,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.commands import Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable, to_recorded
-from storage_engine.core.wording import count_text, reason_text, time_text, unexpected
+from storage_engine.core.wording import count_text, reason_text, time_text, unexpected_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.journal import drift_since_renewal
 from storage_engine.model.broker.broker_store import course_of
@@ -118,7 +118,7 @@ def _try_to_read(errors: list[str], subject: str, tell: Callable[[], Any]) -> An
         return tell()
     except Exception as error:
         is_expected = isinstance(error, (StorageEngineError, OSError))
-        errors.append(Text(f"{subject} is not known: ", error if is_expected else unexpected(error)))
+        errors.append(Text(f"{subject} is not known: ", error if is_expected else unexpected_text(error)))
         return None
 
 
@@ -343,7 +343,7 @@ def _findings(context: Context) -> tuple[Finding, ...]:
     except Exception as error:
         # Whatever it is: what was found so far has to be kept, and alarms have to be told.
         is_expected = isinstance(error, (StorageEngineError, OSError))
-        text = Text(error).removesuffix(".") if is_expected else unexpected(error)
+        text = Text(error).removesuffix(".") if is_expected else unexpected_text(error)
         return (Finding.warning("unreadable", text),)
 
 

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED
-from storage_engine.core.wording import count_text, reason_text, unexpected
+from storage_engine.core.wording import count_text, reason_text, unexpected_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.retention.proof.verification_memory import KeptRows
@@ -311,7 +311,7 @@ def tell(
 
 def _error_text(error: Exception) -> str:
     is_said = isinstance(error, (StorageEngineError, OSError))
-    return reason_text(error) if is_said else unexpected(error)
+    return reason_text(error) if is_said else unexpected_text(error)
 
 
 def _tell(

@@ -43,7 +43,7 @@ from storage_engine.retention.ranges.range_memory import (
     DeletedMemory,
     LakeLook,
     RangeMemory,
-    joined,
+    join_spans,
     keep_ranges,
     kept_ranges,
     look_at_lakes,
@@ -245,5 +245,5 @@ def _with_deleted(context: Context, kept: RangeMemory) -> RangeMemory:
     memory = kept.deleted if kept.deleted.last_undo == ends.last_undo else DeletedMemory()
     rows = reader.read(lambda connection: deletions_after(connection, store_id, memory.known_id))
     new = (filled(ReleasedSpan, row, excused=row.excuse) for row in rows)
-    spans = tuple(joined((*memory.spans, *new)))
+    spans = tuple(join_spans((*memory.spans, *new)))
     return replace(kept, deleted=DeletedMemory(ends.last_undo, ends.known_id, spans))

@@ -26,7 +26,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.commands import Text, join_texts
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import WATCH_WAIT_SECONDS
-from storage_engine.core.wording import reason_text, unexpected
+from storage_engine.core.wording import reason_text, unexpected_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import Journal, record_under_watch
 from storage_engine.journal.tables.database import missing_sqlite_file
@@ -134,7 +134,7 @@ class _Duty:
             self._fail(reason_text(error))
         except Exception as error:
             # Whatever it is, it is said, and tried again.
-            self._fail(unexpected(error))
+            self._fail(unexpected_text(error))
 
     def _fail(self, reason: str) -> None:
         self._due_at = time.monotonic() + _AFTER_ERROR_SECONDS
@@ -427,7 +427,7 @@ class Recorder(threading.Thread):
             except Exception as error:
                 # Whatever it is: nobody else would record what the watches mend from now on.
                 is_expected = isinstance(error, StorageEngineError | OSError)
-                reason = Text(error) if is_expected else unexpected(error)
+                reason = Text(error) if is_expected else unexpected_text(error)
                 self._say_once(Text(f"{store.root}: the mends can't be recorded yet: ", reason))
                 with self._changed:
                     # Another store's journal may be well.
@@ -520,7 +520,7 @@ class StoreWatch(threading.Thread):
                     self._alarm(reason_text(error))
                 except Exception as error:
                     # Whatever it is, a watch that ends with it would be missed by nobody.
-                    self._alarm(Text("the watch has failed and begins again: ", unexpected(error)))
+                    self._alarm(Text("the watch has failed and begins again: ", unexpected_text(error)))
                 self._pause(_STAND_BY_SECONDS)
         finally:
             self._changes.close()
@@ -583,7 +583,7 @@ class StoreWatch(threading.Thread):
             yield reason_text(error)
         except Exception as error:
             # Whatever it is, what comes after it in the same look must not wait for its mend.
-            yield Text("a part of the watch has failed, and is tried again: ", unexpected(error))
+            yield Text("a part of the watch has failed, and is tried again: ", unexpected_text(error))
         else:
             self._tell(drifts)
 

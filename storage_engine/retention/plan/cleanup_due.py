@@ -22,7 +22,7 @@ from storage_engine.retention.archive.sealed import archive_lag_of_store
 from storage_engine.retention.hold.hold_text import progress_alarms
 from storage_engine.retention.hold.holding import alarms_of, record_hold_drift, with_lakes_word
 from storage_engine.retention.plan.deciding import check_quarantine, decide
-from storage_engine.retention.plan.planning import identified
+from storage_engine.retention.plan.planning import add_identity
 from storage_engine.retention.proof.approvals import open_questions, was_refused
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
 from storage_engine.retention.store.broker_answers import take_triggers
@@ -159,7 +159,7 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     store_id, is_asked, is_refused = context.record.store_id, False, False
     waiting = open_questions(context.journal, store_id, now_ms) if plan.to_delete else ()
     if plan.to_delete and not quarantine:
-        digest = identified(plan, context.record).digest
+        digest = add_identity(plan, context.record).digest
         # A question at a shell may never be answered: a DAG asks all the same.
         timed = [entry.question for entry in waiting if entry.question.until_ms is not None]
         early_ms = max((question.asked_at_ms for question in timed), default=0) + (len(timed) - 1) * _MORE_MS

@@ -123,7 +123,7 @@ def make_plan(
             directories = known_directories(context.journal, run.store_id)
             aside = unknown_notices(context.store, context.broker.data_paths, directories)
             plan = replace(
-                identified(decided.plan, context.record),
+                add_identity(decided.plan, context.record),
                 notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside),
             )
             record_starter(context, run, starter)
@@ -133,7 +133,7 @@ def make_plan(
     return _result(context, run)
 
 
-def identified(plan: Plan, record: StoreRecord) -> Plan:
+def add_identity(plan: Plan, record: StoreRecord) -> Plan:
     """Return a plan with its store's identity, as a run records it."""
     lineages = {log: lineage for log, lineage in record.log_lineages.items() if log in plan.log_names}
     return replace(plan, store_id=record.store_id, lineage=record.lineage, log_lineages=lineages)

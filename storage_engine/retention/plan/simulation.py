@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import DAY_MS, HOUR_MS
-from storage_engine.core.wording import meant
+from storage_engine.core.wording import did_you_mean
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import course_of
 from storage_engine.model.simulation import (
@@ -108,7 +108,7 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
         names = [setting.name for setting in rules.settings]
         if name not in names:
             raise BadInputError(
-                f"--set: expected one of {', '.join(names)}, found {name!r}.{meant(name, names)}"
+                f"--set: expected one of {', '.join(names)}, found {name!r}.{did_you_mean(name, names)}"
             )
     values, start, source = _read_start(store, rules, now_ms)
     if start.ingest.bytes_per_day == 0:

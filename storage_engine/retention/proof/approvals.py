@@ -36,7 +36,7 @@ from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
 from storage_engine.retention.proof.gate import (
     Consent,
     asks_for_approval,
-    consent_to,
+    judge_consent,
     shorter_retention,
 )
 from storage_engine.retention.proof.history import segment_subject
@@ -183,7 +183,7 @@ def record_reply(
     question = from_jsonable(PlanQuestion, events[-1].payload)
     starters, waiver = starters_of(journal, run), journal.find_waiver(digest)
     answer = Said.APPROVED if approves else Said.REJECTED
-    consent = consent_to(digest, question.why, starters, [Reply(digest, answer, person, at_ms)], waiver)
+    consent = judge_consent(digest, question.why, starters, [Reply(digest, answer, person, at_ms)], waiver)
     detail = ""
     if person is None:
         answer, detail = Said.TIMED_OUT, "nobody answered"
@@ -227,7 +227,7 @@ def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> 
     return any(reply.said is not Said.APPROVED and reply.at_ms >= since_ms for reply in last)
 
 
-def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
+def read_consent(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
     """Return whether persons' decisions permit a run's plan, by the journal's present record.
 
     :param decisions: decisions on the segments to delete: those of the plan, and those made just now.
@@ -239,9 +239,9 @@ def consent_of(context: Context, run: Run, decisions: Sequence[Decision]) -> Con
     shorter = shorter_retention(recorded, _kept_ms(context)) if may_set_age(context.store) else ""
     why = asks_for_approval(going, run.request, recorded, context.store.policy, waiver, shorter)
     if not why:
-        return consent_to(digest, why, (), (), waiver)
+        return judge_consent(digest, why, (), (), waiver)
     answers = answers_about(journal, run.store_id, digest)
-    return consent_to(digest, why, starters_of(journal, run), answers, waiver)
+    return judge_consent(digest, why, starters_of(journal, run), answers, waiver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +258,13 @@ class Told:
     is_moot: bool = False
 
 
-def told_of(journal: Journal, run: Run) -> Told:
+def read_approval(journal: Journal, run: Run) -> Told:
     """Return the record of a run's approval, whatever the policy is now."""
     if run.plan_digest is None:
         return Told()
     digest, waiver = run.plan_digest, journal.find_waiver(run.plan_digest)
     answers = answers_about(journal, run.store_id, digest)
-    consent = consent_to(digest, _POLICY, starters_of(journal, run), answers, waiver)
+    consent = judge_consent(digest, _POLICY, starters_of(journal, run), answers, waiver)
     if consent.approval is not None and consent.approval.person is not None:
         return Told(f"Approved by {consent.approval.person.text} at {time_text(consent.approval.at_ms)}")
     events = [event for event in journal.events(run, Step.APPROVAL) if event.subject == digest]
@@ -361,10 +361,10 @@ def approve_plan(journal: Journal, store: StoreRecord, digest: str, person: Pers
     lacks = ""
     for run in runs:
         starters = starters_of(journal, run)
-        standing = consent_to(digest, _POLICY, starters, answers_about(journal, store_id, digest), waiver)
+        standing = judge_consent(digest, _POLICY, starters, answers_about(journal, store_id, digest), waiver)
         if standing.approval is not None and standing.approval.person == person:
             return run, standing.approval
-        consent = consent_to(digest, _POLICY, starters, [answer], waiver)
+        consent = judge_consent(digest, _POLICY, starters, [answer], waiver)
         if not consent.refuses:
             record_answer(journal, run, answer)
             return run, answer

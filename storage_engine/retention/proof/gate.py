@@ -169,7 +169,7 @@ class Consent:
         return bool(self.why) and self.approval is None
 
 
-def consent_to(
+def judge_consent(
     digest: str,
     asked_because: str,
     starters: Sequence[Starter],
@@ -281,7 +281,7 @@ def judge(
         "": there is none.
     :param lacking: a clause of ``ArchivePermits`` on topics that the only receipt lacks by a rule; "": there
         is none.
-    :param consent: persons' decision on the approved plan, from :func:`consent_to`.
+    :param consent: persons' decision on the approved plan, from :func:`judge_consent`.
     """
     segment = decision.segment
     if consent.refuses:

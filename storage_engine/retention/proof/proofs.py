@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from storage_engine.brokers import same_companions, store_called
+from storage_engine.brokers import same_companions, store_text
 from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
@@ -44,7 +44,7 @@ from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.receipt import LakeHead, Receipt, SegmentIdentity
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.settings.policy import ArchiveMode, Policy
-from storage_engine.model.store import Segment, SegmentId, by_log
+from storage_engine.model.store import Segment, SegmentId, group_by_log
 from storage_engine.retention.proof.gate import (
     NO_ACTS,
     Consent,
@@ -251,7 +251,7 @@ class Proofs:
                     return verdict
         for proofs in () if consent.refuses else self.asked:
             if policy.archive is not ArchiveMode.OFF and (cover := proofs.covers.get(slot)):
-                called = {store_called(row.store_name, row.broker, row.store_root) for row in cover.receipts}
+                called = {store_text(row.store_name, row.broker, row.store_root) for row in cover.receipts}
                 stores = ", ".join(sorted(called))
                 detail = f"its bytes were compared just now with the archived bytes of other nodes: {stores}"
                 return Verdict(
@@ -365,7 +365,7 @@ def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) 
         names = [n for lake in lakes if by_name for n in read_store_names(lake).get(record.store_id, ())]
     except LakeUnavailableError:
         return NO_PERMITS
-    names.append(store_called(record.name, record.broker, record.real_path))
+    names.append(store_text(record.name, record.broker, record.real_path))
     return ArchivePermits(
         record.store_id, tuple(names), record.broker, rules, known.archive_rules, now_ms, holds
     )
@@ -388,11 +388,11 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
         except LakeUnavailableError as error:
             unreachable[config.location] = Text(error)
     if not lakes:
-        raise none_reachable(list(unreachable.values()))
+        raise unreachable_error(list(unreachable.values()))
     return lakes, unreachable
 
 
-def without_older(
+def drop_older_lakes(
     lakes: Sequence[Lake], unreachable: Mapping[str, str], known: KnownHeads, store_id: str
 ) -> tuple[list[Lake], dict[str, str]]:
     """Treat a lake like one that can't be asked if it lacks receipts which it is known to have had.
@@ -411,11 +411,11 @@ def without_older(
         except LakeUnavailableError as error:
             reasons[lake.location] = Text(error)
     if lakes and not current:
-        raise none_reachable(list(reasons.values()))
+        raise unreachable_error(list(reasons.values()))
     return current, reasons
 
 
-def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
+def unreachable_error(reasons: Sequence[str]) -> LakeUnavailableError:
     """Return the error for a store whose lakes can't be used."""
     if len(reasons) == 1:
         return LakeUnavailableError(reasons[0])
@@ -472,7 +472,7 @@ def _read(
     rows: dict[Slot, list[Receipt]] = {}
     every_row = current_receipts(lake, record, base_offsets=span, with_ended=True)
     counting = [row for row in every_row if row.is_whole or row.lacks_by_rules]
-    of_logs = by_log(counting) if whole_logs else {}
+    of_logs = group_by_log(counting) if whole_logs else {}
     for row in counting:
         if (row.log, row.base_offset) in slots:
             rows.setdefault((row.log, row.base_offset), []).append(row)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from storage_engine.commands import Text, join_texts
-from storage_engine.core.wording import count_text, shortened
+from storage_engine.core.wording import count_text, shorten
 from storage_engine.exceptions import LakeIdentityError, LogsRefusedError, StorageEngineError
 from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.store import Segment, SegmentId
@@ -186,7 +186,7 @@ def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: 
     sentences = [
         f"run {run_key!r} of {root}: expected every log to pass, found "
         f"{count_text(len(refused), 'log')} refused.",
-        *(shortened(log_text(log), _TEXT_WIDTH) for log in refused[:LOGS_SHOWN]),
+        *(shorten(log_text(log), _TEXT_WIDTH) for log in refused[:LOGS_SHOWN]),
     ]
     if (more := len(refused) - LOGS_SHOWN) > 0:
         sentences.append(f"report.json names {count_text(more, 'more log')}.")

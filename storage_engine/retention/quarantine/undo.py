@@ -17,7 +17,7 @@ from pathlib import Path
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
@@ -199,7 +199,7 @@ def _check_bytes(
     :raises OSError: a segment can't be read.
     """
     proven = [release for release in segments if release.sha256 is not None]
-    with told("Reading segments", sum(release.facts.size_bytes for release in proven)) as advance:
+    with report_work("Reading segments", sum(release.facts.size_bytes for release in proven)) as advance:
         for release in proven:
             place, path = aside[release.facts.path], Path(release.facts.path)
             lies = place.directory.joinpath(*place.names(path))

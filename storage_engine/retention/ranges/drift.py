@@ -30,9 +30,9 @@ from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import LostRange, replica_spans
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, select_whole
 from storage_engine.model.report.validation import RangeStatus
-from storage_engine.model.store import by_log, log_label, may_be_one, name_in_label
+from storage_engine.model.store import group_by_log, log_label, may_be_one, name_in_label
 from storage_engine.retention.proof.history import compared_receipts, released_spans, segment_subject
 from storage_engine.retention.proof.proofs import current_receipts
 from storage_engine.retention.proof.shielding import changed_spans, shielded_spans
@@ -179,8 +179,8 @@ def gone_ranges(
             for gap in spans:
                 span = (gap.start_offset, gap.end_offset - 1)
                 receipts = current_receipts(lake, record, log=gap.log, base_offsets=span, with_ended=True)
-                faults = losses(find_faults(lake, whole(receipts)))
-                rows += [row for row in whole(receipts) if row.identity not in faults]
+                faults = losses(find_faults(lake, select_whole(receipts)))
+                rows += [row for row in select_whole(receipts) if row.identity not in faults]
                 expired += ended(receipts)
                 broken.update(faults)
             lakes.append(lake)
@@ -198,7 +198,7 @@ def gone_ranges(
     expiries = merged_expiries((lake, expired) for lake in lakes)
     witnesses = Witnesses(present or {}, unasked=unasked, expiries=expiries)
     names = names_of_logs(witnesses.present, proven, released)
-    called = by_log(spans, names.name_of)
+    called = group_by_log(spans, names.name_of)
 
     def lay_over(witnesses: Witnesses) -> tuple[RangeStatus, ...]:
         return tuple(

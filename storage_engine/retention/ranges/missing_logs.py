@@ -29,8 +29,8 @@ from storage_engine.retention.ranges.seen_logs import (
     absent_logs,
     logs_of_plan,
     logs_of_snapshot,
+    merge_logs,
     missing_ranges,
-    remembered,
 )
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -129,7 +129,7 @@ def remember_logs(context: Context, snapshot: StoreSnapshot) -> None:
     store, record = context.store, context.record
     known_logs = _read_known(store, context.journal, record)
     here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known_logs)
-    logs = remembered(known_logs, here, _absences(identities, absent_logs(known_logs, here)))
+    logs = merge_logs(known_logs, here, _absences(identities, absent_logs(known_logs, here)))
     if logs != known_logs:
         keep_logs(store.journal_url, record.store_id, logs)
 

@@ -33,8 +33,8 @@ from storage_engine.model.store import (
     SegmentId,
     SegmentState,
     StoreSnapshot,
-    by_log,
-    in_runs,
+    group_by_log,
+    split_runs,
 )
 from storage_engine.retention.store.broker_answers import take_archivable
 from storage_engine.same_bytes.own_acts import OwnActs
@@ -200,9 +200,9 @@ def offset_ranges(
         piece = _local(decision, ends[log], lakes, lineages, but)
         if piece.start_offset < piece.end_offset:
             local[piece.log].append(piece)
-    archived, missing = by_log(spans, names.name_of), by_log(gone, names.name_of)
-    expired = by_log((span for span in every_span if span.ended), names.name_of)
-    kept = by_log(span for span in shielded if span.start_offset < span.end_offset)
+    archived, missing = group_by_log(spans, names.name_of), group_by_log(gone, names.name_of)
+    expired = group_by_log((span for span in every_span if span.ended), names.name_of)
+    kept = group_by_log(span for span in shielded if span.start_offset < span.end_offset)
     ranges: list[OffsetRange] = []
     for log in sorted({*local, *archived, *expired, *kept, *missing}):
         # A label is no name that a lineage was opened for.
@@ -375,7 +375,7 @@ def _lineage_intervals(pieces: Iterable[OffsetRange], lineage: int) -> list[Inte
 
 def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
     """Yield ranges in the order of lineages and offsets. Neighbours with one place and reason are joined."""
-    for run in in_runs(sorted(pieces, key=lambda piece: (piece.lineage, piece.start_offset)), _is_same):
+    for run in split_runs(sorted(pieces, key=lambda piece: (piece.lineage, piece.start_offset)), _is_same):
         yield replace(
             run[0],
             end_offset=run[-1].end_offset,

@@ -30,7 +30,7 @@ from storage_engine.lake.coverage.spans import (
     receipt_spans,
 )
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
-from storage_engine.model.store import Lineages, in_runs
+from storage_engine.model.store import Lineages, split_runs
 from storage_engine.retention.proof.verification_memory import KeptRows
 
 _KEPT_LAKES = 3
@@ -309,7 +309,7 @@ def _find_settled(
 
 def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
     """Return the spans, with adjoining ones joined."""
-    return map(_join_run, in_runs(in_order(spans), _follows))
+    return map(_join_run, split_runs(in_order(spans), _follows))
 
 
 def _follows(span: ArchivedSpan, following: ArchivedSpan) -> bool:
@@ -331,7 +331,7 @@ def _join_run(run: Sequence[ArchivedSpan]) -> ArchivedSpan:
     )
 
 
-def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
+def join_spans(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
     """Yield deleted ranges joined by their reason. No two of them overlap, so each offset counts once."""
 
     def kind(span: ReleasedSpan) -> tuple[str, int, str, str]:

@@ -115,7 +115,7 @@ def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[Seen
     return tuple(log for log in known if log.log not in present or not log.is_same_log(present[log.log]))
 
 
-def remembered(
+def merge_logs(
     known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> tuple[SeenLog, ...]:
     """Return the logs to remember after this look. Rightly deleted logs are forgotten.

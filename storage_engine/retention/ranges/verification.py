@@ -11,11 +11,11 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, ReceiptError, StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
@@ -26,7 +26,7 @@ from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.coverage.coverage import Witnesses, in_either
+from storage_engine.lake.coverage.coverage import Witnesses, merge_lakes
 from storage_engine.lake.coverage.spans import local_spans
 from storage_engine.lake.file.scan import all_equal, read_rows
 from storage_engine.lake.restore.restore_span import filled_notes
@@ -36,7 +36,7 @@ from storage_engine.lake.soundness.soundness_reader import find_faults, moved_re
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.deleted_range import DELETION, DeletedRange, RunDigest
-from storage_engine.model.proof.receipt import ChainHead, LakeHead, Receipt, ended, whole, with_rows
+from storage_engine.model.proof.receipt import ChainHead, LakeHead, Receipt, ended, select_whole, with_rows
 from storage_engine.model.report.validation import (
     Finding,
     RangeStatus,
@@ -47,7 +47,7 @@ from storage_engine.model.report.validation import (
 )
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.proof.history import compared_receipts, released_spans
-from storage_engine.retention.proof.proofs import LakeProofs, Proofs, reachable_lakes, without_older
+from storage_engine.retention.proof.proofs import LakeProofs, Proofs, drop_older_lakes, reachable_lakes
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.proof.verification_memory import VerificationMemory
 from storage_engine.retention.ranges.deleted_ranges import (
@@ -71,7 +71,12 @@ from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.known_heads import KnownHeads, journalled_heads, known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import read_stamp
-from storage_engine.retention.store.unnamed_lakes import heads_unasked, how_to_name, lake_named, lakes_unasked
+from storage_engine.retention.store.unnamed_lakes import (
+    heads_unasked,
+    lake_name_text,
+    lake_option,
+    lakes_unasked,
+)
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 _NAMED = 3
@@ -319,7 +324,7 @@ def verify_store(
         absent = missing_logs(store, journal, record, broker, snapshot)
         present = present_logs(broker, snapshot)
         store_id, heads = record.store_id, known_heads(journal, record)
-        lakes, unreachable = without_older(lakes, unreachable, heads, store_id)
+        lakes, unreachable = drop_older_lakes(lakes, unreachable, heads, store_id)
         renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]
         rows = [receipts(lake, store_id, with_ended=True) for lake in lakes]
         ends = own_ends(broker, snapshot, _proven_ends(snapshot, record, rows))
@@ -336,7 +341,7 @@ def verify_store(
     results: list[StoreVerification] = []
     for i, lake in enumerate(lakes):
         elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _valid_rows(other, rows[j])]
-        everywhere, _ = in_either(whole(rows[i]), {}, whole(elsewhere))
+        everywhere, _ = merge_lakes(select_whole(rows[i]), {}, select_whole(elsewhere))
         verifications = verify(
             lake,
             level,
@@ -397,7 +402,7 @@ def _with_journal(
     try:
         findings = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
         record = Journal(journal_url, read_only=True).store_with_id(result.store_id)
-        name = store_called(record.name, record.broker, record.real_path) if record else result.name
+        name = store_text(record.name, record.broker, record.real_path) if record else result.name
         return replace(result, findings=(*result.findings, *findings), name=name)
     except JournalUnavailableError as error:
         if missing_sqlite_file(journal_url):
@@ -412,7 +417,7 @@ def _proven_ends(
 ) -> dict[SegmentId, int]:
     """Return the end offsets of sealed segments by their receipts."""
     by_id: dict[SegmentId, list[Receipt]] = {}
-    for row in (receipt for group in rows for receipt in whole(group)):
+    for row in (receipt for group in rows for receipt in select_whole(group)):
         if row.lineage == record.lineage_of(row.log):
             by_id.setdefault(SegmentId(row.log, row.base_offset), []).append(row)
     return proven_ends(snapshot, lambda id_: by_id.get(id_, ()), read_own_acts(record.real_path))
@@ -461,9 +466,9 @@ def other_lake_findings(
     for head in others:
         yield Finding(
             Status.WARNING if has_rows else Status.FAILURE,
-            f"lake {lake_named(head)}",
+            f"lake {lake_name_text(head)}",
             f"the stamp or the journal says that it has the store up to receipt {head.sequence}; {note}",
-            f"Name that lake: {how_to_name(head)}; to name two lakes, use --second-lake for one of them.",
+            f"Name that lake: {lake_option(head)}; to name two lakes, use --second-lake for one of them.",
         )
 
 
@@ -490,12 +495,12 @@ def _renew(lake: Lake, store_id: str) -> int:
     moved = moved_receipts(lake, with_rows(receipts(lake, store_id, with_ended=True)))
     if not moved:
         return 0
-    with told("Renewing", sum(row.size_bytes for row in moved)) as advance, suppress(ReceiptError):
+    with report_work("Renewing", sum(row.size_bytes for row in moved)) as advance, suppress(ReceiptError):
         return len(reprove(lake, store_id, moved, advance))
     return 0
 
 
 def _valid_rows(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:
     """Return the valid receipts, also those of expired segments."""
-    broken = losses(find_faults(lake, whole(rows)))
+    broken = losses(find_faults(lake, select_whole(rows)))
     return [row for row in rows if row.identity not in broken]

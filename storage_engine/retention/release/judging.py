@@ -15,7 +15,7 @@ from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core import durable
 from storage_engine.core.clock import jumped_forward_ms, read_clock
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, LakeConflictError
 from storage_engine.journal.journal import Phase, Run, Step
@@ -31,7 +31,7 @@ from storage_engine.retention.proof.history import (
     releases,
     segment_subject,
 )
-from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs, read_store_permits
+from storage_engine.retention.proof.proofs import Proofs, read_proofs, read_store_permits, unreachable_error
 from storage_engine.retention.proof.refusing import Refusal, RefusedLog, refusal, refused_logs, require_one
 from storage_engine.retention.proof.unseen_writes import Reading, check_bytes, digest
 from storage_engine.retention.store.context import Context
@@ -141,7 +141,7 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
         return Proofs((), acts=read_own_acts(context.record.real_path))
     proofs = read_proofs_to_delete(context, {segment.id for segment in plan.to_delete}, known, lease)
     if not proofs.asked and context.journal.find_waiver(plan.digest) is None:
-        raise none_reachable([reason for _, reason in proofs.unreachable])
+        raise unreachable_error([reason for _, reason in proofs.unreachable])
     return proofs
 
 
@@ -256,7 +256,7 @@ def _advice_text(proofs: Proofs) -> str:
     )
 
 
-def reading_of(context: Context, lease: Lease) -> Reading:
+def make_reading(context: Context, lease: Lease) -> Reading:
     """Return how to read segments again: at the pace of archiving while a broker runs."""
     return Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
 
@@ -337,9 +337,9 @@ def _hash_again(
     """
     compared: list[Verdict] = []
     refusals: dict[str, Refusal] = {}
-    reading = reading_of(context, lease) if again else None
+    reading = make_reading(context, lease) if again else None
     sizes = [verdict.segment.disk_bytes for verdict in judged.verdicts if verdict.segment.id in again]
-    with told("Hashing segments again", sum(sizes)) as advance:
+    with report_work("Hashing segments again", sum(sizes)) as advance:
         for verdict in judged.verdicts:
             segment, receipt = verdict.segment, verdict.receipt
             if segment.log in refusals:

@@ -23,7 +23,7 @@ from pathlib import Path
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError, StorageEngineError
 from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
@@ -49,11 +49,11 @@ from storage_engine.retention.plan.deciding import (
     sealed_by,
     unread_dependents_notices,
 )
-from storage_engine.retention.proof.approvals import consent_of, note_question, require_consent
+from storage_engine.retention.proof.approvals import note_question, read_consent, require_consent
 from storage_engine.retention.proof.deletion_checks import check_gone, check_kept, check_left
 from storage_engine.retention.proof.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.proof.history import SegmentRelease, open_releases, releases, still_proves
-from storage_engine.retention.proof.proofs import Proofs, none_reachable, witness_release
+from storage_engine.retention.proof.proofs import Proofs, unreachable_error, witness_release
 from storage_engine.retention.proof.refusing import (
     Refusal,
     RefusedLog,
@@ -73,9 +73,9 @@ from storage_engine.retention.release.judging import (
     check_clock,
     compared_last,
     judge_logs,
+    make_reading,
     read_plan_proofs,
     read_proofs_to_delete,
-    reading_of,
     record_gone,
     settle,
 )
@@ -195,11 +195,11 @@ def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease
     heads = known_heads(context.journal, context.record)
     proofs = read_proofs_to_delete(context, by_segment.keys(), heads, held.lease)
     if proofs.unreachable:
-        raise none_reachable([reason for _, reason in proofs.unreachable])
+        raise unreachable_error([reason for _, reason in proofs.unreachable])
     return proofs
 
 
-def deleted_of(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+def find_deleted(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
     """Return the segments that are deleted, by the broker's answer or else by their files.
 
     :raises BrokerError: a running broker has to answer, and can't be asked.
@@ -210,7 +210,7 @@ def deleted_of(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId
     return frozenset(segment.id for segment in segments if not os.path.lexists(segment.facts.path))
 
 
-def left_of(held: Locked, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+def find_remaining(held: Locked, segments: Sequence[Segment]) -> tuple[Segment, ...]:
     """Return the segments whose files have to be gone after all were deleted.
 
     Segments that the broker reports as deleted are left out.
@@ -296,7 +296,7 @@ def release(
         return done
     refuse_undone(context, run)
     # Outside of what records errors: to wait for a person is no failure of the run.
-    consent = consent_of(context, run, plan.decisions)
+    consent = read_consent(context, run, plan.decisions)
     note_question(context, run, consent)
     require_consent(context, run, consent)
     with context.errors(run, Step.RELEASE) as save:
@@ -437,10 +437,10 @@ def _judge(context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHea
         read_plan_proofs(context, plan, heads, held.lease),
         [decision.segment for decision in going],
         held.snapshot,
-        reading_of(context, held.lease),
+        make_reading(context, held.lease),
     )
     # Under the lease, and of what goes now: a pass may have become a forced one since the plan.
-    consent = consent_of(context, run, (*plan.decisions, *going))
+    consent = read_consent(context, run, (*plan.decisions, *going))
     if going:
         require_consent(context, run, consent)
     judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease, consent)
@@ -519,7 +519,7 @@ def _delete_all(
     """
     stopped: list[Refusal] = []
     queue, size = deque(verdicts), held.store.max_delete_batch or len(verdicts)
-    with told("Deleting segments", len(verdicts), "segments") as advance:
+    with report_work("Deleting segments", len(verdicts), "segments") as advance:
         while queue:
             batch = [queue.popleft() for _ in range(min(size, len(queue)))]
             compared = compared_last(context, batch, unseen, held.lease)
@@ -580,7 +580,7 @@ def _delete(
         with package_errors(context.store.broker, "delete segments", _MAY_GO):
             context.broker.delete_segments(segments, lambda: context.journal.renew(held.lease), remove)
     except ChangedUnderUsError as error:
-        deleted = deleted_of(held, segments) if error.path else frozenset()
+        deleted = find_deleted(held, segments) if error.path else frozenset()
         done = {
             entry.subject: entry
             for entry in entries
@@ -593,7 +593,7 @@ def _delete(
         context.journal.record(run, Step.RELEASE, Phase.ERROR, withdrawn)
         raise
     # What isn't known to be gone keeps its intent alone: a run that goes on looks at it again.
-    check_gone(context.store.broker, left_of(held, segments))
+    check_gone(context.store.broker, find_remaining(held, segments))
     context.journal.record(run, Step.RELEASE, Phase.RESULT, rows)
 
 

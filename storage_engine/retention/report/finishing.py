@@ -23,11 +23,11 @@ from storage_engine.journal.journal import Phase, ReportRow, Run, RunState, Step
 from storage_engine.journal.reading.answers import StoredReport
 from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.model.report.validation import Status, ValidationResult, Where
-from storage_engine.retention.proof.approvals import told_of
+from storage_engine.retention.proof.approvals import read_approval
 from storage_engine.retention.proof.refusing import ending_error, refused_text
 from storage_engine.retention.ranges.recording_deletions import record_deletions
 from storage_engine.retention.release.checkpointing import deleted_dependents
-from storage_engine.retention.report.report import Fate, Outcome, Report, read_lakes, report_of
+from storage_engine.retention.report.report import Fate, Outcome, Report, read_lakes, read_report
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.managed_store import (
@@ -207,12 +207,12 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
     with context.errors(run, Step.REPORT):
         notices = record_deletions(context, run)
         in_lakes = read_lakes(context, run)
-        report = report_of(context, run, in_lakes)
+        report = read_report(context, run, in_lakes)
         since = unchanged_since(context, run, report)
         if report.outcome in _ENDED and run.state is not RunState.FINISHED:
             result = {"result": report.outcome.value, WHY: reasons_digest(report)}
             context.journal.finish_run(run, {**result, SINCE: since} if since else result)
-            report = report_of(context, context.run(run_key), in_lakes)
+            report = read_report(context, context.run(run_key), in_lakes)
         directory = run_directory(context.store, since or run_key)
         json_path, text_path = directory / REPORT_JSON, directory / REPORT_TEXT
         written = plain = None
@@ -226,7 +226,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         if plain is not None:
             _write_pages(directory, plain)
     ended = report.outcome in _ENDED
-    approval = told_of(context.journal, run)
+    approval = read_approval(context.journal, run)
     return FinishResult(
         run_key=run_key,
         outcome=report.outcome,

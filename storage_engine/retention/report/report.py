@@ -28,9 +28,9 @@ from storage_engine.retention.archive.sealed import recorded_archive_lag
 from storage_engine.retention.hold.holding import alarms_of, recorded_hold
 from storage_engine.retention.lag.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.lag.unread_losses import lake_directory, unread_lines
-from storage_engine.retention.proof.approvals import Told, told_of
+from storage_engine.retention.proof.approvals import Told, read_approval
 from storage_engine.retention.proof.history import SegmentRelease, releases, segment_subject
-from storage_engine.retention.proof.proofs import none_reachable, read_proofs
+from storage_engine.retention.proof.proofs import read_proofs, unreachable_error
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refused_by_plan
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
 from storage_engine.retention.release.checkpointing import (
@@ -368,10 +368,10 @@ def build_report(store: AnyStore, run_key: str) -> Report:
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
-    return report_of(context, context.run(run_key))
+    return read_report(context, context.run(run_key))
 
 
-def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
+def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
     """Return the same as :func:`build_report`, for an open context and lakes that may have just been read."""
     store, plan = context.store, run.plan
     events = context.journal.events(run)
@@ -392,7 +392,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     waiver = context.journal.find_waiver(plan.digest) if plan else None
     lost = released_unread(context, run)
     unread = planned_unread(context, run) if lost is None else lost
-    approval = told_of(context.journal, run)
+    approval = read_approval(context.journal, run)
     return Report(
         outcome=_outcome(run, released, steps, validation, unarchived, refused, approval, quarantine),
         store=context.name,
@@ -735,7 +735,7 @@ def _receipts(context: Context, slots: Collection[tuple[str, int]]) -> Mapping[s
     heads = known_heads(context.journal, context.record)
     proofs = read_proofs(context.store.lakes, context.record, slots, known=heads)
     if not proofs.asked:
-        raise none_reachable([reason for _, reason in proofs.unreachable])
+        raise unreachable_error([reason for _, reason in proofs.unreachable])
     receipts: dict[str, list[Receipt]] = {}
     for slot in sorted(slots):
         having = next((lake for lake in proofs.asked if lake.of(slot)), None)

@@ -20,7 +20,7 @@ from storage_engine.core.wording import (
     duration_text,
     exact_bytes_text,
     printable,
-    shortened,
+    shorten,
     store_text,
     time_text,
 )
@@ -225,7 +225,7 @@ def _reason_text(row: SegmentReport) -> str:
     """
     if row.reason is not Reason.LAG_BLOCKED:
         return row.detail
-    return re.sub(r"[^\s,;]+", lambda word: shortened(word[0], _NAME_WIDTH), row.detail)
+    return re.sub(r"[^\s,;]+", lambda word: shorten(word[0], _NAME_WIDTH), row.detail)
 
 
 def _ground(row: SegmentReport) -> str:
@@ -295,7 +295,7 @@ def _lag(report: Report) -> Iterator[str]:
     for row in lag.worst:
         yield f"  {_position(row)}"
     if lag.at_risk_groups:
-        names = [shortened(group, _NAME_WIDTH) for group in lag.at_risk_groups[:_LAGGING_SHOWN]]
+        names = [shorten(group, _NAME_WIDTH) for group in lag.at_risk_groups[:_LAGGING_SHOWN]]
         unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
         if unnamed:
             names.append(f"{unnamed} more groups")
@@ -322,7 +322,7 @@ def _notices(report: Report) -> Iterator[str]:
 
 def _position(row: QueueLag) -> str:
     count = "unknown" if row.lag_messages is None else count_text(row.lag_messages, "message")
-    group, topic = shortened(row.group, _NAME_WIDTH), shortened(row.topic, _NAME_WIDTH)
+    group, topic = shorten(row.group, _NAME_WIDTH), shorten(row.topic, _NAME_WIDTH)
     return f"{group} {topic}/{row.queue_id}: {count} behind"
 
 

@@ -386,7 +386,7 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
     return cast(BrokerStore, _Asked(store, broker))
 
 
-def asked_lock(held: object, broker: str) -> LockedStore:
+def wrap_lock(held: object, broker: str) -> LockedStore:
     """Return a locked store whose failures to answer become the same error.
 
     :raises BrokerPackageError: the object isn't a locked store, or has impossible values.

@@ -45,10 +45,10 @@ from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.store.broker_answers import (
     MEND,
     asked,
-    asked_lock,
     package_errors,
     take_snapshot,
     take_watch,
+    wrap_lock,
 )
 from storage_engine.retention.store.broker_disks import checked_data_paths
 from storage_engine.retention.store.brokers import open_store
@@ -196,7 +196,7 @@ class Context:
             lock = self.broker.lock()
             held = lock.__enter__()
         try:
-            yield asked_lock(held, self.store.broker)
+            yield wrap_lock(held, self.store.broker)
         except BaseException as error:
             with package_errors(self.store.broker, "unlock its store", MEND):
                 lock.__exit__(type(error), error, error.__traceback__)

@@ -7,13 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.commands import Command
 from storage_engine.core.host import ANY_HOST, check_host, may_have_come, this_host
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.journal.stores import moved_error, name_taken, name_taken_in_lake, named_anew, renamed
+from storage_engine.journal.stores import (
+    moved_error,
+    name_taken,
+    name_taken_in_lake,
+    named_anew,
+    renamed_error,
+)
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import StoreSummary, list_stores
 from storage_engine.model.store import Lineages
@@ -121,7 +127,7 @@ def move_notice(journal: Journal, record: StoreRecord) -> tuple[str, ...]:
     move = from_jsonable(Move, moved.payload)
     if move.person:
         return ()
-    called = store_called(record.name, record.broker, record.real_path)
+    called = store_text(record.name, record.broker, record.real_path)
     return (
         f"store {called} is now on host {move.to_host}, no longer on host {move.from_host}. Its stamp "
         "proves that, and the journal has recorded it",
@@ -263,7 +269,7 @@ def _follow(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: S
     if store.named and record.name is None and journal.store_named(store.name) is None:
         record = journal.name_store(record.store_id, store.name)
     if store.named and record.name not in (None, store.name):
-        raise renamed(store.real_root, record.name, store.name)
+        raise renamed_error(store.real_root, record.name, store.name)
     if record.host is None and store.host not in (None, ANY_HOST):
         # Of an older journal: from now on another machine's store at this path is another store.
         record = journal.move_store(record.store_id, record.real_path)

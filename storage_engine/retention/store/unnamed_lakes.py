@@ -41,12 +41,12 @@ def directory_of(head: LakeHead) -> str:
     return str(Path(path).parent) if is_local else ""
 
 
-def lake_named(head: LakeHead) -> str:
+def lake_name_text(head: LakeHead) -> str:
     """Return a lake's UUID and place, for a message."""
     return f"{head.lake_id or 'without a UUID'} ({directory_of(head) or head.location})"
 
 
-def how_to_name(head: LakeHead) -> str:
+def lake_option(head: LakeHead) -> str:
     """Return the option that names a lake, or a text if no option can."""
     directory = directory_of(head)
     return f"--lake {shlex.quote(directory)}" if directory else f"the lake {head.location}"
@@ -82,8 +82,8 @@ def lakes_unasked(
     """
     return (
         *(
-            f"lake {lake_named(head)} has receipts of the store up to number {head.sequence} and was not "
-            f"named ({how_to_name(head)})"
+            f"lake {lake_name_text(head)} has receipts of the store up to number {head.sequence} and was not "
+            f"named ({lake_option(head)})"
             for head in heads_unasked(heads, asked, unreachable)
         ),
         *(

@@ -18,7 +18,7 @@ from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSn
 from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.commitlog import message_starts, read_store_timestamp
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, mapped, readable_files
+from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, map_file, readable_files
 from storage_engine.rocketmq.format.stored_files import open_stored
 
 Longs = npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ def stored_messages(files: Sequence[MappedFile], offsets: Longs) -> Iterator[Sto
         low, high = np.searchsorted(offsets, [file.base_offset, file.end_offset])
         behind = int(high)
         if low < high:
-            with mapped(file.path) as data:
+            with map_file(file.path) as data:
                 for offset in offsets[low:high].tolist():
                     try:
                         yield read_message(data, offset - file.base_offset, offset)
@@ -205,7 +205,7 @@ def _read_times(file: MappedFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray
     fits = positions + _HEADER_BYTES <= file.size_bytes
     if not fits.any():
         return np.full(len(offsets), UNKNOWN, dtype=np.int64)
-    with mapped(file.path) as data:
+    with map_file(file.path) as data:
         # a header may begin at any byte
         at_each_byte: npt.NDArray[np.void] = np.ndarray(
             (len(data) - _HEADER_BYTES + 1,), _HEADER, buffer=data, strides=(1,)

@@ -18,7 +18,7 @@ from storage_engine.rocketmq.format.broker_config import (
     CONTROLLER_MODE,
     DEFAULT_DELAY_LEVELS,
     BrokerConfig,
-    named,
+    setting_field,
 )
 from storage_engine.rocketmq.format.index_file import read_index_files
 from storage_engine.rocketmq.format.layout import StoreLayout
@@ -57,28 +57,28 @@ class EngineSettings:
     hash_slots: int = 5_000_000
     index_entries: int = 20_000_000
     flush_mode: FlushMode = FlushMode.ASYNC
-    flush_interval_ms: int = named("flushIntervalCommitLog", 500)
-    flush_least_pages: int = named("flushCommitLogLeastPages", 4)
-    flush_thorough_interval_ms: int = named("flushCommitLogThoroughInterval", 10_000)
-    sync_flush_timeout_ms: int = named("syncFlushTimeout", 5_000)
-    transient_pool_enable: bool = named("transientStorePoolEnable", False)
-    transient_pool_size: int = named("transientStorePoolSize", 5)
-    commit_interval_ms: int = named("commitIntervalCommitLog", 200)
-    commit_least_pages: int = named("commitCommitLogLeastPages", 4)
-    commit_thorough_interval_ms: int = named("commitCommitLogThoroughInterval", 200)
-    flush_queue_interval_ms: int = named("flushIntervalConsumeQueue", 1_000)
-    flush_queue_least_pages: int = named("flushConsumeQueueLeastPages", 2)
-    flush_queue_thorough_interval_ms: int = named("flushConsumeQueueThoroughInterval", 60_000)
-    max_message_bytes: int = named("maxMessageSize", 4 << 20)
-    append_property_crc: bool = named("enabledAppendPropCRC", False)
-    long_topics: bool = named("autoMessageVersionOnTopicLen", True)
-    index_enable: bool = named("messageIndexEnable", True)
-    index_safe: bool = named("messageIndexSafe", False)
-    check_crc_on_recover: bool = named("checkCRCOnRecover", True)
-    force_verify_property_crc: bool = named("forceVerifyPropCRC", False)
+    flush_interval_ms: int = setting_field("flushIntervalCommitLog", 500)
+    flush_least_pages: int = setting_field("flushCommitLogLeastPages", 4)
+    flush_thorough_interval_ms: int = setting_field("flushCommitLogThoroughInterval", 10_000)
+    sync_flush_timeout_ms: int = setting_field("syncFlushTimeout", 5_000)
+    transient_pool_enable: bool = setting_field("transientStorePoolEnable", False)
+    transient_pool_size: int = setting_field("transientStorePoolSize", 5)
+    commit_interval_ms: int = setting_field("commitIntervalCommitLog", 200)
+    commit_least_pages: int = setting_field("commitCommitLogLeastPages", 4)
+    commit_thorough_interval_ms: int = setting_field("commitCommitLogThoroughInterval", 200)
+    flush_queue_interval_ms: int = setting_field("flushIntervalConsumeQueue", 1_000)
+    flush_queue_least_pages: int = setting_field("flushConsumeQueueLeastPages", 2)
+    flush_queue_thorough_interval_ms: int = setting_field("flushConsumeQueueThoroughInterval", 60_000)
+    max_message_bytes: int = setting_field("maxMessageSize", 4 << 20)
+    append_property_crc: bool = setting_field("enabledAppendPropCRC", False)
+    long_topics: bool = setting_field("autoMessageVersionOnTopicLen", True)
+    index_enable: bool = setting_field("messageIndexEnable", True)
+    index_safe: bool = setting_field("messageIndexSafe", False)
+    check_crc_on_recover: bool = setting_field("checkCRCOnRecover", True)
+    force_verify_property_crc: bool = setting_field("forceVerifyPropCRC", False)
     ext_enable: bool = False
-    light_queues: bool = named("enableLmq", False)
-    multi_dispatch: bool = named("enableMultiDispatch", False)
+    light_queues: bool = setting_field("enableLmq", False)
+    multi_dispatch: bool = setting_field("enableMultiDispatch", False)
     delay_levels: str = DEFAULT_DELAY_LEVELS
 
     def delays_ms(self) -> tuple[int, ...]:

@@ -128,7 +128,7 @@ _INT_MAX = 2**31 - 1
 MAX_CONF_BYTES = 4 << 20
 
 
-def named(key: str, default: Any = MISSING) -> Any:
+def setting_field(key: str, default: Any = MISSING) -> Any:
     """Make a dataclass field for a setting of the broker.
 
     :param key: the broker's name of the setting.
@@ -144,41 +144,47 @@ class BrokerConfig:
     broker.conf and overrides. ``source`` is the path of broker.conf; None: there is none.
     """
 
-    store_path_root_dir: str = named("storePathRootDir")
-    store_path_commit_log: tuple[str, ...] = named("storePathCommitLog")
-    read_only_commit_log_store_paths: tuple[str, ...] = named("readOnlyCommitLogStorePaths", ())
-    mapped_file_size_commit_log_bytes: int | None = named("mappedFileSizeCommitLog", None)
-    mapped_file_size_consume_queue_bytes: int | None = named("mappedFileSizeConsumeQueue", None)
-    enable_consume_queue_ext: bool = named("enableConsumeQueueExt", False)
-    mapped_file_size_consume_queue_ext_bytes: int | None = named("mappedFileSizeConsumeQueueExt", None)
-    mapped_file_size_batch_consume_queue_bytes: int | None = named("mapperFileSizeBatchConsumeQueue", None)
-    max_hash_slot_num: int | None = named("maxHashSlotNum", None)
-    max_index_num: int | None = named("maxIndexNum", None)
-    max_msgs_num_batch: int = named("maxMsgsNumBatch", 64)
-    delete_when: str = named("deleteWhen", "04")
-    file_reserved_time_hours: int = named("fileReservedTime", 72)
-    disk_max_used_space_ratio_percent: int = named("diskMaxUsedSpaceRatio", 75)
-    disk_space_warning_level_percent: int = named("diskSpaceWarningLevelRatio", 90)
-    disk_space_clean_forcibly_percent: int = named("diskSpaceCleanForciblyRatio", 85)
-    logical_disk_space_clean_forcibly_threshold_percent: int = named(
+    store_path_root_dir: str = setting_field("storePathRootDir")
+    store_path_commit_log: tuple[str, ...] = setting_field("storePathCommitLog")
+    read_only_commit_log_store_paths: tuple[str, ...] = setting_field("readOnlyCommitLogStorePaths", ())
+    mapped_file_size_commit_log_bytes: int | None = setting_field("mappedFileSizeCommitLog", None)
+    mapped_file_size_consume_queue_bytes: int | None = setting_field("mappedFileSizeConsumeQueue", None)
+    enable_consume_queue_ext: bool = setting_field("enableConsumeQueueExt", False)
+    mapped_file_size_consume_queue_ext_bytes: int | None = setting_field(
+        "mappedFileSizeConsumeQueueExt", None
+    )
+    mapped_file_size_batch_consume_queue_bytes: int | None = setting_field(
+        "mapperFileSizeBatchConsumeQueue", None
+    )
+    max_hash_slot_num: int | None = setting_field("maxHashSlotNum", None)
+    max_index_num: int | None = setting_field("maxIndexNum", None)
+    max_msgs_num_batch: int = setting_field("maxMsgsNumBatch", 64)
+    delete_when: str = setting_field("deleteWhen", "04")
+    file_reserved_time_hours: int = setting_field("fileReservedTime", 72)
+    disk_max_used_space_ratio_percent: int = setting_field("diskMaxUsedSpaceRatio", 75)
+    disk_space_warning_level_percent: int = setting_field("diskSpaceWarningLevelRatio", 90)
+    disk_space_clean_forcibly_percent: int = setting_field("diskSpaceCleanForciblyRatio", 85)
+    logical_disk_space_clean_forcibly_threshold_percent: int = setting_field(
         "logicalDiskSpaceCleanForciblyThreshold", 80
     )
-    clean_file_forcibly_enable: bool = named("cleanFileForciblyEnable", True)
-    delete_file_batch_max: int = named("deleteFileBatchMax", 10)
-    delete_commit_log_files_interval_ms: int = named("deleteCommitLogFilesInterval", 100)
-    delete_consume_queue_files_interval_ms: int = named("deleteConsumeQueueFilesInterval", 100)
-    destroy_mapped_file_interval_forcibly_ms: int = named("destroyMapedFileIntervalForcibly", 120_000)
-    redelete_hanged_file_interval_ms: int = named("redeleteHangedFileInterval", 120_000)
-    replicas_per_disk_partition: int = named("replicasPerDiskPartition", 1)
-    store_type: str = named("storeType", "default")
-    rocksdb_cq_double_write_enable: bool = named("rocksdbCQDoubleWriteEnable", False)
-    rocksdb_cq_selective_double_write_enable: bool = named("rocksdbCQSelectiveDoubleWriteEnable", False)
-    combine_cq_use_rocksdb_for_lmq: bool = named("combineCQUseRocksdbForLmq", False)
-    timer_rocksdb_enable: bool = named("timerRocksDBEnable", False)
-    trans_rocksdb_enable: bool = named("transRocksDBEnable", False)
-    enable_dledger_commit_log: bool = named("enableDLegerCommitLog", False)
-    config_manager_version: str = named("configManagerVersion", "v1")
-    message_delay_level: str = named("messageDelayLevel", DEFAULT_DELAY_LEVELS)
+    clean_file_forcibly_enable: bool = setting_field("cleanFileForciblyEnable", True)
+    delete_file_batch_max: int = setting_field("deleteFileBatchMax", 10)
+    delete_commit_log_files_interval_ms: int = setting_field("deleteCommitLogFilesInterval", 100)
+    delete_consume_queue_files_interval_ms: int = setting_field("deleteConsumeQueueFilesInterval", 100)
+    destroy_mapped_file_interval_forcibly_ms: int = setting_field("destroyMapedFileIntervalForcibly", 120_000)
+    redelete_hanged_file_interval_ms: int = setting_field("redeleteHangedFileInterval", 120_000)
+    replicas_per_disk_partition: int = setting_field("replicasPerDiskPartition", 1)
+    store_type: str = setting_field("storeType", "default")
+    rocksdb_cq_double_write_enable: bool = setting_field("rocksdbCQDoubleWriteEnable", False)
+    rocksdb_cq_selective_double_write_enable: bool = setting_field(
+        "rocksdbCQSelectiveDoubleWriteEnable", False
+    )
+    combine_cq_use_rocksdb_for_lmq: bool = setting_field("combineCQUseRocksdbForLmq", False)
+    timer_rocksdb_enable: bool = setting_field("timerRocksDBEnable", False)
+    trans_rocksdb_enable: bool = setting_field("transRocksDBEnable", False)
+    enable_dledger_commit_log: bool = setting_field("enableDLegerCommitLog", False)
+    config_manager_version: str = setting_field("configManagerVersion", "v1")
+    message_delay_level: str = setting_field("messageDelayLevel", DEFAULT_DELAY_LEVELS)
     source: str | None = None
     raw: Mapping[str, str] = field(default_factory=dict)
 

@@ -220,7 +220,7 @@ _EMPTY = (
 
 
 @contextmanager
-def mapped(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
+def map_file(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
     """Map a file read-only until the block ends.
 
     It serves to read a few pages of a large file. No view of the mapping may outlive the block.

@@ -202,7 +202,7 @@ _MAX_BYTES: Final = 16 << 20
 
 
 @contextmanager
-def settled(root: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
+def lock_settled(root: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
     """Lock the local hold until the block ends, so that its record of the fence stays true.
 
     :return: the descriptor of our directory.
@@ -253,7 +253,7 @@ def write_local(root: Path, state: HoldState | None) -> None:
     if state is None and not path.exists():
         return
     try:
-        with settled(root) as directory:
+        with lock_settled(root) as directory:
             write_settled(directory, state)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -262,7 +262,7 @@ def write_local(root: Path, state: HoldState | None) -> None:
 
 
 def write_settled(directory: int, state: HoldState | None) -> None:
-    """Replace the record of a hold in a store's directory, for a caller that has it :func:`settled`.
+    """Replace the record of a hold in a store's directory, for a caller that has it :func:`lock_settled`.
 
     :param directory: descriptor of our directory.
     :raises OSError: the record can't be written; the previous one is still there.

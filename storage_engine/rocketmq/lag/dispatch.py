@@ -19,7 +19,7 @@ from storage_engine.rocketmq.codec.commitlog import has_dispatchable_frame
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.batch_consume_queue import all_queues
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.format.mapped_files import MappedFile, has_directory, mapped
+from storage_engine.rocketmq.format.mapped_files import MappedFile, has_directory, map_file
 from storage_engine.rocketmq.format.stored_files import open_stored
 
 _FRAMES_TO_PROBE = 64
@@ -48,7 +48,7 @@ def dispatched_offset(
             return min(proven, max_offset)
     for segment in segments:
         if segment.base_offset <= proven < segment.end_offset <= sealed_end:
-            with mapped(segment.path) as data:
+            with map_file(segment.path) as data:
                 if has_dispatchable_frame(data, segment.base_offset, proven - segment.base_offset):
                     break
             proven = segment.end_offset

@@ -29,7 +29,7 @@ from storage_engine.arrow.name_columns import (
     queue_starts,
     segments_table,
 )
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.broker.kind import check_plan
@@ -41,7 +41,7 @@ from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, file_of, stor
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
-from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_emptied, has_directory, mapped
+from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_emptied, has_directory, map_file
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Position
 from storage_engine.rocketmq.format.stored_files import reread
 from storage_engine.rocketmq.lag.consumer_offsets import queue_directories
@@ -268,7 +268,7 @@ def _physical_offsets(
             readable & (offsets >= first) & (offsets < file.end_offset // CONSUME_QUEUE_ENTRY_BYTES)
         )
         if here.size:
-            with mapped(file.path, scattered=True) as data:
+            with map_file(file.path, scattered=True) as data:
                 entries = np.frombuffer(data, consume_queue.DTYPE)[offsets[here] - first]
             physical[here] = np.where(entries["size"] == FILLER_SIZE, UNKNOWN, entries["offset"])
     return physical
@@ -368,7 +368,7 @@ def unread_messages(
 
 def _iter_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
     """Yield the same as :func:`queue_runs`, and report progress."""
-    with told("Reading queues", positions.num_rows, "positions") as advance:
+    with report_work("Reading queues", positions.num_rows, "positions") as advance:
         for run in queue_runs(positions):
             yield run
             advance(run[2].stop - run[2].start)

@@ -32,10 +32,10 @@ from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import Watching, silent_watch, watching
 from storage_engine.rocketmq.hold.local_hold import (
     SegmentGoneError,
+    lock_settled,
     read_local,
     same_ms,
     set_mtime,
-    settled,
     write_settled,
 )
 from storage_engine.rocketmq.hold.state import HoldState, SeenFile, Touched
@@ -229,7 +229,7 @@ class FenceKeeper:
 
     def _mend(self) -> None:
         """Set mtimes again that another program made older. First reread the hold, which may have changed."""
-        with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS), own_acts(self._root) as acts:
+        with lock_settled(self._root, wait_seconds=WATCH_WAIT_SECONDS), own_acts(self._root) as acts:
             state = read_local(self._root)
             mended: list[tuple[Touched, int]] = []
             for touched in () if state is None else _list_fenced(state):
@@ -276,7 +276,7 @@ class FenceKeeper:
 
         :param files: files of the log, by base offset.
         """
-        with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS) as directory:
+        with lock_settled(self._root, wait_seconds=WATCH_WAIT_SECONDS) as directory:
             state = read_local(self._root)
             if state is None or not (state.fence or (state.log_paths and state.fence_count)):
                 return

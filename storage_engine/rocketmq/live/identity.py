@@ -69,7 +69,7 @@ def ask_and_look(
     return info, result, files
 
 
-def why_unproven(
+def explain_unproven(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> str:
     """Return the reason why a directory isn't provably the store of the broker that answers; empty: it is."""

@@ -29,7 +29,7 @@ from storage_engine.rocketmq.hold.state import (
 )
 from storage_engine.rocketmq.live.connect import access_of, as_who_may_read, reach
 from storage_engine.rocketmq.live.drift import has_moved
-from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store, left_open, why_unproven
+from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store, explain_unproven, left_open
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.masters import BrokerGroup, Replicas
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
@@ -66,7 +66,7 @@ def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
         log_paths={str(path): mount_point(path) for path in layout.log_paths if path.is_dir()},
     )
     if state is not None and has_moved(state, observed):
-        return replace(observed, unproven=why_unproven(parts.admin, info, layout, listed))
+        return replace(observed, unproven=explain_unproven(parts.admin, info, layout, listed))
     if state is not None and observed.role == SLAVE:
         return observed
     if check_same_store(parts.admin, info, layout, listed):

@@ -232,7 +232,7 @@ class BrokerAdmin:
     ) -> _T:
         try:
             answer = self._connection.read(code, fields, accept=accept, max_bytes=max_bytes)
-            return answers.checked(lambda: parse(answer))
+            return answers.check_answer(lambda: parse(answer))
         except AnswerError as error:
             raise BrokerProtocolError(
                 f"{self._connection.what(code)}: {error}. Check that a broker of "

@@ -1,7 +1,7 @@
 """Dataclasses for answers of brokers and name servers, and the decoding of answers. Pure.
 
 A function raises :class:`AnswerError` if an answer lacks something that it must have. For an answer that no
-broker would give, it may raise another error of ``MALFORMED``, which :func:`checked` turns into an
+broker would give, it may raise another error of ``MALFORMED``, which :func:`check_answer` turns into an
 :class:`AnswerError`.
 """
 
@@ -93,7 +93,7 @@ class AnswerError(ValueError):
     """An answer lacks something that it must have. The message names what was expected and what was found."""
 
 
-def checked(parse: Callable[[], Parsed]) -> Parsed:
+def check_answer(parse: Callable[[], Parsed]) -> Parsed:
     """Return the result of ``parse`` on an answer.
 
     :raises AnswerError: the answer is wrong, for whatever reason.
@@ -152,7 +152,7 @@ def has_slaves(body: bytes) -> bool:
     return bool(_list(_object(body).get("haConnectionInfo"), "haConnectionInfo"))
 
 
-def in_sync(body: bytes) -> frozenset[str]:
+def parse_in_sync(body: bytes) -> frozenset[str]:
     """Read the ids of the brokers that are in sync for a controller (SyncStateSet)."""
     return frozenset(map(str, _list(_object(body).get("syncStateSet"), "syncStateSet")))
 

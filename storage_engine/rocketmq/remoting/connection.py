@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from storage_engine.core.wording import reason_text, shortened
+from storage_engine.core.wording import reason_text, shorten
 from storage_engine.exceptions import (
     BadInputError,
     BrokerError,
@@ -236,13 +236,13 @@ class Connection:
     ) -> RemotingCommand:
         if answer.code in accept:
             return answer
-        remark = shortened(" ".join(answer.remark.split()), REMARK_CHARACTERS) or "no remark"
+        remark = shorten(" ".join(answer.remark.split()), REMARK_CHARACTERS) or "no remark"
         remedy = command.REMEDIES.get(answer.code, "Look into the broker's log for this request.")
         raise BrokerRefusedError(
             f"{self.what(code)}: expected code {' or '.join(map(str, accept))}, found {answer.code} "
             f"({remark}). {remedy}",
             code=answer.code,
-            remark=shortened(answer.remark, REMARK_CHARACTERS),
+            remark=shorten(answer.remark, REMARK_CHARACTERS),
             may_have_acted=may_have_acted,
         )
 

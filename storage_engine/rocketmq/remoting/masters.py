@@ -62,7 +62,7 @@ class NameServers:
 
         def ask(connection: Connection) -> ClusterInfo:
             answer = connection.read(command.GET_BROKER_CLUSTER_INFO)
-            return answers.checked(lambda: answers.cluster_info(answer.body))
+            return answers.check_answer(lambda: answers.cluster_info(answer.body))
 
         return self._first(ask)
 
@@ -256,7 +256,7 @@ class BrokerGroup:
             return False
         try:
             body = self._ask_controller().body
-            return answers.checked(lambda: answers.in_sync(body)) == {number}
+            return answers.check_answer(lambda: answers.parse_in_sync(body)) == {number}
         except (BrokerError, BadInputError, AnswerError):
             return False
 

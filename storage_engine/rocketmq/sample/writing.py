@@ -28,7 +28,7 @@ import pyarrow as pa
 from storage_engine.arrow.memory import address_of
 from storage_engine.core import durable
 from storage_engine.core.clock import DAY_MS
-from storage_engine.core.long_work import told
+from storage_engine.core.long_work import report_work
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.kind import SampleRequest, SampleStore
@@ -275,7 +275,7 @@ def write_sample(request: SampleRequest) -> SampleStore:
         store.start(services=False)
         try:
             writer = _Writer(store, clock, producers)
-            with told("Writing messages", request.messages, "messages") as advance:
+            with report_work("Writing messages", request.messages, "messages") as advance:
                 for batch in producers.batches():
                     writer.write(batch)
                     advance(batch.count)

@@ -71,7 +71,7 @@ from storage_engine.rocketmq.codec.stored_messages import oldest_message_ms, sea
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.layout import IDENTITY, LOG, StoreLayout, has_controller
-from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files, mapped
+from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files, map_file
 from storage_engine.rocketmq.format.stored_files import open_stored, read_stored, reread
 from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.marker import read_marker
@@ -114,7 +114,7 @@ def contexts_of(
 
 def _last_message_sha256(path: Path, base_offset: int) -> str:
     """Return the SHA-256 of a segment's last message, at any path; "": no message is found near its end."""
-    with mapped(path) as data:
+    with map_file(path) as data:
         message = last_message(data, base_offset)
     return hashlib.sha256(message).hexdigest() if message else ""
 

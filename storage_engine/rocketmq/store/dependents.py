@@ -16,7 +16,7 @@ from itertools import chain, groupby
 from pathlib import Path
 
 from storage_engine.core import durable
-from storage_engine.core.long_work import told_each
+from storage_engine.core.long_work import report_each
 from storage_engine.exceptions import BadInputError, CorruptFileError, StoreLayoutError
 from storage_engine.model.broker.broker_store import Remove
 from storage_engine.model.plan import DependentFile
@@ -128,7 +128,7 @@ def _open_directory(layout: StoreLayout, directory: Path) -> int:
 def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[_Files]:
     """Yield for each queue of two or more files, and its extension, a function that finds expired files."""
     queues = list(iter_queues(layout.consumequeue, min_files=2))
-    for queue in told_each(queues, "Looking at queues", "queues"):
+    for queue in report_each(queues, "Looking at queues", "queues"):
         list_files = partial(
             consume_queue.FORMAT.files, queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes
         )

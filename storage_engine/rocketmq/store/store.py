@@ -25,7 +25,7 @@ from storage_engine.rocketmq.format.layout import (
     list_segments,
     resolve_layout,
 )
-from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, mapped, readable_files
+from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, map_file, readable_files
 from storage_engine.rocketmq.format.stored_files import open_stored
 from storage_engine.rocketmq.lag.dispatch import dispatched_offset
 
@@ -177,7 +177,7 @@ def find_active(files: tuple[MappedFile, ...], find_end: FindEnd = find_logical_
     """
     for index in range(len(files) - 1, -1, -1):
         file = files[index]
-        with mapped(file.path) as data:
+        with map_file(file.path) as data:
             end = find_end(data, file.base_offset)
         if end > 0:
             return index, file.base_offset + end

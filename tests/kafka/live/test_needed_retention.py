@@ -23,7 +23,7 @@ from storage_engine.kafka.hold.needed_retention import (
     bearable_ms,
     ends_at_ms,
     protects,
-    raised,
+    raise_values,
 )
 from storage_engine.kafka.retention_rules import LogFacts, RetentionSettings, SegmentFacts, retention_pass
 
@@ -56,7 +56,7 @@ topics = st.builds(
 def change(
     topic: TopicAge, state: HoldState | None = None, *, strict: bool = False
 ) -> dict[str, HeldSetting]:
-    found = raised(topic, state or HoldState(), NOW_MS, KEPT_MS, strict=strict, interval_ms=INTERVAL_MS)
+    found = raise_values(topic, state or HoldState(), NOW_MS, KEPT_MS, strict=strict, interval_ms=INTERVAL_MS)
     return {one.key: one for one in found}
 
 

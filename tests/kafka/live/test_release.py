@@ -23,7 +23,7 @@ from storage_engine.kafka.hold.hold_state import (
     with_live,
 )
 from storage_engine.kafka.live import release
-from storage_engine.kafka.live.release import Prefix, find_witness, why_not
+from storage_engine.kafka.live.release import Prefix, find_cut_fault, find_witness
 from storage_engine.kafka.store.plan import cut_to_archivable
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.model.plan import Decision, LogPlan, Reason
@@ -56,7 +56,7 @@ def found(node: Path) -> tuple[Prefix, LivePartition, HoldState, str]:
 
 def test_what_is_all_known_and_so_may_go(found: Any) -> None:
     prefix, live, state, cluster_id = found
-    assert why_not(prefix, live, state, NODE, cluster_id) == ""
+    assert find_cut_fault(prefix, live, state, NODE, cluster_id) == ""
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_what_the_cluster_does_not_tell_or_tells_otherwise_keeps_a_log(
     found: Any, change: dict[str, object], expected: str
 ) -> None:
     prefix, live, state, cluster_id = found
-    assert expected in why_not(prefix, replace(live, **change), state, NODE, cluster_id)
+    assert expected in find_cut_fault(prefix, replace(live, **change), state, NODE, cluster_id)
 
 
 def test_a_log_of_another_cluster_or_node_or_that_is_not_held_stays(found: Any) -> None:
     prefix, live, state, cluster_id = found
-    assert "isn't held" in why_not(prefix, live, HoldState(), NODE, cluster_id)
+    assert "isn't held" in find_cut_fault(prefix, live, HoldState(), NODE, cluster_id)
     known = replace(state.logs[LOG], topic_id=str(uuid.UUID(int=5)))
-    assert "was held" in why_not(prefix, live, HoldState(logs={LOG: known}), NODE, cluster_id)
-    assert "of cluster other" in why_not(prefix, live, state, NODE, "other")
-    assert "doesn't tell all of it" in why_not(prefix, None, state, NODE, cluster_id)
+    assert "was held" in find_cut_fault(prefix, live, HoldState(logs={LOG: known}), NODE, cluster_id)
+    assert "of cluster other" in find_cut_fault(prefix, live, state, NODE, "other")
+    assert "doesn't tell all of it" in find_cut_fault(prefix, None, state, NODE, cluster_id)
     for node_id in (None, 9):
-        assert "isn't in sync" in why_not(prefix, live, state, node_id, cluster_id)
+        assert "isn't in sync" in find_cut_fault(prefix, live, state, node_id, cluster_id)
     internal = replace(prefix, name=replace(prefix.name, topic="__consumer_offsets"))
-    assert "internal" in why_not(internal, live, state, NODE, cluster_id)
+    assert "internal" in find_cut_fault(internal, live, state, NODE, cluster_id)
 
 
 def test_only_a_logs_first_segments_with_one_behind_them_go(found: Any) -> None:
@@ -108,7 +108,7 @@ def test_only_a_logs_first_segments_with_one_behind_them_go(found: Any) -> None:
     segments = prefix.log.segments
 
     def why(log: PartitionLog) -> str:
-        return why_not(replace(prefix, log=log), live, state, NODE, cluster_id)
+        return find_cut_fault(replace(prefix, log=log), live, state, NODE, cluster_id)
 
     assert "aren't the log's first ones" in why(replace(prefix.log, segments=segments[1:]))
     assert "aren't the log's first ones" in why(replace(prefix.log, segments=segments[:2]))
@@ -116,7 +116,7 @@ def test_only_a_logs_first_segments_with_one_behind_them_go(found: Any) -> None:
     first = prefix.segments[0]
     other = replace(first, facts=replace(first.facts, inode=first.facts.inode + 1))
     swapped = replace(prefix, segments=(other, *prefix.segments[1:]))
-    assert "isn't the file" in why_not(swapped, live, state, NODE, cluster_id)
+    assert "isn't the file" in find_cut_fault(swapped, live, state, NODE, cluster_id)
 
 
 def test_what_its_leader_has_before_its_first_segment_is_not_proven_by_it(found: Any) -> None:
@@ -127,7 +127,7 @@ def test_what_its_leader_has_before_its_first_segment_is_not_proven_by_it(found:
     began = replace(prefix, log=later, segments=(first,))
 
     def why(start: int) -> str:
-        return why_not(began, replace(live, log_start=start), state, NODE, cluster_id)
+        return find_cut_fault(began, replace(live, log_start=start), state, NODE, cluster_id)
 
     assert "this node's files don't prove the leader's records before that" in why(first.base_offset - 1)
     assert why(first.base_offset) == ""
@@ -137,11 +137,11 @@ def test_what_a_cleaner_took_here_its_leader_may_have_still(found: Any) -> None:
     """Each node's own cleaner takes records of a log that was compacted once."""
     prefix, live, state, cluster_id = found
     cleaned = replace(prefix, directory=replace(prefix.directory, cleaned_to={LOG: 1}))
-    assert why_not(cleaned, live, state, NODE, cluster_id) == ""
+    assert find_cut_fault(cleaned, live, state, NODE, cluster_id) == ""
     elsewhere = replace(live, leader=2)
-    assert "may still have them" in why_not(cleaned, elsewhere, state, NODE, cluster_id)
+    assert "may still have them" in find_cut_fault(cleaned, elsewhere, state, NODE, cluster_id)
     behind = replace(prefix, directory=replace(prefix.directory, cleaned_to={LOG: 0}))
-    assert why_not(behind, elsewhere, state, NODE, cluster_id) == ""
+    assert find_cut_fault(behind, elsewhere, state, NODE, cluster_id) == ""
 
 
 def test_the_witness_is_the_batch_that_ends_the_prefix(found: Any) -> None:
@@ -234,7 +234,7 @@ def test_a_log_that_may_not_be_cut_keeps_no_other(
 
     monkeypatch.setattr(release, "observe", lambda *_: facts)
     monkeypatch.setattr(release, "other_than", lambda *_: {})
-    monkeypatch.setattr(release, "cut_remembered", cut)
+    monkeypatch.setattr(release, "cut_logs", cut)
     first_ones = [one.segments[0] for one in others]
     with pytest.raises(ChangedUnderUsError, match="no replica leads it") as caught:
         release.delete_segments(store, [*first_ones, *prefix.segments])
@@ -247,7 +247,7 @@ def test_where_a_log_begins_has_to_be_known_of_those_alone_that_we_have_had_cut(
 ) -> None:
     prefix, _, state, _ = found
     monkeypatch.setattr(release, "starts_of", lambda *_: {})
-    assert release.below_start(opened(node, state), prefix.segments) == frozenset()
+    assert release.find_below_start(opened(node, state), prefix.segments) == frozenset()
     was_cut = replace(state.logs[LOG], let_go=prefix.segments[0].end_offset)
     with pytest.raises(BrokerUnavailableError, match=f"asked where log {LOG} begins"):
-        release.below_start(opened(node, HoldState(logs={LOG: was_cut})), prefix.segments)
+        release.find_below_start(opened(node, HoldState(logs={LOG: was_cut})), prefix.segments)

@@ -12,7 +12,7 @@ from storage_engine.exceptions import BrokerRefusedError, ChangedUnderUsError, R
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import HoldState, load_state
 from storage_engine.kafka.live import release
-from storage_engine.kafka.live.release import Cut, Led, Witness, cut_remembered
+from storage_engine.kafka.live.release import Cut, Led, Witness, cut_logs
 from tests.kafka.hold_memory import Memory
 from tests.kafka.live.test_release import LOG, found
 
@@ -54,7 +54,7 @@ class Answers:
 
     def run(self, one: Cut) -> None:
         cluster: Any = None
-        cut_remembered(cluster, Path("node"), self.memory, [one], lambda: None, is_held=False)
+        cut_logs(cluster, Path("node"), self.memory, [one], lambda: None, is_held=False)
 
     @property
     def let_go(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.brokers import store_called
+from storage_engine.brokers import store_text
 from storage_engine.core.clock import ClockReading, clock_ms, read_clock
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import GateRefusedError
@@ -214,7 +214,7 @@ def test_a_store_that_is_renamed_keeps_its_exception(store: ManagedStore) -> Non
 
         assert clause().startswith(NOT_ARCHIVED)
         (summary,) = list_stores(open_lake(store.lake))
-        called = store_called(summary.store_name, summary.broker, summary.store_root)
+        called = store_text(summary.store_name, summary.broker, summary.store_root)
         record_rule(store, Scope(topic="a*", store=called), archives=True)
         assert clause() == ""
         context.journal.name_store(context.record.store_id, "another")

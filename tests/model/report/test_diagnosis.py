@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from storage_engine.commands import Command, commands_in
 from storage_engine.exceptions import LakeMissingError
-from storage_engine.model.report.diagnosis import Finding, Severity, by_severity, named_in_short, reason_of
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of, sort_findings
 
 FINDINGS = st.lists(
     st.builds(Finding, st.sampled_from(Severity), st.sampled_from("ab"), st.sampled_from("xyz"))
@@ -16,7 +16,7 @@ FINDINGS = st.lists(
 
 @given(found=FINDINGS)
 def test_the_most_urgent_come_first_and_nothing_is_lost_or_there_twice(found: list[Finding]) -> None:
-    shown = by_severity(found)
+    shown = sort_findings(found)
     assert set(shown) == set(found)
     assert len(set(shown)) == len(shown)
     ranks = [list(Severity).index(one.severity) for one in shown]

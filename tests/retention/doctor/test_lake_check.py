@@ -12,10 +12,10 @@ from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.lake_check import (
     CheckedLake,
+    find_other_lake,
     has_segments_of,
     lake_findings,
     lake_text,
-    misplaced,
     misplaced_findings,
 )
 from storage_engine.retention.store.stamp import Stamp
@@ -87,8 +87,8 @@ def test_a_lake_without_any_of_a_store_that_its_stamp_places_elsewhere_is_urgent
     head = LakeHead("first", "file:///my%20lake/warehouse", 6, "hash")
     heads = (head, replace(head, sequence=4))
     other = replace(WELL, lake_id="other", store_ids=("another",))
-    assert misplaced("id", heads, [other]) == head
-    (finding,) = misplaced_findings(misplaced("id", heads, [other]), [other])
+    assert find_other_lake("id", heads, [other]) == head
+    (finding,) = misplaced_findings(find_other_lake("id", heads, [other]), [other])
     assert (finding.kind, finding.severity) == ("other-lake", Severity.URGENT)
     assert "into lake first (/my lake), as its stamp or its journal says" in finding.what
     assert "; this lake, /lake, has none of it" in finding.what
@@ -100,7 +100,7 @@ def test_a_lake_without_any_of_a_store_that_its_stamp_places_elsewhere_is_urgent
         [other, replace(other, refused="gone")],  # nobody knows what that one has
         [],
     ):
-        assert misplaced("id", heads, fine) is None
-    assert misplaced(None, heads, [other]) is None
-    assert misplaced("id", (), [other]) is None
+        assert find_other_lake("id", heads, fine) is None
+    assert find_other_lake(None, heads, [other]) is None
+    assert find_other_lake("id", (), [other]) is None
     assert not list(misplaced_findings(None, [other]))

@@ -12,7 +12,7 @@ from storage_engine.model.broker.broker_store import UnheldSegments
 from storage_engine.retention import steps
 from storage_engine.retention.archive.archivable import list_segments, prove_gone
 from storage_engine.retention.hold import holding
-from storage_engine.retention.hold.holding import unproven_of
+from storage_engine.retention.hold.holding import find_unproven_segments
 from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -27,7 +27,7 @@ def test_of_a_broken_chain_nothing_proves_what_a_broker_may_delete(
 
     def left() -> tuple[int, int, bool]:
         forget_links()
-        unheld = unproven_of(store, context.journal, context.record, UnheldSegments(last))
+        unheld = find_unproven_segments(store, context.journal, context.record, UnheldSegments(last))
         put_back, _ = holding._find_proven(context, None)
         return len(unheld.segments), len(prove_gone(context, last)[0].segments), last[0].id not in put_back
 

@@ -25,7 +25,7 @@ from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold import heartbeat
 from storage_engine.rocketmq.hold.heartbeat import NAME, no_watch
-from storage_engine.rocketmq.hold.local_hold import settled
+from storage_engine.rocketmq.hold.local_hold import lock_settled
 from storage_engine.rocketmq.live.fence_mending import FenceKeeper
 from tests.retention.watched_stores import (
     SECONDS,
@@ -268,7 +268,7 @@ def test_a_lock_that_a_stopped_process_has_is_said_and_the_watch_stays_alive(
 ) -> None:
     host.add(store)
     until(lambda: said.has("watching"))
-    with settled(root_of(store)):
+    with lock_settled(root_of(store)):
         touch(store)
         until(lambda: said.has("hold-record.lock"))
         began_at_ms = time.time_ns() // 1_000_000
@@ -285,7 +285,7 @@ def test_what_was_found_is_said_and_recorded_while_each_look_fails(
     identify(store, Journal(store.journal_url))
     host.add(store)
     until(lambda: said.has("watching"))
-    with settled(root_of(store)):
+    with lock_settled(root_of(store)):
         path_of(root_of(store), 0).unlink()
         until(lambda: said.has("fence-mended"))
         until(lambda: len(recorded(store)) == 1)

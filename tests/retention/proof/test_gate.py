@@ -45,7 +45,7 @@ from storage_engine.retention.proof.gate import (
     Consent,
     Passage,
     asks_for_approval,
-    consent_to,
+    judge_consent,
     request_again,
     same_content,
     shorter_retention,
@@ -384,7 +384,7 @@ def said(person: Person | None, digest: str = "digest", said: Said = Said.APPROV
     ],
 )
 def test_another_person_than_the_starter_approves(starters: tuple[Starter, ...], answer: Reply) -> None:
-    found = consent_to("digest", "always", starters, [said(None, said=Said.TIMED_OUT), answer], WAIVER)
+    found = judge_consent("digest", "always", starters, [said(None, said=Said.TIMED_OUT), answer], WAIVER)
     assert (found.approval, found.refuses, found.lacks) == (answer, False, "")
     assert gate.judge(decision(1), segment(1), [receipt(1)], {}, REQUIRED, None, consent=found).passage in (
         Passage.PROVEN,
@@ -421,7 +421,7 @@ def test_another_person_than_the_starter_approves(starters: tuple[Starter, ...],
 def test_nothing_goes_that_no_second_person_has_certainly_approved(
     starters: tuple[Starter, ...], answers: list[Reply], why: str
 ) -> None:
-    found = consent_to("digest", "always", starters, answers, WAIVER)
+    found = judge_consent("digest", "always", starters, answers, WAIVER)
     assert found.refuses
     assert why in found.lacks
     for policy, waiver in ((REQUIRED, None), (OFF, None), (REQUIRED, WAIVER)):

@@ -22,7 +22,7 @@ from storage_engine.retention.ranges.range_memory import (
     LakeLook,
     RangeMemory,
     Slot,
-    joined,
+    join_spans,
     known_spans,
     look_at_lakes,
 )
@@ -125,7 +125,7 @@ class World:
 
         found, spans = look_at_lakes(self.known, asked, read, first_offsets, self.lineages)
         deleted = replace(
-            found.deleted, spans=tuple(joined((*found.deleted.spans, *self.gone[self.told_gone :])))
+            found.deleted, spans=tuple(join_spans((*found.deleted.spans, *self.gone[self.told_gone :])))
         )
         # What came within the last hour is read once more.
         self.told_gone = max(self.told_gone, len(self.gone) - 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from storage_engine.model.store import Absence, LogIdentity
-from storage_engine.retention.ranges.seen_logs import SeenLog, absent_logs, missing_ranges, remembered
+from storage_engine.retention.ranges.seen_logs import SeenLog, absent_logs, merge_logs, missing_ranges
 
 A = SeenLog("a-0", 1, 10, 50, 40, 1, LogIdentity("c/first/0", 7))
 AGAIN = replace(A, start_offset=0, end_offset=5, safe_end=5, at_ms=2, identity=LogIdentity("c/second/0", 9))
@@ -36,9 +36,9 @@ def test_another_log_hides_nothing_however_far_it_reaches() -> None:
 
 
 def test_both_are_remembered_until_the_first_is_known_to_be_rightly_gone() -> None:
-    assert remembered([A], [AGAIN], {A: WRONG}) == (A, AGAIN)
-    assert remembered([A, AGAIN], [AGAIN], {A: WRONG}) == (A, AGAIN)
-    assert remembered([A, AGAIN], [AGAIN], {A: GONE}) == (AGAIN,)
+    assert merge_logs([A], [AGAIN], {A: WRONG}) == (A, AGAIN)
+    assert merge_logs([A, AGAIN], [AGAIN], {A: WRONG}) == (A, AGAIN)
+    assert merge_logs([A, AGAIN], [AGAIN], {A: GONE}) == (AGAIN,)
 
 
 def test_only_below_what_replicas_had_a_log_may_not_be_cut() -> None:
@@ -51,13 +51,13 @@ def test_only_below_what_replicas_had_a_log_may_not_be_cut() -> None:
 
 def test_a_log_that_was_cut_stays_remembered_by_how_far_it_was() -> None:
     cut = replace(A, end_offset=30, safe_end=30, at_ms=2)
-    (kept,) = remembered([A], [cut], {})
+    (kept,) = merge_logs([A], [cut], {})
     assert (kept.end_offset, kept.safe_end) == (30, 40)
     assert ranges([kept], [cut]) == [(30, 40)]
 
 
 def test_a_look_that_finds_a_log_as_it_was_changes_nothing() -> None:
     later = replace(A, at_ms=9, identity=LogIdentity("c/first/0", 99))
-    assert remembered([A], [later], {}) == (A,)
+    assert merge_logs([A], [later], {}) == (A,)
     grown = replace(later, end_offset=60)
-    assert remembered([A], [grown], {}) == (grown,)
+    assert merge_logs([A], [grown], {}) == (grown,)

@@ -21,13 +21,13 @@ from storage_engine.retention.store.broker_answers import (
     PARTS,
     QUESTIONS,
     asked,
-    asked_lock,
     list_dependents,
     propose,
     take_sealed_files,
     take_snapshot,
     take_triggers,
     take_watch,
+    wrap_lock,
 )
 
 NOW_MS = 1_700_000_000_000
@@ -389,7 +389,7 @@ def _saying(root: Path, question: str, error: Exception) -> tuple[Any, str]:
     of = type("Part", (ALL_PARTS[part],), {name: say, "__init__": lambda _: None})
     of.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
     if part == "lock":
-        locked: Any = asked_lock(LockedStore(), "says")
+        locked: Any = wrap_lock(LockedStore(), "says")
         locked._asked = of()
         return locked, name
     setattr(says, part, of())
@@ -409,23 +409,23 @@ def test_a_part_is_none_or_of_its_class(root: Path) -> None:
 def test_what_a_lock_gives_is_of_the_contract() -> None:
     """A package of an older one gives what has notices alone, and is asked nothing before a deletion."""
     with pytest.raises(BrokerPackageError, match="lock: expected type LockedStore, found"):
-        asked_lock(_Says(Path("/x"), notices=()), "says")
+        wrap_lock(_Says(Path("/x"), notices=()), "says")
 
 
 @pytest.mark.parametrize("size", [0, -1, True, "2", 2.0])
 def test_how_many_go_at_once_is_a_number_or_any(size: Any) -> None:
     """By 0 all would go, and by less than that no batch would ever end."""
-    assert asked_lock(LockedStore(max_delete_batch=1), "says").max_delete_batch == 1
+    assert wrap_lock(LockedStore(max_delete_batch=1), "says").max_delete_batch == 1
     with pytest.raises(
         BrokerPackageError, match="max_delete_batch: expected a number of at least 1, or None"
     ):
-        asked_lock(LockedStore(max_delete_batch=size), "says")
+        wrap_lock(LockedStore(max_delete_batch=size), "says")
 
 
 def test_what_a_lock_could_not_check_is_told_before_anything_goes() -> None:
     wrong: Any = None
     with pytest.raises(BrokerPackageError, match="notices: expected a tuple of str, found None"):
-        asked_lock(LockedStore(wrong), "says")
+        wrap_lock(LockedStore(wrong), "says")
 
 
 @pytest.mark.parametrize("found", [None, "text"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import StoreLayoutError
-from storage_engine.rocketmq.format.mapped_files import MappedFile, file_name, list_mapped_files, mapped
+from storage_engine.rocketmq.format.mapped_files import MappedFile, file_name, list_mapped_files, map_file
 
 
 @given(st.integers(0, 2**63 - 1))
@@ -33,7 +33,7 @@ def test_files_of_several_directories_form_one_offset_space(tmp_path: Path) -> N
 def test_a_mapping_is_gone_when_its_block_ends(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
-    with mapped(path) as data:
+    with map_file(path) as data:
         assert data.readonly
         assert bytes(data[3:5]) == b"34"
         assert str(path) in Path("/proc/self/maps").read_text()

@@ -17,7 +17,7 @@ from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import last_look, watching
-from storage_engine.rocketmq.hold.local_hold import read_local, settled, write_local
+from storage_engine.rocketmq.hold.local_hold import lock_settled, read_local, write_local
 from storage_engine.rocketmq.live import fence_mending
 from storage_engine.rocketmq.live.fence_mending import LAST_FILES, FenceKeeper
 from storage_engine.same_bytes.own_acts import read_own_acts
@@ -344,7 +344,7 @@ def test_what_was_found_by_a_look_that_a_lock_ended_is_told_by_the_next(
     held_store(tmp_path)
     path_of(tmp_path, 0).unlink()
     keeper = FenceKeeper(tmp_path)
-    with settled(tmp_path), pytest.raises(TimeoutError, match=r"hold-record\.lock"):
+    with lock_settled(tmp_path), pytest.raises(TimeoutError, match=r"hold-record\.lock"):
         look(keeper)
     (gone,) = look(keeper)
     assert str(path_of(tmp_path, 0)) in gone.detail
@@ -358,7 +358,7 @@ def test_what_was_found_is_told_though_each_look_ends_with_an_error(
     held_store(tmp_path)
     path_of(tmp_path, 0).unlink()
     keeper = FenceKeeper(tmp_path)
-    with settled(tmp_path):
+    with lock_settled(tmp_path):
         with pytest.raises(TimeoutError, match=r"hold-record\.lock"):
             look(keeper)
         (gone,) = keeper.left_over()

@@ -57,7 +57,7 @@ READERS: dict[Callable[[bytes], Any], bytes] = {
         b'"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":4,"writeQueueNums":8}]}'
     ),
     reading.split_frames: b"",
-    answers.in_sync: b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}',
+    answers.parse_in_sync: b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}',
     answers.has_slaves: b'{"haConnectionInfo":[],"inSyncSlaveNums":0,"master":true}',
 }
 EVERY = pytest.mark.parametrize(("read", "good"), READERS.items(), ids=map(str, range(len(READERS))))

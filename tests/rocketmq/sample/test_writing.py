@@ -22,7 +22,7 @@ from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.inspect import look_up
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
-from storage_engine.rocketmq.pending import undecided, waiting_in_levels
+from storage_engine.rocketmq.pending import read_undecided, waiting_in_levels
 from storage_engine.rocketmq.sample import writing
 from storage_engine.rocketmq.sample.writing import write_sample
 from storage_engine.rocketmq.store.store_lock import lock
@@ -107,7 +107,7 @@ def test_delayed_messages_and_transactions_are_pending_at_the_end(sample: Sample
         MappedFile(path, int(path.name), SEGMENT_BYTES)
         for path in sorted((sample.layout.root / "commitlog").iterdir())
     ]
-    halves = undecided(sample.layout, log)
+    halves = read_undecided(sample.layout, log)
     assert len(due) >= 1
     assert len(halves) >= 1
     assert len(due) + len(halves) == sample.written.pending
